@@ -1,4 +1,5 @@
-//! The Rust crate beside the C functions of the same stack, and its byte stream beside TCP: each by turns, in the same run.
+//! The Rust crate beside the C functions of the same stack, and its byte stream beside TCP: each by
+//! turns, in the same run.
 
 use std::io;
 use std::process::Command;
@@ -49,7 +50,8 @@ pub fn by_turns<const N: usize>(
     Ok(all_turns(turns, measure)?.map(median))
 }
 
-/// The same; and of each the median of its ratios to the last one in its turn, which meets the same state of the machine.
+/// The same; and of each the median of its ratios to the last one in its turn, which meets the same
+/// state of the machine.
 pub fn by_turns_beside_last<const N: usize>(
     turns: usize,
     measure: impl FnMut(usize) -> io::Result<f64>,
@@ -68,10 +70,12 @@ pub fn figure(what: String, unit: &'static str, ours: f64, floor: f64, floor_is:
     Figure { what, unit, better, floor, floor_is, ours: Some(ours), of_pairs: None, line: None }
 }
 
-/// Microseconds of the processor a SEND, of the calling thread and of all threads, of the C program, `Connection` and `PolledConnection`.
+/// Microseconds of the processor a SEND, of the calling thread and of all threads, of the C
+/// program, `Connection` and `PolledConnection`.
 type Turn = [[f64; 2]; 3];
 
-/// Turns of several lives of three processes, which work one after the other, ten milliseconds each: so each meets what the others meet.
+/// Turns of several lives of three processes, which work one after the other, ten milliseconds
+/// each: so each meets what the others meet.
 fn post_and_poll(c: &Program) -> io::Result<Vec<Turn>> {
     let mut turns = Vec::new();
     for _ in 0..LIVES {

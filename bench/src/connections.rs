@@ -1,4 +1,5 @@
-//! Connections beside TCP's, by turns: what one run makes of them in a second differs by a third from the next.
+//! Connections beside TCP's, by turns: what one run makes of them in a second differs by a third
+//! from the next.
 
 use std::io;
 
@@ -11,7 +12,8 @@ use crate::report::Figure;
 /// Runs of each: the figures are medians.
 const TURNS: usize = 5;
 
-/// How many clients make how many connections each, one after the other, and whether other programs want the processors meanwhile.
+/// How many clients make how many connections each, one after the other, and whether other programs
+/// want the processors meanwhile.
 const CASES: [(usize, usize, &str, bool); 3] = [
     (1, 1000, "connections, one after the other", false),
     (1, 500, "the same, beside a program that computes on each processor", true),

@@ -1,7 +1,9 @@
-//! What the kernel's copies between two processes take with nobody in between: the calls that a WRITE or READ of Verbena by memory makes, of which
-//! each begins with eight bytes to or from a page that proves who the other one is.
+//! What the kernel's copies between two processes take with nobody in between: the calls that a
+//! WRITE or READ of Verbena by memory makes, of which each begins with eight bytes to or from a
+//! page that proves who the other one is.
 //!
-//! The other process is `verbena-bench copies answer|lie`: it says where its memory is, is told where ours is, and answers or leaves it alone.
+//! The other process is `verbena-bench copies answer|lie`: it says where its memory is, is told
+//! where ours is, and answers or leaves it alone.
 
 use std::hint;
 use std::io;
@@ -40,8 +42,8 @@ struct Other {
     address: u64,
 }
 
-/// Bytes of this process, all of them in memory: of zeros that nobody has written the system has one page for all, and copies of it cost less than
-/// any program's.
+/// Bytes of this process, all of them in memory: of zeros that nobody has written the system has
+/// one page for all, and copies of it cost less than any program's.
 fn memory() -> &'static [AtomicU64] {
     let ours = (1..=WORDS as u64).map(AtomicU64::new).collect::<Vec<_>>().leak();
     // What is looked at: no round has been.
@@ -55,7 +57,8 @@ impl Other {
         Other { pid: line[0] as i32, address: line[1] as u64 }
     }
 
-    /// Copies between these words of ours and its words at the same place, those of the guard first; the last word is a piece of its own.
+    /// Copies between these words of ours and its words at the same place, those of the guard
+    /// first; the last word is a piece of its own.
     fn copy(&self, way: Way, ours: &[AtomicU64], at: usize, words: usize) -> io::Result<()> {
         let here =
             |at: usize, words: usize| libc::iovec { iov_base: ours[at].as_ptr().cast(), iov_len: words * 8 };
@@ -71,7 +74,8 @@ impl Other {
             remote.push(there(at, words));
         }
         let call = if way == Way::To { libc::process_vm_writev } else { libc::process_vm_readv };
-        // SAFETY: the pieces lie in memory of atomics that is never given back; the kernel checks those of the other process.
+        // SAFETY: the pieces lie in memory of atomics that is never given back; the kernel checks
+        // those of the other process.
         let done = unsafe { call(self.pid, local.as_ptr(), 2, remote.as_ptr(), remote.len() as u64, 0) };
         if done == (words as isize + 1) * 8 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }

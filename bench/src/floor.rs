@@ -74,7 +74,8 @@ fn take_ping(socket: &UdpSocket, acks: Acks) -> io::Result<()> {
     Ok(())
 }
 
-/// Half of the round trip of a 64-byte SEND's datagram, in microseconds: the median of several rounds. Both sides spin, each on a core.
+/// Half of the round trip of a 64-byte SEND's datagram, in microseconds: the median of several
+/// rounds. Both sides spin, each on a core.
 ///
 /// # Errors
 /// What the sockets say.
@@ -110,8 +111,9 @@ pub fn ping_pong(acks: Acks) -> io::Result<f64> {
     Ok(median(rounds))
 }
 
-/// Messages of `size` bytes, each sent by itself, in GSO batches where it takes more than one datagram, and received as GRO batches, with the window in which they are
-/// fastest just now, of those in which nothing is lost.
+/// Messages of `size` bytes, each sent by itself, in GSO batches where it takes more than one
+/// datagram, and received as GRO batches, with the window in which they are fastest just now, of
+/// those in which nothing is lost.
 pub struct Fastest {
     size: usize,
     stream: Stream,
@@ -129,7 +131,8 @@ impl Fastest {
             (SEGMENT_LEN, size / SEGMENT_PAYLOAD)
         };
         let messages = STREAM_BYTES.div_ceil(size).min(MOST_MESSAGES);
-        // No more than that many messages: a small datagram takes far more of a receive buffer than its bytes.
+        // No more than that many messages: a small datagram takes far more of a receive buffer than
+        // its bytes.
         let most = OUTSTANDING * segment * segments;
         let stream = Stream { messages, segment, segments, window: 0, credit: (1 << 15).min(most / 4) };
         // The smallest has room for a batch and for what the receiver has not told of yet.
@@ -164,7 +167,8 @@ pub fn rate(list: usize) -> io::Result<f64> {
     Ok(SENDS as f64 / took.as_secs_f64())
 }
 
-/// The shortest of the times with each of `windows`, of those in which no datagram was lost, and that window.
+/// The shortest of the times with each of `windows`, of those in which no datagram was lost, and
+/// that window.
 fn best_window<const N: usize>(windows: [usize; N], stream: &Stream) -> io::Result<(Duration, usize)> {
     let mut best: Option<(Duration, usize)> = None;
     for window in windows {
@@ -214,7 +218,8 @@ impl Stream {
         sent
     }
 
-    /// Receives everything and sends how much has come now and then, and at the end: the sender's credit.
+    /// Receives everything and sends how much has come now and then, and at the end: the sender's
+    /// credit.
     fn receive(&self, socket: &UdpSocket) -> io::Result<()> {
         pin::to_core(1)?;
         let expected = self.messages * self.segments * self.segment;
@@ -285,8 +290,8 @@ fn wait_for_credit(socket: &UdpSocket, credited: &mut usize, wanted: usize) -> i
     Ok(())
 }
 
-/// TCP connections a second from as many threads as `clients`, each of which makes `each`, one after the other: connect, accept, one
-/// byte from the server, close.
+/// TCP connections a second from as many threads as `clients`, each of which makes `each`, one
+/// after the other: connect, accept, one byte from the server, close.
 ///
 /// # Errors
 /// What the sockets say.
@@ -316,7 +321,8 @@ pub fn connects(clients: usize, each: usize) -> io::Result<f64> {
 }
 
 fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
-    // SAFETY: the descriptor is open while `socket` lives, and the pointer and length describe `value`, which is only read.
+    // SAFETY: the descriptor is open while `socket` lives, and the pointer and length describe
+    // `value`, which is only read.
     let rc = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

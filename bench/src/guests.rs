@@ -1,8 +1,11 @@
-//! Verbena beside the kernel's rdma_rxe and beside sockets, by the same programs between the same two guests of conformance/kernel-peer, and within one of two processors. Where QEMU emulates
-//! their processors no figure says what a machine does: only the ratios do. A kernel that has loaded rdma_rxe holds the UDP port of RoCEv2 at all its
-//! addresses: so the module is unloaded while Verbena is measured. QEMU translates code for the address it is at, and a process has its libraries elsewhere each
-//! time: some 80 of the 140 ms that 100 connections of a new program took went into code translated anew. No machine does that, so programs lie at the
-//! same addresses each time, for either side.
+//! Verbena beside the kernel's rdma_rxe and beside sockets, by the same programs between the same
+//! two guests of conformance/kernel-peer, and within one of two processors. Where QEMU emulates
+//! their processors no figure says what a machine does: only the ratios do. A kernel that has
+//! loaded rdma_rxe holds the UDP port of RoCEv2 at all its addresses: so the module is unloaded
+//! while Verbena is measured. QEMU translates code for the address it is at, and a process has its
+//! libraries elsewhere each time: some 80 of the 140 ms that 100 connections of a new program took
+//! went into code translated anew. No machine does that, so programs lie at the same addresses each
+//! time, for either side.
 
 use std::fmt::Display;
 use std::io;
@@ -35,7 +38,8 @@ const PATIENCE: &str = "90";
 const CONNECTIONS: usize = 100;
 const SMALL: usize = 64;
 const LARGE: usize = 64 << 10;
-/// Bytes of a message in a packet between the guests, whose path has an MTU of 1,024; and those of BTH and ICRC.
+/// Bytes of a message in a packet between the guests, whose path has an MTU of 1,024; and those of
+/// BTH and ICRC.
 const OF_A_PACKET: usize = 1024;
 const HEADERS: usize = 16;
 
@@ -134,7 +138,8 @@ impl Guests {
         said
     }
 
-    /// A figure, when `read` finds one: perftest finds the clock of an emulated processor unsteady now and then.
+    /// A figure, when `read` finds one: perftest finds the clock of an emulated processor unsteady
+    /// now and then.
     fn figure<T>(
         &self,
         ends: Ends,
@@ -159,7 +164,8 @@ impl Guests {
         self.figure(ends, [server, listens(PORT), client], |said| perftest::figure(test, size, said))
     }
 
-    /// Microseconds of the wall clock a connection, of those made at once: all steps, and that of connecting alone.
+    /// Microseconds of the wall clock a connection, of those made at once: all steps, and that of
+    /// connecting alone.
     fn connect(&self, ends: Ends, stack: Stack) -> io::Result<[f64; 2]> {
         let server = stack.command("cmtime");
         let client = format!("{server} -s {} -c {CONNECTIONS}", ends.server.ip);

@@ -1,5 +1,6 @@
-//! How long a cache line takes from one core to the other: what no two processes of one machine are faster than. A machine that is itself a guest
-//! has cores that its host moves, and then this changes within minutes: so it stands beside the figures.
+//! How long a cache line takes from one core to the other: what no two processes of one machine are
+//! faster than. A machine that is itself a guest has cores that its host moves, and then this
+//! changes within minutes: so it stands beside the figures.
 
 use std::hint;
 use std::io;
@@ -12,7 +13,8 @@ use crate::pin;
 /// Short ones: the few in which something else ran do not move the median.
 const ROUNDS: u64 = 201;
 const PINGS: u64 = 1_000;
-/// Two threads of which one waits for its core take turns of a scheduler's slice: then there are fewer rounds, or none.
+/// Two threads of which one waits for its core take turns of a scheduler's slice: then there are
+/// fewer rounds, or none.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A line by itself, and the one beside it, which processors fetch along.
@@ -34,7 +36,8 @@ impl Line {
     }
 }
 
-/// Nanoseconds of half a round trip of one line between two pinned threads, the median of several rounds.
+/// Nanoseconds of half a round trip of one line between two pinned threads, the median of several
+/// rounds.
 ///
 /// # Errors
 /// When threads cannot be pinned; `TimedOut` when the two do not run at the same time.

@@ -1,9 +1,12 @@
-//! Measures Verbena and, in the same run on the same two cores, what plain sockets give, the floor, and what others do who carry messages: its peers.
-//! `bench/run` calls it.
+//! Measures Verbena and, in the same run on the same two cores, what plain sockets give, the floor,
+//! and what others do who carry messages: its peers. `bench/run` calls it.
 //!
-//! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena, `network` compares the two, `connections` makes many of them by `rdma_connections.c`, `beside` compares the Rust crate with
-//! it and with TCP by the programs of `rust`, `persist` librpma's two libraries by `rpma_bench.c`, `peers` what carries messages between processes
-//! of one host, with `hop`, the time of a cache line, `copies`, the kernel's calls, `refused`, programs that may not make them, and `picture`, `guests` the kernel's rdma_rxe; `report` writes the tables.
+//! `floor` holds the sockets, `rdma` runs `rdma_bench.c` (an ordinary RDMA program) on Verbena,
+//! `network` compares the two, `connections` makes many of them by `rdma_connections.c`, `beside`
+//! compares the Rust crate with it and with TCP by the programs of `rust`, `persist` librpma's two
+//! libraries by `rpma_bench.c`, `peers` what carries messages between processes of one host, with
+//! `hop`, the time of a cache line, `copies`, the kernel's calls, `refused`, programs that may not
+//! make them, and `picture`, `guests` the kernel's rdma_rxe; `report` writes the tables.
 
 mod beside;
 mod connections;

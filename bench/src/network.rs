@@ -1,4 +1,5 @@
-//! Verbena by the network beside plain sockets, by turns: what either does within a second differs from one second to the next.
+//! Verbena by the network beside plain sockets, by turns: what either does within a second differs
+//! from one second to the next.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! librpma: ours beside Debian's on the same stack, beside what the file system does by itself, and beside a TCP request that does the same.
+//! librpma: ours beside Debian's on the same stack, beside what the file system does by itself, and
+//! beside a TCP request that does the same.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -26,8 +27,8 @@ enum Request {
     Read,
 }
 
-/// An address of this machine's that is not 127.0.0.1: rdma_bind_addr(3) gives that no device, and Debian's library wants one. `None` on a machine
-/// that has no other.
+/// An address of this machine's that is not 127.0.0.1: rdma_bind_addr(3) gives that no device, and
+/// Debian's library wants one. `None` on a machine that has no other.
 fn address() -> Option<IpAddr> {
     let towards = |socket: UdpSocket| {
         socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
@@ -92,7 +93,8 @@ fn by_tcp(path: &Path, what: Request) -> io::Result<f64> {
     })
 }
 
-/// The lines of the table, none on a machine with no address but 127.0.0.1; files are made in these two folders, the second one in memory.
+/// The lines of the table, none on a machine with no address but 127.0.0.1; files are made in these
+/// two folders, the second one in memory.
 ///
 /// # Errors
 /// When a process fails.

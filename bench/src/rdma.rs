@@ -1,4 +1,5 @@
-//! Runs `rdma_bench.c` and `rdma_connections.c`, RDMA programs like any other, on Verbena: a server and client processes on 127.0.0.1.
+//! Runs `rdma_bench.c` and `rdma_connections.c`, RDMA programs like any other, on Verbena: a server
+//! and client processes on 127.0.0.1.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,7 +21,8 @@ impl Program {
         &self.verbena
     }
 
-    /// Compiles `name.c` against the installed headers with `cc`, linked to `libraries`, -libverbs and -lrdmacm as anyone would.
+    /// Compiles `name.c` against the installed headers with `cc`, linked to `libraries`, -libverbs
+    /// and -lrdmacm as anyone would.
     ///
     /// # Errors
     /// When there is no compiler, or libibverbs-dev and librdmacm-dev are not installed.
@@ -61,7 +63,8 @@ impl Program {
         Running::start(&mut command)
     }
 
-    /// One measurement of `rdma_bench`: the number the client prints last, after the server has verified what came.
+    /// One measurement of `rdma_bench`: the number the client prints last, after the server has
+    /// verified what came.
     ///
     /// # Errors
     /// When one of the two processes fails.
@@ -78,8 +81,8 @@ impl Program {
         measured(server, || self.start_with(options, &[&["client"], what].concat()))
     }
 
-    /// Connections a second of `rdma_connections` with options of `verbena run`: as many client processes as `clients`, each of which makes `each`, one
-    /// after the other.
+    /// Connections a second of `rdma_connections` with options of `verbena run`: as many client
+    /// processes as `clients`, each of which makes `each`, one after the other.
     ///
     /// # Errors
     /// When one of the processes fails.
@@ -98,7 +101,8 @@ impl Program {
         Ok((clients * each.parse::<usize>().unwrap_or(0)) as f64 / took.as_secs_f64())
     }
 
-    /// What each of `count` connections that stand at once takes of the client's and of the server's resident memory, in bytes.
+    /// What each of `count` connections that stand at once takes of the client's and of the
+    /// server's resident memory, in bytes.
     ///
     /// # Errors
     /// When one of the two processes fails.

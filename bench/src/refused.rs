@@ -1,5 +1,5 @@
-//! A program to which the system refuses copies between processes' memory, as containers do by a filter of system calls (seccomp(2)):
-//! `verbena-bench refused PROGRAM ARGS`.
+//! A program to which the system refuses copies between processes' memory, as containers do by a
+//! filter of system calls (seccomp(2)): `verbena-bench refused PROGRAM ARGS`.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -8,14 +8,16 @@ use std::process::Command;
 /// Becomes the program.
 ///
 /// # Errors
-/// When there is no such program, or the system takes no filter; `InvalidInput` where none is named.
+/// When there is no such program, or the system takes no filter; `InvalidInput` where none is
+/// named.
 pub fn run(args: &[String]) -> io::Result<()> {
     let (program, args) = args.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     refuse()?;
     Err(Command::new(program).args(args).exec())
 }
 
-/// From now on process_vm_readv(2) and process_vm_writev(2) fail with EPERM, for this thread and all that it starts.
+/// From now on process_vm_readv(2) and process_vm_writev(2) fail with EPERM, for this thread and
+/// all that it starts.
 fn refuse() -> io::Result<()> {
     let instruction = |code: u32, jt, k| libc::sock_filter { code: code as u16, jt, jf: 0, k };
     let is = |number, skip| instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skip, number as u32);

@@ -28,7 +28,8 @@ pub struct Figure {
     pub ours: Option<f64>,
     /// What stands for their ratio, where many were measured in pairs.
     pub of_pairs: Option<f64>,
-    /// What a cache line took from one core to the other meanwhile, at least and at most, in nanoseconds, where that was looked at.
+    /// What a cache line took from one core to the other meanwhile, at least and at most, in
+    /// nanoseconds, where that was looked at.
     pub line: Option<[f64; 2]>,
 }
 

@@ -1,5 +1,6 @@
-//! Programs of the Rust crate: what `rdma_bench.c` does by C calls, and a byte stream beside TCP's. Each is a process of its own, as the C programs
-//! are: `verbena-bench crate server|client WHAT SIZE`.
+//! Programs of the Rust crate: what `rdma_bench.c` does by C calls, and a byte stream beside TCP's.
+//! Each is a process of its own, as the C programs are: `verbena-bench crate server|client WHAT
+//! SIZE`.
 //!
 //! | WHAT | client's number |
 //! |---|---|
@@ -210,7 +211,8 @@ fn answer(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
     Ok(None)
 }
 
-/// SENDs that are posted by turns: the completion of the one before is taken while the peer's answer is under way.
+/// SENDs that are posted by turns: the completion of the one before is taken while the peer's
+/// answer is under way.
 struct ByTurns([Prepared<RegBuf>; 2]);
 
 impl ByTurns {
@@ -252,7 +254,8 @@ fn polled_answer(conn: &mut PolledConnection, size: usize) -> io::Result<Option<
     Ok(None)
 }
 
-/// A connection, both of whose sides have told where the peer may write. Buffers of its pool have `size` bytes.
+/// A connection, both of whose sides have told where the peer may write. Buffers of its pool have
+/// `size` bytes.
 fn between(
     is_client: bool,
     mailbox: &Memory<RemoteWrite>,
@@ -274,7 +277,8 @@ fn between(
     Ok((polled(conn)?, theirs))
 }
 
-/// GB/s of WRITEs from memory of the crate to such of the peer, which polls; the median of the rounds after the first.
+/// GB/s of WRITEs from memory of the crate to such of the peer, which polls; the median of the
+/// rounds after the first.
 fn write_bandwidth(is_client: bool, size: usize) -> io::Result<Option<f64>> {
     let mailbox = Memory::<RemoteWrite>::zeroed(size.max(LARGE_PAGE))?;
     let (mut conn, theirs) = between(is_client, &mailbox, size)?;
@@ -296,7 +300,8 @@ fn write_bandwidth(is_client: bool, size: usize) -> io::Result<Option<f64>> {
     Ok(Some(rounds[rounds.len() / 2]))
 }
 
-/// As `ib_write_lat`: the number of the round there and back, in the last eight bytes of each WRITE.
+/// As `ib_write_lat`: the number of the round there and back, in the last eight bytes of each
+/// WRITE.
 fn write_latency(is_client: bool, size: usize) -> io::Result<Option<f64>> {
     let mailbox = Memory::<RemoteWrite>::zeroed(size)?;
     let (mut conn, theirs) = between(is_client, &mailbox, size)?;

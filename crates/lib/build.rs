@@ -1,15 +1,21 @@
-//! Makes the trampolines, the version script and the order of the functions of the shared object from the lists in symbols/.
+//! Makes the trampolines, the version script and the order of the functions of the shared object
+//! from the lists in symbols/.
 //!
-//! Every exported symbol gets a trampoline, a jump to its function in `capi`, and a `.symver` that gives the trampoline
-//! the symbol's name and node. The version script holds only the nodes: what is exported, the `.symver`s say.
+//! Every exported symbol gets a trampoline, a jump to its function in `capi`, and a `.symver` that
+//! gives the trampoline the symbol's name and node. The version script holds only the nodes: what
+//! is exported, the `.symver`s say.
 //!
-//! What programs run again and again lies together, in front of `.text`: where many processes alternate, the processor has forgotten the addresses of all pages
-//! of code each time, and what lay here and there among the rest took 240 pages for each connection. A function that the list has and the object has not is
-//! no error, as the compiler may have put it into another one; it is in `.text` itself because valgrind finds no names elsewhere.
+//! What programs run again and again lies together, in front of `.text`: where many processes
+//! alternate, the processor has forgotten the addresses of all pages of code each time, and what
+//! lay here and there among the rest took 240 pages for each connection. A function that the list
+//! has and the object has not is no error, as the compiler may have put it into another one; it is
+//! in `.text` itself because valgrind finds no names elsewhere.
 //!
-//! On x86-64 the object asks to be loaded at one address in every process ([`ADDRESS`]). A processor remembers by its address where a branch goes, and 64 processes
-//! that alternate with the same code at 64 places have each other's forgotten each time: 22,000 connections a second in place of 27,000. So a
-//! process is as easy to attack by what it finds in this object as one that is linked for a place of its own (`-no-pie`, or Go's); all else lies where the system
+//! On x86-64 the object asks to be loaded at one address in every process ([`ADDRESS`]). A
+//! processor remembers by its address where a branch goes, and 64 processes that alternate with the
+//! same code at 64 places have each other's forgotten each time: 22,000 connections a second in
+//! place of 27,000. So a process is as easy to attack by what it finds in this object as one that
+//! is linked for a place of its own (`-no-pie`, or Go's); all else lies where the system
 //! puts it. With VERBENA_LINK_ADDRESS=any in the environment of the build this object does, too.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,15 +25,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// The lists of exported symbols, and the chain of nodes of each library, oldest first. `signals` are the C library's, with its own
-/// oldest node: the object stands in front of it where a program asks for them (`capi::signals`).
+/// The lists of exported symbols, and the chain of nodes of each library, oldest first. `signals`
+/// are the C library's, with its own oldest node: the object stands in front of it where a program
+/// asks for them (`capi::signals`).
 const LISTS: [&str; 3] = ["ibverbs", "rdmacm", "signals"];
 
 /// The oldest node of glibc on x86-64, as the list has it, and on aarch64.
 const OLDEST: (&str, &str) = ("GLIBC_2.2.5", "GLIBC_2.17");
 
-/// Where it asks to be loaded: below all programs that are linked for any place, and where ThreadSanitizer takes code. Where something lies there, or the loader
-/// does not ask for it (glibc before 2.36, where the program is linked for any place), it lies anywhere.
+/// Where it asks to be loaded: below all programs that are linked for any place, and where
+/// ThreadSanitizer takes code. Where something lies there, or the loader does not ask for it (glibc
+/// before 2.36, where the program is linked for any place), it lies anywhere.
 const ADDRESS: &str = "0x550000000000";
 
 fn main() {
@@ -203,9 +211,10 @@ fn age(node: &str) -> (String, Vec<u32>) {
     (name.to_owned(), version.split('.').filter_map(|n| n.parse().ok()).collect())
 }
 
-/// The nodes, each after its older one; then one without symbols, which says that nothing else is exported. So does rustc's own
-/// script, but a linker that takes one script only (zig's) takes this one, the last. Of a node with symbols lld would make those
-/// local that have a newer version elsewhere.
+/// The nodes, each after its older one; then one without symbols, which says that nothing else is
+/// exported. So does rustc's own script, but a linker that takes one script only (zig's) takes this
+/// one, the last. Of a node with symbols lld would make those local that have a newer version
+/// elsewhere.
 fn version_script(exports: &[(String, String)]) -> String {
     let nodes: BTreeSet<_> = exports.iter().map(|(_, node)| (age(node), node)).collect();
     let mut script = String::new();
@@ -221,7 +230,8 @@ fn version_script(exports: &[(String, String)]) -> String {
     script + "VERBENA { local: *; };\n"
 }
 
-/// Has the functions of the list lie together, in its order. Behind a section that there is whatever the C compiler brings along: zig's has no `.init`.
+/// Has the functions of the list lie together, in its order. Behind a section that there is
+/// whatever the C compiler brings along: zig's has no `.init`.
 fn order() -> String {
     let mut script = "SECTIONS {\n  .text : {\n".to_owned();
     for name in hot() {
@@ -238,7 +248,8 @@ fn hot() -> Vec<String> {
     text.lines().filter(|l| !l.starts_with('#') && !l.is_empty()).map(str::to_owned).collect()
 }
 
-/// A part of the mangled name of a function: the identifiers of its name are in that, too, in their order, and the last one has its length in front.
+/// A part of the mangled name of a function: the identifiers of its name are in that, too, in their
+/// order, and the last one has its length in front.
 fn pattern(name: &str) -> String {
     let words = name.split(|c: char| c != '_' && !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let mut words: Vec<_> = words.map(str::to_owned).collect();
@@ -249,8 +260,9 @@ fn pattern(name: &str) -> String {
     words.iter().fold(String::new(), |all, word| all + "*" + word)
 }
 
-/// Links an empty shared object with arguments of the real one: what a linker does not take (GNU ld, a second version script beside rustc's own) is better
-/// known here, with a reason, than at the end of the build.
+/// Links an empty shared object with arguments of the real one: what a linker does not take (GNU
+/// ld, a second version script beside rustc's own) is better known here, with a reason, than at the
+/// end of the build.
 fn try_linker(out: &Path, arguments: &[&str]) -> Result<(), String> {
     let source = out.join("probe.rs");
     let asm = "core::arch::global_asm!(\".globl __t\\n.symver __t, t@@IBVERBS_1.1\\n__t:\");\n";

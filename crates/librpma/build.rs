@@ -1,6 +1,8 @@
-//! Makes the trampolines and the version script of the shared object from symbols/rpma.txt, which says of each function the module it is in.
+//! Makes the trampolines and the version script of the shared object from symbols/rpma.txt, which
+//! says of each function the module it is in.
 //!
-//! The ways are those of crates/lib/build.rs, which says why: a `.symver` gives the name and the node, the version script only has the node.
+//! The ways are those of crates/lib/build.rs, which says why: a `.symver` gives the name and the
+//! node, the version script only has the node.
 
 use std::env;
 use std::fmt::Write as _;

@@ -1,5 +1,6 @@
-//! Both sides asleep while nothing is there: Verbena's completion events beside a pipe between two processes on the same two cores, which is woken once
-//! for each message. Also how often threads of the two processes went to sleep a message, which does not depend on what else runs.
+//! Both sides asleep while nothing is there: Verbena's completion events beside a pipe between two
+//! processes on the same two cores, which is woken once for each message. Also how often threads of
+//! the two processes went to sleep a message, which does not depend on what else runs.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -16,7 +17,8 @@ const SIZE: usize = 64;
 /// Round trips.
 const PINGS: usize = 8_000;
 
-/// Of one way that a message goes: half a round trip, us, the median, and how often a thread slept a message.
+/// Of one way that a message goes: half a round trip, us, the median, and how often a thread slept
+/// a message.
 #[derive(Clone, Copy)]
 pub struct Figure {
     us: f64,
@@ -89,8 +91,8 @@ fn ends(child: Child) -> io::Result<String> {
     if output.status.success() { Ok(said) } else { Err(io::Error::other(said)) }
 }
 
-/// One of the two processes: `verbena-bench pipe ask|answer`. Messages come by standard input and go by standard output; the one that asks says the
-/// figure on standard error.
+/// One of the two processes: `verbena-bench pipe ask|answer`. Messages come by standard input and
+/// go by standard output; the one that asks says the figure on standard error.
 ///
 /// # Errors
 /// What the pipes say; `InvalidInput` for other arguments.

@@ -1,4 +1,5 @@
-//! Verbena by memory beside what it stands on, and where the system refuses copies between processes' memory.
+//! Verbena by memory beside what it stands on, and where the system refuses copies between
+//! processes' memory.
 
 use std::io;
 use std::path::Path;
@@ -25,7 +26,8 @@ pub fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
     figures.first().copied().ok_or_else(|| io::Error::other(format!("{} has none", peer.name())))
 }
 
-/// Medians; that of the ratios of neighbouring turns; and how long a cache line took before each measurement and behind the last one, at least and at most.
+/// Medians; that of the ratios of neighbouring turns; and how long a cache line took before each
+/// measurement and behind the last one, at least and at most.
 type Seen = ([f64; 2], f64, Option<[f64; 2]>);
 
 /// What is measured by turns.

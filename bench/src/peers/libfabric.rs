@@ -1,4 +1,5 @@
-//! libfabric's providers within one host, by fi_pingpong, whose two sides answer each other: its bandwidth is that of one message at a time.
+//! libfabric's providers within one host, by fi_pingpong, whose two sides answer each other: its
+//! bandwidth is that of one message at a time.
 
 use std::io;
 use std::process::Command;

@@ -1,9 +1,11 @@
-//! Processes of one host: Verbena, by memory and by the network, beside what else carries messages between them. By turns, each server on one core and
-//! each client on the other, with the time that a cache line takes between these beside it.
+//! Processes of one host: Verbena, by memory and by the network, beside what else carries messages
+//! between them. By turns, each server on one core and each client on the other, with the time that
+//! a cache line takes between these beside it.
 //!
-//! `program` runs a pair of processes; `perftest` (Verbena), `ucx`, `libfabric` and `qperf` (TCP) say how they are called and read what they print;
-//! `asleep` compares completion events with a pipe; `page` writes the tables and draws the pictures; `calls` has Verbena beside the calls of the
-//! kernel that it makes.
+//! `program` runs a pair of processes; `perftest` (Verbena), `ucx`, `libfabric` and `qperf` (TCP)
+//! say how they are called and read what they print; `asleep` compares completion events with a
+//! pipe; `page` writes the tables and draws the pictures; `calls` has Verbena beside the calls of
+//! the kernel that it makes.
 
 pub mod asleep;
 pub mod calls;
@@ -60,8 +62,8 @@ impl Test {
         matches!(self, Self::SendLatency | Self::WriteLatency)
     }
 
-    /// Messages of a measurement: it lasts some tenths of a second, by the slowest peers some seconds, so that what a program's first messages take more weighs
-    /// little.
+    /// Messages of a measurement: it lasts some tenths of a second, by the slowest peers some
+    /// seconds, so that what a program's first messages take more weighs little.
     fn iterations(self, size: usize) -> usize {
         if self.is_latency() {
             (LATENCY_BYTES / size).clamp(64, 8_000)
@@ -134,7 +136,8 @@ fn peers(verbena: &Path) -> Vec<Box<dyn Peer>> {
     found
 }
 
-/// Measures them all, as often as `turns` says; `None` where perftest is missing, by which Verbena is measured. What a peer fails in is told on stderr and left out.
+/// Measures them all, as often as `turns` says; `None` where perftest is missing, by which Verbena
+/// is measured. What a peer fails in is told on stderr and left out.
 ///
 /// # Errors
 /// When the command's path cannot be told.

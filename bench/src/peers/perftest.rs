@@ -17,7 +17,8 @@ const DEVICE: &str = "rxe_lo";
 pub enum Path {
     /// Memory that both map: what `verbena run` does.
     Memory,
-    /// The same where the system refuses copies between processes' memory: all goes through a ring, in packets.
+    /// The same where the system refuses copies between processes' memory: all goes through a ring,
+    /// in packets.
     Refused,
     /// Sockets.
     Network,
@@ -50,8 +51,8 @@ pub fn is_installed() -> bool {
 /// Below so many bytes the messages a second have more digits than the bytes a second.
 const SMALL: usize = 4096;
 
-/// The figure of a table: of a latency's half round trip the median in us, of a bandwidth the mean in GB/s. perftest's "MB" is a MiB. Where the clock's
-/// rate was unsteady its numbers mean nothing.
+/// The figure of a table: of a latency's half round trip the median in us, of a bandwidth the mean
+/// in GB/s. perftest's "MB" is a MiB. Where the clock's rate was unsteady its numbers mean nothing.
 pub fn figure(test: Test, size: usize, said: &str) -> Option<f64> {
     if said.contains("Correlation coefficient") {
         return None;

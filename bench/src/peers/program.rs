@@ -1,4 +1,5 @@
-//! A peer's programs: a server on one core, a client on the other, on 127.0.0.1, each with an end to the patience that one has with it.
+//! A peer's programs: a server on one core, a client on the other, on 127.0.0.1, each with an end
+//! to the patience that one has with it.
 
 use std::fs;
 use std::io::{self, Read};
@@ -14,7 +15,8 @@ use crate::pin;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Until a server listens, and until it has ended after its client.
 const AT_ITS_ENDS: Duration = Duration::from_secs(10);
-/// Programs fail now and then by themselves: perftest does where it finds the clock's rate unsteady.
+/// Programs fail now and then by themselves: perftest does where it finds the clock's rate
+/// unsteady.
 const TRIES: usize = 4;
 /// The state of a socket that listens, in /proc/net/tcp.
 const LISTENS: &str = "0A";
@@ -37,7 +39,8 @@ pub fn ends_well(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// What `read` finds in what the client said, when both have ended well. `server` and `client` make the commands.
+/// What `read` finds in what the client said, when both have ended well. `server` and `client` make
+/// the commands.
 ///
 /// # Errors
 /// When that fails again and again: how it failed the last time.
@@ -151,7 +154,8 @@ fn collect(from: Option<impl Read + Send + 'static>) -> Receiver<io::Result<Stri
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It has ended already unless the measurement failed, or it is a server of many; both calls then do nothing.
+        // It has ended already unless the measurement failed, or it is a server of many; both calls
+        // then do nothing.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! TCP and UDP, by qperf: messages over one connection, or datagrams, whose two sides sleep while nothing is there.
+//! TCP and UDP, by qperf: messages over one connection, or datagrams, whose two sides sleep while
+//! nothing is there.
 
 use std::io;
 use std::process::Command;
@@ -35,7 +36,8 @@ pub fn arguments(protocol: Protocol, test: Test, size: usize) -> Vec<String> {
     ["-t", SECONDS, "-uu", "-m", &size.to_string(), what, "quit"].map(str::to_owned).to_vec()
 }
 
-/// Of a latency half a round trip in us, of a bandwidth GB/s, of UDP of what was received; qperf is asked for ns and bytes a second.
+/// Of a latency half a round trip in us, of a bandwidth GB/s, of UDP of what was received; qperf is
+/// asked for ns and bytes a second.
 pub fn figure(protocol: Protocol, test: Test, said: &str) -> Option<f64> {
     let (name, unit) = match (protocol, test.is_latency()) {
         (_, true) => ("latency", 1e3),

@@ -1,4 +1,5 @@
-//! UCX's transports within one host, by ucx_perftest: one pair of processes for all sizes of a test, by a file with a line a size.
+//! UCX's transports within one host, by ucx_perftest: one pair of processes for all sizes of a
+//! test, by a file with a line a size.
 
 use std::fmt::Write;
 use std::io;
@@ -18,7 +19,8 @@ const PORT: u16 = 17_552;
 pub enum Path {
     /// Memory that both map, by shm_open(3).
     Posix,
-    /// The same for messages, where the program's memory is its own: so UCX's WRITEs and READs are messages, too.
+    /// The same for messages, where the program's memory is its own: so UCX's WRITEs and READs are
+    /// messages, too.
     Heap,
     /// process_vm_readv(2) for what is large; small messages as with `Posix`.
     Cma,
@@ -38,8 +40,9 @@ impl Ucx {
         }
     }
 
-    /// The test's name and how it is told which transport to take. With memory of its own making UCX's WRITEs and READs never take cma, for it maps that
-    /// memory at both ends: so cma is measured by itself.
+    /// The test's name and how it is told which transport to take. With memory of its own making
+    /// UCX's WRITEs and READs never take cma, for it maps that memory at both ends: so cma is
+    /// measured by itself.
     fn test(&self, test: Test) -> &'static str {
         match (test, self.0) {
             (Test::SendLatency, _) => "tag_lat",
@@ -64,15 +67,18 @@ fn batch(test: Test, name: &str, sizes: &[usize], count: impl Fn(usize) -> usize
     })
 }
 
-/// Messages of which the mean is asked for: as many as a round of `rdma_bench` has, so that as often something comes between.
+/// Messages of which the mean is asked for: as many as a round of `rdma_bench` has, so that as
+/// often something comes between.
 const OF_A_ROUND: usize = 20_000;
 
-/// Where the numbers of a result stand: of a latency the median and the mean of all, of a bandwidth that of all.
+/// Where the numbers of a result stand: of a latency the median and the mean of all, of a bandwidth
+/// that of all.
 const MEDIAN_LATENCY: usize = 2;
 const MEAN_LATENCY: usize = 4;
 const BANDWIDTH: usize = 6;
 
-/// Of each size the number in this column, of a latency in us, of a bandwidth in GB/s: UCX's "MB" is a MiB. `None` unless all are there.
+/// Of each size the number in this column, of a latency in us, of a bandwidth in GB/s: UCX's "MB"
+/// is a MiB. `None` unless all are there.
 fn figures(column: usize, sizes: &[usize], said: &str) -> Option<Vec<f64>> {
     let one = |size: &usize| {
         let size = size.to_string();
@@ -119,7 +125,8 @@ impl Peer for Ucx {
 }
 
 impl Ucx {
-    /// Half a round trip, us, the mean: beside `rdma_bench` and the crate's programs, which say theirs.
+    /// Half a round trip, us, the mean: beside `rdma_bench` and the crate's programs, which say
+    /// theirs.
     ///
     /// # Errors
     /// When a program fails, again and again.

@@ -31,7 +31,8 @@ impl Log {
     }
 }
 
-/// The narrowest range from a 1, 2 or 5 of a decade to another that has all values; that of one decade when there are none.
+/// The narrowest range from a 1, 2 or 5 of a decade to another that has all values; that of one
+/// decade when there are none.
 pub fn covering(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let least = values.clone().fold(f64::INFINITY, f64::min);
     let most = values.fold(f64::NEG_INFINITY, f64::max);
@@ -67,7 +68,8 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     fits.map_or_else(String::new, |(unit, name)| format!("{:.0} {name}", value / unit))
 }
 
-/// Where labels go that want to be at `wanted`, at least `gap` apart and within `low..=high` if there is room: each as near as its order lets it be.
+/// Where labels go that want to be at `wanted`, at least `gap` apart and within `low..=high` if
+/// there is room: each as near as its order lets it be.
 pub fn spread(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));

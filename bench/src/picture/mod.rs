@@ -1,5 +1,5 @@
-//! A picture of curves over the size of a message, both axes logarithmic, as SVG: the same numbers give the same bytes. It has a ground of its own, light
-//! or dark as the reader's other pages are.
+//! A picture of curves over the size of a message, both axes logarithmic, as SVG: the same numbers
+//! give the same bytes. It has a ground of its own, light or dark as the reader's other pages are.
 
 mod axis;
 

@@ -1,6 +1,7 @@
 //! The RDMA connection manager's types (`<rdma/rdma_cma.h>`).
 //!
-//! Names, order and values are the header's; each field's meaning is in rdma_cm(7), rdma_get_cm_event(3), rdma_getaddrinfo(3).
+//! Names, order and values are the header's; each field's meaning is in rdma_cm(7),
+//! rdma_get_cm_event(3), rdma_getaddrinfo(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
@@ -75,8 +76,8 @@ pub const RDMA_MAX_INIT_DEPTH: u8 = 0xff;
 /// Levels of `rdma_set_option`.
 pub const RDMA_OPTION_ID: c_int = 0;
 pub const RDMA_OPTION_IB: c_int = 1;
-/// Options of level [`RDMA_OPTION_ID`]: the type of service (`u8`), reuse of the address (`int`), IPv6 only (`int`),
-/// the local ACK timeout (`u8`).
+/// Options of level [`RDMA_OPTION_ID`]: the type of service (`u8`), reuse of the address (`int`),
+/// IPv6 only (`int`), the local ACK timeout (`u8`).
 pub const RDMA_OPTION_ID_TOS: c_int = 0;
 pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
 pub const RDMA_OPTION_ID_AFONLY: c_int = 2;
@@ -150,7 +151,8 @@ pub struct rdma_addr {
     pub addr: rdma_addr_addr,
 }
 
-/// A socket address of any of the families. In C the union has no name: its members are `src_addr` or `dst_addr` and so on.
+/// A socket address of any of the families. In C the union has no name: its members are `src_addr`
+/// or `dst_addr` and so on.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_sockaddr {
@@ -214,7 +216,8 @@ pub struct rdma_cm_event {
     pub param: rdma_cm_event_param,
 }
 
-/// Parameters that came with an event, by the identifier's port space; `arg` with `RDMA_CM_EVENT_USER`.
+/// Parameters that came with an event, by the identifier's port space; `arg` with
+/// `RDMA_CM_EVENT_USER`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {

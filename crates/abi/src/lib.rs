@@ -1,5 +1,6 @@
-//! The C ABI of rdma-core as Rust types: what C programs that were compiled against `<infiniband/verbs.h>` and
-//! `<rdma/rdma_cma.h>` expect to find in memory. Types and constants only; the functions are elsewhere.
+//! The C ABI of rdma-core as Rust types: what C programs that were compiled against
+//! `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>` expect to find in memory. Types and constants
+//! only; the functions are elsewhere.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -9,15 +10,17 @@
 //! | [`cma`] | `<rdma/rdma_cma.h>` |
 //! | [`sa`] | `<infiniband/sa.h>`: path records |
 //!
-//! Crate `capi` reads and writes these structures where a program's pointer leads to one; no other crate knows them.
+//! Crate `capi` reads and writes these structures where a program's pointer leads to one; no other
+//! crate knows them.
 //!
-//! Names are the C names. An `enum` is an integer type with constants, because a C program may put any value there.
-//! Anonymous unions have a name here (`ibv_wc::imm`, `rdma_addr::src`); all else is called as in C. A function
-//! pointer that C programs may find empty is an `Option`.
+//! Names are the C names. An `enum` is an integer type with constants, because a C program may put
+//! any value there. Anonymous unions have a name here (`ibv_wc::imm`, `rdma_addr::src`); all else
+//! is called as in C. A function pointer that C programs may find empty is an `Option`.
 //!
-//! The layouts are those of rdma-core 65, which programs compiled against 44 (Debian 12) share: structs that grew
-//! since did so at the end, and travel with their size; [`verbs::verbs_context`] grew at its front.
-//! `tests/layout.rs` asks the C compiler where the headers are installed, and the sizes below are checked everywhere.
+//! The layouts are those of rdma-core 65, which programs compiled against 44 (Debian 12) share:
+//! structs that grew since did so at the end, and travel with their size; [`verbs::verbs_context`]
+//! grew at its front. `tests/layout.rs` asks the C compiler where the headers are installed, and
+//! the sizes below are checked everywhere.
 #![allow(non_camel_case_types)] // the C names
 
 pub mod cma;
@@ -31,7 +34,8 @@ pub type be32 = u32;
 /// A `__be64`: 64 bits in network byte order.
 pub type be64 = u64;
 
-/// Sizes on every 64-bit Linux with glibc whose mutex has 40 bytes and whose condition variable has 48.
+/// Sizes on every 64-bit Linux with glibc whose mutex has 40 bytes and whose condition variable has
+/// 48.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu", target_pointer_width = "64"))]
 mod sizes {
     use crate::{cma::*, verbs::*};
@@ -80,7 +84,8 @@ mod sizes {
     const _: () = assert!(offset_of!(verbs_context, context) - offset_of!(verbs_context, sz) == 8);
     const _: () =
         assert!(size_of::<verbs_context>() == offset_of!(verbs_context, context) + size_of::<ibv_context>());
-    // Programs cast between the two kinds of completion queue, and between the two kinds of queue pair.
+    // Programs cast between the two kinds of completion queue, and between the two kinds of queue
+    // pair.
     const _: () = assert!(offset_of!(ibv_cq_ex, comp_mask) >= offset_of!(ibv_cq, async_events_completed) + 4);
     const _: () = assert!(offset_of!(ibv_qp_ex, qp_base) == 0);
 }

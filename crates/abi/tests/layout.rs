@@ -1,6 +1,7 @@
-//! Asks the C compiler what the installed headers say about every type and constant of this crate, and compares.
-//! What the installed headers are too old to know is left out and counted; where there is no compiler or no header
-//! the comparison is left out with one line. Other headers are asked by `CPATH=/their/include cargo test`.
+//! Asks the C compiler what the installed headers say about every type and constant of this crate,
+//! and compares. What the installed headers are too old to know is left out and counted; where
+//! there is no compiler or no header the comparison is left out with one line. Other headers are
+//! asked by `CPATH=/their/include cargo test`.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -57,7 +58,8 @@ fn c_name(here: &[&str], there: &[&str]) -> String {
 const HEADERS: &str = "#include <infiniband/verbs.h>\n#include <infiniband/tm_types.h>\n#include <infiniband/ib.h>\n\
      #include <rdma/rdma_cma.h>\n#include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n";
 
-/// Names that C reaches by another name: macros of `<infiniband/verbs_api.h>` for names of the kernel's header.
+/// Names that C reaches by another name: macros of `<infiniband/verbs_api.h>` for names of the
+/// kernel's header.
 const BY_MACRO: &str = "IBV_ADVISE_MR_FLAG_FLUSH IBV_QPF_GRH_REQUIRED";
 
 /// Every word of the preprocessed headers, macros included; `None` where they cannot be read.
@@ -82,7 +84,8 @@ fn c_program(known: impl Fn(&str) -> bool) -> (String, usize) {
             continue;
         }
         let Type { tag, name, .. } = t;
-        // The second function table grows at its front: places are counted from the context at its end.
+        // The second function table grows at its front: places are counted from the context at its
+        // end.
         let base = if name == "verbs_context" { "offsetof(struct verbs_context, context)" } else { "0" };
         let mut whole = true;
         for f in &t.fields {

@@ -1,11 +1,13 @@
-//! Where C calls Rust: what every exported function passes through. A panic does not cross into the caller: it becomes
-//! the function's failure, and the devices of this process become fatal, because their state is not to be trusted.
+//! Where C calls Rust: what every exported function passes through. A panic does not cross into the
+//! caller: it becomes the function's failure, and the devices of this process become fatal, because
+//! their state is not to be trusted.
 //!
-//! What must **not** run inside: a blocking call. Programs cancel threads (`pthread_cancel`) that wait in
-//! `ibv_get_cq_event`, `rdma_get_cm_event` and the like; cancellation unwinds the stack from inside `read`, and an unwind
-//! that Rust did not start aborts the process when it meets `catch_unwind` or an `extern "C"` frame. Such a function is
-//! an `extern "C-unwind" fn` that waits with a plain `read` on the descriptor, holding no lock and owning nothing that
-//! has a destructor, and goes through the border before and after.
+//! What must **not** run inside: a blocking call. Programs cancel threads (`pthread_cancel`) that
+//! wait in `ibv_get_cq_event`, `rdma_get_cm_event` and the like; cancellation unwinds the stack
+//! from inside `read`, and an unwind that Rust did not start aborts the process when it meets
+//! `catch_unwind` or an `extern "C"` frame. Such a function is an `extern "C-unwind" fn` that waits
+//! with a plain `read` on the descriptor, holding no lock and owning nothing that has a destructor,
+//! and goes through the border before and after.
 
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,22 +45,24 @@ pub fn or_minus_one(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     or(-1, f)
 }
 
-/// Runs a function that makes an object, or fails with NULL and errno: ENOMEM where the heap is at its end.
+/// Runs a function that makes an object, or fails with NULL and errno: ENOMEM where the heap is at
+/// its end.
 pub fn or_null<T>(f: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     or(std::ptr::null_mut(), || process::room(ROOM).map_err(Errno::from).and_then(|()| f()))
 }
 
-/// What the making of an object takes from the heap, and what programs may choose of it, is far below this: queues grow when
-/// they are used, and say that they are full where they can not.
+/// What the making of an object takes from the heap, and what programs may choose of it, is far
+/// below this: queues grow when they are used, and say that they are full where they can not.
 const ROOM: usize = 1 << 16;
 
-/// Runs a function that makes something for an object, or fails with -1 and errno, as [`or_null`] does.
+/// Runs a function that makes something for an object, or fails with -1 and errno, as [`or_null`]
+/// does.
 pub fn making(f: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     or_minus_one(|| process::room(ROOM).map_err(Errno::from).and_then(|()| f()))
 }
 
-/// Runs a function that returns 0 or a positive errno: most of libibverbs'. Sets errno too, as rdma-core does in effect:
-/// programs print `strerror(errno)` after either kind.
+/// Runs a function that returns 0 or a positive errno: most of libibverbs'. Sets errno too, as
+/// rdma-core does in effect: programs print `strerror(errno)` after either kind.
 #[inline]
 pub fn or_errno(f: impl FnOnce() -> Result<(), Errno>) -> c_int {
     match caught(f) {

@@ -10,23 +10,25 @@
 //! | `waiting` | how a thread waits for an event |
 //! | [`ffi_guard`] | what every function passes through: a panic becomes its failure |
 //!
-//! A call comes from a trampoline of the shared object (`verbena-lib`), as `ibv_create_qp` does, or through the function
-//! tables of a context, which `verbs::device::open` fills, as `ibv_post_send` does: there it is an inline function of
-//! the header. It passes `ffi_guard`, finds the object behind the C structure (an `object` module's `of`), which shares
-//! the adapter's of crate `nic`, and calls that; librdmacm's calls go to `node` likewise. What they refuse is a
-//! [`nic::Errno`], which `ffi_guard` hands to the caller as the man page says: set, returned, or both. The process's one
-//! engine, and what belongs to it (`host::process`), is made at the first call that needs a device, never by loading the
-//! library.
+//! A call comes from a trampoline of the shared object (`verbena-lib`), as `ibv_create_qp` does, or
+//! through the function tables of a context, which `verbs::device::open` fills, as `ibv_post_send`
+//! does: there it is an inline function of the header. It passes `ffi_guard`, finds the object
+//! behind the C structure (an `object` module's `of`), which shares the adapter's of crate `nic`,
+//! and calls that; librdmacm's calls go to `node` likewise. What they refuse is a [`nic::Errno`],
+//! which `ffi_guard` hands to the caller as the man page says: set, returned, or both. The
+//! process's one engine, and what belongs to it (`host::process`), is made at the first call that
+//! needs a device, never by loading the library.
 //!
-//! Each is a `pub unsafe extern "C" fn` without `no_mangle`: the shared object gives them their names and versions, and
-//! this crate stays linkable into programs that link rdma-core. What a function does, and what it asks of its caller, is
-//! its man page's, which its doc names first; that the pointers are what the man page says is the safety contract of all
-//! of them. Where behaviour is known to be another than rdma-core's or the kernel's, the doc says "Unlike"; the whole list
-//! is guide/src/deviations.md.
+//! Each is a `pub unsafe extern "C" fn` without `no_mangle`: the shared object gives them their
+//! names and versions, and this crate stays linkable into programs that link rdma-core. What a
+//! function does, and what it asks of its caller, is its man page's, which its doc names first;
+//! that the pointers are what the man page says is the safety contract of all of them. Where
+//! behaviour is known to be another than rdma-core's or the kernel's, the doc says "Unlike"; the
+//! whole list is guide/src/deviations.md.
 //!
-//! To build a function: write it in the module of its object, re-export it from the folder's `mod.rs`, and move its name
-//! from `crates/lib/symbols/unsupported.txt` to `built.txt` beside it; one of a function table goes into
-//! `verbs::device::open` instead.
+//! To build a function: write it in the module of its object, re-export it from the folder's
+//! `mod.rs`, and move its name from `crates/lib/symbols/unsupported.txt` to `built.txt` beside it;
+//! one of a function table goes into `verbs::device::open` instead.
 #![allow(clippy::missing_safety_doc)] // one contract for all, above
 
 pub mod cma;
@@ -38,5 +40,6 @@ pub mod verbs;
 mod waiting;
 
 pub use host::process::ExitHeap;
-// The process's one instance and its descriptors are `host`'s, so that Rust code in the same program uses them too.
+// The process's one instance and its descriptors are `host`'s, so that Rust code in the same
+// program uses them too.
 use host::{eventfd, per_process, process as instance};

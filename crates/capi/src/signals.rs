@@ -1,6 +1,7 @@
-//! `sigaction` and `signal` as programs call them: registered memory is guarded by a handler for SIGSEGV and SIGBUS
-//! (`nic::memory`), and one that a program sets later must not displace it. The shared object stands in front of the C library
-//! where a program is linked with it; all other signals, and all of them before the first registration, go straight through.
+//! `sigaction` and `signal` as programs call them: registered memory is guarded by a handler for
+//! SIGSEGV and SIGBUS (`nic::memory`), and one that a program sets later must not displace it. The
+//! shared object stands in front of the C library where a program is linked with it; all other
+//! signals, and all of them before the first registration, go straight through.
 
 use std::ffi::c_int;
 
@@ -9,7 +10,8 @@ use libc::{sigaction as Action, sighandler_t};
 use crate::ffi_guard::{self, Errno};
 
 unsafe extern "C" {
-    // Other names of the C library's `signal` and `__sysv_signal`, which the shared object does not stand in front of.
+    // Other names of the C library's `signal` and `__sysv_signal`, which the shared object does not
+    // stand in front of.
     fn ssignal(signal: c_int, handler: sighandler_t) -> sighandler_t;
     fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
 }
@@ -51,7 +53,8 @@ pub unsafe extern "C" fn signal(signal: c_int, handler: sighandler_t) -> sighand
     set(signal, handler, libc::SA_RESTART).unwrap_or_else(|| unsafe { ssignal(signal, handler) })
 }
 
-/// signal(2) as System V has it: the handler is called once, and may be interrupted by its own signal.
+/// signal(2) as System V has it: the handler is called once, and may be interrupted by its own
+/// signal.
 ///
 /// # Safety
 ///

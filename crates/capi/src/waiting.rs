@@ -1,5 +1,6 @@
-//! How a thread waits for an event: at the counter of its events, or, where it may, in the seat of its host, where it reads meanwhile what other
-//! processes of this host send ([`host::Host::sit_down`]).
+//! How a thread waits for an event: at the counter of its events, or, where it may, in the seat of
+//! its host, where it reads meanwhile what other processes of this host send
+//! ([`host::Host::sit_down`]).
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -8,8 +9,9 @@ use crate::eventfd::{self, Counter, Wait, Woken};
 use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};
 
-/// Takes one event from the counter of this number; false with errno set as [`eventfd::wait`] says. `find` gives the counter and its host. Where
-/// another thread has destroyed it, one that waits goes on waiting.
+/// Takes one event from the counter of this number; false with errno set as [`eventfd::wait`] says.
+/// `find` gives the counter and its host. Where another thread has destroyed it, one that waits
+/// goes on waiting.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! A program of 2006, as libibverbs 1.0 laid out its objects: it runs on the names of node IBVERBS_1.0.
+//! A program of 2006, as libibverbs 1.0 laid out its objects: it runs on the names of node
+//! IBVERBS_1.0.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;
@@ -158,7 +159,8 @@ fn datagrams_shared_queues_and_events_have_their_old_objects() {
         assert_eq!(((*context).ops.post_srq_recv)(srq, &raw mut wr, &raw mut bad), 0);
         let mut limit: ibv_srq_attr = std::mem::zeroed();
         assert_eq!((old::ibv_query_srq(srq, &raw mut limit), limit.max_wr), (0, 4));
-        // One receive is below the limit of two: told at the next that is taken, so the queue pair fails meanwhile.
+        // One receive is below the limit of two: told at the next that is taken, so the queue pair
+        // fails meanwhile.
         limit.srq_limit = 2;
         assert_eq!(old::ibv_modify_srq(srq, &raw mut limit, IBV_SRQ_LIMIT as c_int), 0);
 

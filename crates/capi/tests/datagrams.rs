@@ -1,5 +1,5 @@
-//! Datagrams, address handles and multicast groups as a C program uses them, and the unreliable connection, on the
-//! loopback device.
+//! Datagrams, address handles and multicast groups as a C program uses them, and the unreliable
+//! connection, on the loopback device.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 #[path = "support/alone.rs"]

@@ -33,7 +33,8 @@ fn leave(descriptors: usize) {
 
 /// A context takes two descriptors, and the port of an identifier one.
 const ENOUGH: usize = 3;
-/// Beside them names and the connection of the peer take some, before the request is taken or after.
+/// Beside them names and the connection of the peer take some, before the request is taken or
+/// after.
 const PLENTY: usize = 16;
 
 #[test]
@@ -78,8 +79,8 @@ fn an_endpoint_of_a_device_that_cannot_be_opened_is_not_made_and_errno_says_why(
     }
 }
 
-/// Listens on all addresses, says the port, and takes the request that comes with so many descriptors
-/// left.
+/// Listens on all addresses, says the port, and takes the request that comes with so many
+/// descriptors left.
 fn serve(left: usize, says: &mut UnixStream) {
     let events = channel();
     let (_listening, port) = listener(events, RDMA_PS_TCP, 8);

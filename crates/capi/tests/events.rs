@@ -1,4 +1,5 @@
-//! Events and those who wait for them: none is lost, none is used after its object, and a process may end while a thread waits.
+//! Events and those who wait for them: none is lost, none is used after its object, and a process
+//! may end while a thread waits.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;
@@ -17,8 +18,9 @@ use support::{Loop, errno, in_a_child, send};
 /// Messages of each run.
 const MESSAGES: u64 = 2000;
 
-/// Sends messages, two completions each, in bursts of one or two, as fast as room comes back. A receive may complete before
-/// its send: so of four requests that a queue holds two are out on average.
+/// Sends messages, two completions each, in bursts of one or two, as fast as room comes back. A
+/// receive may complete before its send: so of four requests that a queue holds two are out on
+/// average.
 fn send_all(l: &Loop, done: &std::sync::atomic::AtomicU64) {
     let (mut sent, start) = (0, Instant::now());
     while sent < MESSAGES {
@@ -38,8 +40,9 @@ fn send_all(l: &Loop, done: &std::sync::atomic::AtomicU64) {
     }
 }
 
-/// The program of every manual, with the queue armed: wait, take the event, arm again, poll until nothing is left. `wait` says whether there may be
-/// an event, false after a time in which one should have come.
+/// The program of every manual, with the queue armed: wait, take the event, arm again, poll until
+/// nothing is left. `wait` says whether there may be an event, false after a time in which one
+/// should have come.
 fn take_all(l: &Loop, done: &std::sync::atomic::AtomicU64, wait: impl Fn() -> bool) {
     let poll = unsafe { (*l.context).ops.poll_cq.expect("built") };
     let arm = unsafe { (*l.context).ops.req_notify_cq.expect("built") };

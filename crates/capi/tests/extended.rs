@@ -1,5 +1,5 @@
-//! Extended completion queues and queue pairs, shared receive queues and memory windows, as the header's inline functions
-//! call them.
+//! Extended completion queues and queue pairs, shared receive queues and memory windows, as the
+//! header's inline functions call them.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;

@@ -1,4 +1,5 @@
-//! What was delivered before the end of a connection completes as delivered, between processes that share an address.
+//! What was delivered before the end of a connection completes as delivered, between processes that
+//! share an address.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 #[path = "support/alone.rs"]
@@ -64,8 +65,8 @@ fn client(port: u16) {
     works(unsafe { connect::rdma_disconnect(active) });
 }
 
-/// The server's end: its channel, and the clients that have asked so far. The next client may ask before the end of the one
-/// before is heard.
+/// The server's end: its channel, and the clients that have asked so far. The next client may ask
+/// before the end of the one before is heard.
 struct Server {
     channel: *mut rdma_event_channel,
     asked: VecDeque<*mut rdma_cm_id>,
@@ -84,7 +85,8 @@ impl Server {
         seen.event == event
     }
 
-    /// Answers, and flushes what it has not heard of as soon as it hears of the end. How the answer completed.
+    /// Answers, and flushes what it has not heard of as soon as it hears of the end. How the answer
+    /// completed.
     fn serve(&mut self) -> ibv_wc_status {
         while self.asked.is_empty() {
             self.hears(RDMA_CM_EVENT_CONNECT_REQUEST);

@@ -1,4 +1,5 @@
-//! FLUSH as the header's inline functions call it, from a queue pair of the loopback device to itself.
+//! FLUSH as the header's inline functions call it, from a queue pair of the loopback device to
+//! itself.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;
@@ -28,7 +29,8 @@ fn register(l: &Loop, at: *mut u8, access: u32) -> Result<*mut ibv_mr, c_int> {
     if mr.is_null() { Err(errno()) } else { Ok(mr) }
 }
 
-/// A queue pair for FLUSH and ATOMIC WRITE, connected to itself, whose peer may do all that the memory allows.
+/// A queue pair for FLUSH and ATOMIC WRITE, connected to itself, whose peer may do all that the
+/// memory allows.
 fn flushing(l: &Loop) -> *mut ibv_qp {
     let mut attr: ibv_qp_init_attr_ex = unsafe { std::mem::zeroed() };
     (attr.qp_type, attr.pd, attr.send_cq, attr.recv_cq) = (IBV_QPT_RC, l.pd, l.cq, l.cq);
@@ -102,8 +104,8 @@ fn a_file_is_flushed_before_what_comes_after_is_written() {
     l.close();
 }
 
-/// A file that is flushed at once, where the system has a place for such: a storage that others keep busy takes seconds, longer
-/// than a request is repeated.
+/// A file that is flushed at once, where the system has a place for such: a storage that others
+/// keep busy takes seconds, longer than a request is repeated.
 fn tempfile() -> std::fs::File {
     let memory = std::path::PathBuf::from("/dev/shm");
     let dir = if memory.is_dir() { memory } else { std::env::temp_dir() };

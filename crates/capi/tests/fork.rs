@@ -1,4 +1,5 @@
-//! What a forked child may do with the objects of its parent: nothing, but destroy them; and it may start anew.
+//! What a forked child may do with the objects of its parent: nothing, but destroy them; and it may
+//! start anew.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;

@@ -1,4 +1,5 @@
-//! A process that forks while one of its threads makes the instance: the child is not held up by what that thread held.
+//! A process that forks while one of its threads makes the instance: the child is not held up by
+//! what that thread held.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;

@@ -1,5 +1,5 @@
-//! Raw packet queue pairs, flow rules and work queues as a C program uses them, on the loopback device. Without CAP_NET_RAW
-//! only the refusal is seen.
+//! Raw packet queue pairs, flow rules and work queues as a C program uses them, on the loopback
+//! device. Without CAP_NET_RAW only the refusal is seen.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;
@@ -173,7 +173,8 @@ fn a_rule_counts_what_it_matches_into_the_counters_it_names() {
 fn without_cap_net_raw_there_is_no_raw_packet_queue_pair() {
     const CAP_NET_RAW: u32 = 13;
     let mut l = open();
-    // capset(2): version 3 has two sets of 32, each effective, permitted, inheritable; of the calling thread alone.
+    // capset(2): version 3 has two sets of 32, each effective, permitted, inheritable; of the
+    // calling thread alone.
     let mut header = [0x2008_0522_u32, 0];
     let mut sets = [0_u32; 6];
     unsafe {

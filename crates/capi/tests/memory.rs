@@ -1,5 +1,5 @@
-//! What holds memory, as a C program makes and shares it: device memory, regions registered anew or on demand, parent domains,
-//! imported objects.
+//! What holds memory, as a C program makes and shares it: device memory, regions registered anew or
+//! on demand, parent domains, imported objects.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;
@@ -17,8 +17,9 @@ unsafe fn table<'a>(context: *mut ibv_context) -> &'a verbs_context {
     unsafe { &*context.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>() }
 }
 
-/// WRITEs four bytes to an address of a region; the completion's status. The queue pair is connected to itself: where the
-/// responder refuses, it is flushed before the NAK reaches the requester.
+/// WRITEs four bytes to an address of a region; the completion's status. The queue pair is
+/// connected to itself: where the responder refuses, it is flushed before the NAK reaches the
+/// requester.
 fn write(l: &Loop, remote_addr: u64, rkey: u32) -> ibv_wc_status {
     unsafe { std::ptr::copy_nonoverlapping(b"here".as_ptr(), l.memory.as_ptr().cast_mut(), 4) };
     let mut sge = [l.sge(0, 4)];
@@ -74,7 +75,8 @@ fn device_memory_has_an_end_and_comes_back_when_it_is_freed() {
         assert_eq!(errno(), libc::ENOMEM);
         assert!(alloc_dm(&l, 0).is_null());
         assert_eq!(errno(), libc::EINVAL);
-        // Other tests of this process have some of it too: half of it twice would be refused by chance only.
+        // Other tests of this process have some of it too: half of it twice would be refused by
+        // chance only.
         for _ in 0..4 {
             let dm = alloc_dm(&l, most / 2);
             assert!(!dm.is_null());

@@ -1,5 +1,5 @@
-//! Queue pairs that the program makes itself and writes into `id->qp`: librdmacm announces their number and moves them, and so
-//! must we (SPDK, DAPL and wrappers in other languages count on it).
+//! Queue pairs that the program makes itself and writes into `id->qp`: librdmacm announces their
+//! number and moves them, and so must we (SPDK, DAPL and wrappers in other languages count on it).
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 #[path = "support/cm.rs"]
@@ -17,7 +17,8 @@ use capi::verbs::{cq, qp};
 use cm::*;
 use support::errno;
 
-/// A queue pair in the identifier's default domain, in state RESET or INIT, with its completion queue.
+/// A queue pair in the identifier's default domain, in state RESET or INIT, with its completion
+/// queue.
 fn own(id: *mut rdma_cm_id, begun: bool) -> (*mut ibv_qp, *mut ibv_cq) {
     unsafe {
         let cq = cq::ibv_create_cq((*id).verbs, 8, null_mut(), null_mut(), 0);

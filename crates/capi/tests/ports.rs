@@ -67,7 +67,8 @@ struct Pair {
 }
 
 impl Pair {
-    /// What TCP says to the second when it binds, and when it listens, if it comes to that; with the errno of the kernel's rdma_cm.
+    /// What TCP says to the second when it binds, and when it listens, if it comes to that; with
+    /// the errno of the kernel's rdma_cm.
     fn tcp(&self) -> [c_int; 2] {
         let for_all = self.first.is_for_all() || self.second.is_for_all();
         let check = |done: c_int| match done {

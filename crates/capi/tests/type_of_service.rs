@@ -34,7 +34,8 @@ impl Tap {
         }
     }
 
-    /// The type of service of the next RoCE packet of which `wanted` says so, by its bytes from the BTH on.
+    /// The type of service of the next RoCE packet of which `wanted` says so, by its bytes from the
+    /// BTH on.
     fn find(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<u8> {
         let end = Instant::now() + Duration::from_secs(3);
         let mut bytes = [0; 4096];

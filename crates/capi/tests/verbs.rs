@@ -74,7 +74,8 @@ fn a_second_device_on_one_interface_is_refused_with_an_error_that_names_both() {
     assert!(["'a'", "'b'", "'lo'"].into_iter().all(|name| said.contains(name)), "{said}");
 }
 
-/// The header's inline functions find the table before the context, and old programs pass smaller structures.
+/// The header's inline functions find the table before the context, and old programs pass smaller
+/// structures.
 #[test]
 fn the_extended_table_fills_no_more_than_the_program_knows() {
     unsafe {
@@ -241,7 +242,8 @@ fn other_services_and_sizes_beyond_the_limits_are_refused() {
     l.close();
 }
 
-/// Sends a message to itself whose completion raises an event, and takes the event without acknowledging it.
+/// Sends a message to itself whose completion raises an event, and takes the event without
+/// acknowledging it.
 fn unacknowledged_event(l: &Loop) {
     unsafe {
         assert_eq!((*l.context).ops.req_notify_cq.expect("built")(l.cq, 0), 0);
@@ -293,8 +295,8 @@ fn destroying_a_completion_queue_waits_for_its_events() {
     }
 }
 
-/// One thread takes events while the other destroys the queues they are about: an event is either handed out before, and
-/// the destruction waits, or never.
+/// One thread takes events while the other destroys the queues they are about: an event is either
+/// handed out before, and the destruction waits, or never.
 #[test]
 fn queues_may_be_destroyed_while_another_thread_takes_their_events() {
     let l = Loop::open();

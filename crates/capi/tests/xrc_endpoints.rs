@@ -1,4 +1,5 @@
-//! Extended reliable connections by the connection manager: endpoints of RDMA_PS_IB, as rdma_xclient and rdma_xserver have them.
+//! Extended reliable connections by the connection manager: endpoints of RDMA_PS_IB, as
+//! rdma_xclient and rdma_xserver have them.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 #[path = "support/cm.rs"]

@@ -1,5 +1,5 @@
-//! `verbena demo`: a server and a client, two processes, over the loopback device: every step of connecting as it happens, then
-//! what the operations cost.
+//! `verbena demo`: a server and a client, two processes, over the loopback device: every step of
+//! connecting as it happens, then what the operations cost.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -14,8 +14,8 @@ use crate::{devices, object};
 
 /// Show Verbena at work
 ///
-/// Starts a server process and connects to it through the RDMA connection manager, shows each step, then measures SEND, READ and
-/// WRITE.
+/// Starts a server process and connects to it through the RDMA connection manager, shows each step,
+/// then measures SEND, READ and WRITE.
 #[derive(clap::Args)]
 pub struct Args {
     /// Be the server (used by the demonstration itself)
@@ -39,7 +39,8 @@ pub fn run(args: &Args) -> Result<ExitCode, String> {
     done.map(|()| ExitCode::SUCCESS)
 }
 
-/// The server: tells its port, takes one connection, lends it memory, answers each message with the same, until the client leaves.
+/// The server: tells its port, takes one connection, lends it memory, answers each message with the
+/// same, until the client leaves.
 fn serve() -> verbena::Result<()> {
     let memory = Memory::<RemoteWrite>::zeroed(BUFFER)?;
     let listener = verbena::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).wait()?;

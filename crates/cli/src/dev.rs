@@ -1,6 +1,7 @@
-//! The devices in /dev/infiniband, in a view of the file system for one program: UCX leaves out what has no character device there
-//! that it may read and write (`uct_ib_device_is_accessible`). The library needs none, so nobody answers behind them: each is
-//! /dev/full under another name, which refuses what is written and knows no ioctl. Without root's mknod(2) a number of the
+//! The devices in /dev/infiniband, in a view of the file system for one program: UCX leaves out
+//! what has no character device there that it may read and write (`uct_ib_device_is_accessible`).
+//! The library needs none, so nobody answers behind them: each is /dev/full under another name,
+//! which refuses what is written and knows no ioctl. Without root's mknod(2) a number of the
 //! kernel's uverbs devices cannot be had, and with it an adapter's could be meant.
 //!
 //! `issm`, `umad` and `rdma_cm` are not shown: programs open those themselves.
@@ -22,8 +23,9 @@ const INFINIBAND: &str = "infiniband";
 /// What can stand for a device, best first; every /dev has the second.
 const MODELS: [&str; 2] = ["full", "null"];
 
-/// The numbers of the devices to show. UCX takes every RoCE device for one that reaches all others and spreads long messages
-/// over two of them: that on the loopback interface is shown where there is no other with a port that is up.
+/// The numbers of the devices to show. UCX takes every RoCE device for one that reaches all others
+/// and spreads long messages over two of them: that on the loopback interface is shown where there
+/// is no other with a port that is up.
 pub fn shown(devices: &[(DeviceConfig, Port)]) -> Vec<usize> {
     let is_loopback = |config: &DeviceConfig| config.interface_name == LOOPBACK;
     let reached = devices.iter().any(|(config, port)| !is_loopback(config) && port.up);
@@ -31,8 +33,8 @@ pub fn shown(devices: &[(DeviceConfig, Port)]) -> Vec<usize> {
     numbered.filter(|(_, (config, _))| !(reached && is_loopback(config))).map(|(index, _)| index).collect()
 }
 
-/// Shows `uverbsN` for each of these numbers in the directory of this name below `dev`: it is covered, or where there is none, `dev` itself
-/// with all its entries, to which it can be added.
+/// Shows `uverbsN` for each of these numbers in the directory of this name below `dev`: it is
+/// covered, or where there is none, `dev` itself with all its entries, to which it can be added.
 ///
 /// # Errors
 /// What the kernel refused.

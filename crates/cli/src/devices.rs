@@ -13,8 +13,8 @@ use crate::output;
 
 /// List the devices and their GIDs
 ///
-/// By default there is one for each network interface that is up and has an address, named rxe_<interface>. VERBENA_DEVICES
-/// chooses others: name=roce:interface, comma separated.
+/// By default there is one for each network interface that is up and has an address, named
+/// rxe_<interface>. VERBENA_DEVICES chooses others: name=roce:interface, comma separated.
 #[derive(clap::Args)]
 pub struct Args {}
 

@@ -42,7 +42,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Under the name `rdma` it stands before iproute2's command, for the programs that `verbena run` starts.
+    // Under the name `rdma` it stands before iproute2's command, for the programs that `verbena
+    // run` starts.
     let name = std::env::args_os().next();
     if name.as_deref().map(Path::new).and_then(Path::file_name).is_some_and(|name| name == "rdma") {
         return rdma::run(std::env::args_os().skip(1).collect());

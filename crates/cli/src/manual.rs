@@ -1,4 +1,5 @@
-//! `verbena man` and `verbena completions`: what a package installs beside the command, made from the command's own arguments.
+//! `verbena man` and `verbena completions`: what a package installs beside the command, made from
+//! the command's own arguments.
 
 use std::io;
 use std::process::ExitCode;
@@ -30,8 +31,8 @@ enum Shell {
     Zsh,
 }
 
-/// Each variable for users, with the text of the manual page. The guide's page Environment variables
-/// has the same ones.
+/// Each variable for users, with the text of the manual page. The guide's page Environment
+/// variables has the same ones.
 pub const ENVIRONMENT: [(&str, &str); 6] = [
     (
         "VERBENA_DEVICES",

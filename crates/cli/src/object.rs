@@ -13,7 +13,8 @@ use crate::{trusted, unpack};
 /// The file's name.
 pub const OBJECT: &str = "libverbena_rdma.so";
 
-/// The name of the file that is librpma. It is an object of its own, so that no program gets its functions that asks for another librpma.
+/// The name of the file that is librpma. It is an object of its own, so that no program gets its
+/// functions that asks for another librpma.
 pub const RPMA: &str = "libverbena_rpma.so";
 
 /// The names by which programs know the libraries that the object is.
@@ -28,8 +29,9 @@ const VARIABLE: &str = "VERBENA_LIBRARY";
 /// How many names to try for the private directory before giving up.
 const TRIES: u32 = 16;
 
-/// The object: what VERBENA_LIBRARY names; or the newest in the build tree the command stands in; or in
-/// `../lib/verbena` beside the command's directory; or the one inside the command, see `unpack`.
+/// The object: what VERBENA_LIBRARY names; or the newest in the build tree the command stands in;
+/// or in `../lib/verbena` beside the command's directory; or the one inside the command, see
+/// `unpack`.
 ///
 /// # Errors
 /// A message that names the places and says what to do.
@@ -51,7 +53,8 @@ pub fn find() -> Result<PathBuf, String> {
     })
 }
 
-/// The object that is librpma, from where the other is looked for, but for the one that VERBENA_LIBRARY names: beside that.
+/// The object that is librpma, from where the other is looked for, but for the one that
+/// VERBENA_LIBRARY names: beside that.
 ///
 /// # Errors
 /// A message that says what to do.
@@ -123,8 +126,9 @@ fn newest(place: &Place, owner: u32, name: &str) -> Option<PathBuf> {
     dated.max().map(|(_, object)| object)
 }
 
-/// A directory, private to this user, in which the names of the two libraries are links to `object`, and librpma's is one to `rpma`, where that is
-/// shown. It is the same one every time, so that nothing is left behind by each run.
+/// A directory, private to this user, in which the names of the two libraries are links to
+/// `object`, and librpma's is one to `rpma`, where that is shown. It is the same one every time, so
+/// that nothing is left behind by each run.
 ///
 /// # Errors
 /// A message, where no such directory can be made.
@@ -152,8 +156,9 @@ pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
     Err(format!("cannot make a private directory in any of\n{}\n{}", refused.join("\n"), unpack::ADVICE))
 }
 
-/// A directory, private to this user, of the programs that share a user namespace (`host::mount_namespace`); `None` where it can not be made.
-/// It is the same one whatever the objects.
+/// A directory, private to this user, of the programs that share a user namespace
+/// (`host::mount_namespace`); `None` where it can not be made. It is the same one whatever the
+/// objects.
 pub fn roster() -> Option<PathBuf> {
     let uid = host::user();
     let mut hash = Fnv::default();
@@ -161,8 +166,8 @@ pub fn roster() -> Option<PathBuf> {
     bases(uid).iter().find_map(|base| private_dir_of(base, uid, hash.finish()).ok())
 }
 
-/// A directory, beside the links, of commands that stand before the system's: `rdma`, which is this command. `None` where it
-/// cannot be made; programs then find the system's.
+/// A directory, beside the links, of commands that stand before the system's: `rdma`, which is this
+/// command. `None` where it cannot be made; programs then find the system's.
 pub fn commands(links: &Path) -> Option<PathBuf> {
     let exe = own_path()?;
     let dir = links.join("bin");
@@ -183,8 +188,8 @@ pub fn fits(dir: &Path) -> bool {
     !dir.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b':' | b';'))
 }
 
-/// Where the directory may be: the user's runtime directory (0700 by the XDG specification), or one for temporary
-/// files.
+/// Where the directory may be: the user's runtime directory (0700 by the XDG specification), or one
+/// for temporary files.
 pub fn bases(uid: u32) -> Vec<PathBuf> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|d| d.is_absolute() && fs::metadata(d).is_ok_and(|m| is_private(&m, uid)));
@@ -235,7 +240,8 @@ pub fn is_private(m: &Metadata, uid: u32) -> bool {
     m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0
 }
 
-/// Makes `dir/name` a link to `object`, in one step, so that a program that starts meanwhile finds one or the other.
+/// Makes `dir/name` a link to `object`, in one step, so that a program that starts meanwhile finds
+/// one or the other.
 fn link(dir: &Path, name: &str, object: &Path) -> io::Result<()> {
     let path = dir.join(name);
     if fs::read_link(&path).is_ok_and(|there| there == object) {
@@ -254,7 +260,8 @@ fn unlink(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A number for a name that nobody else chooses. A process's number is not: containers that share a directory each have their own 1.
+/// A number for a name that nobody else chooses. A process's number is not: containers that share a
+/// directory each have their own 1.
 pub fn random() -> u64 {
     RandomState::new().hash_one(0)
 }

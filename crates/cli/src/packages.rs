@@ -1,4 +1,5 @@
-//! Which package has a program that is not installed: of those that programs for RDMA are tried with, and Debian's.
+//! Which package has a program that is not installed: of those that programs for RDMA are tried
+//! with, and Debian's.
 
 use std::ffi::OsStr;
 
@@ -84,7 +85,8 @@ mod tests {
         }
     }
 
-    /// dpkg's list of the files of each package that is installed here (dpkg-query(1), `--listfiles`).
+    /// dpkg's list of the files of each package that is installed here (dpkg-query(1),
+    /// `--listfiles`).
     #[test]
     fn installed_packages_have_the_programs_that_the_table_says() {
         for (package, programs) in PACKAGES {

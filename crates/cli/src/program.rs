@@ -1,4 +1,5 @@
-//! What can be seen of a program before it starts: whether the dynamic loader will find Verbena for it.
+//! What can be seen of a program before it starts: whether the dynamic loader will find Verbena for
+//! it.
 //!
 //! | program | what happens |
 //! |---|---|
@@ -19,11 +20,13 @@ use std::path::{Path, PathBuf};
 /// The page that says what to do.
 pub const PAGE: &str = "the guide, Troubleshooting, \"Programs that do not get Verbena\"";
 
-/// Set-user-ID and set-group-ID (inode(7)); the latter means something else where the group may not execute.
+/// Set-user-ID and set-group-ID (inode(7)); the latter means something else where the group may not
+/// execute.
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2010;
 
-/// Why a program does not get Verbena, as far as its file and arguments tell; `None` where nothing speaks against it.
+/// Why a program does not get Verbena, as far as its file and arguments tell; `None` where nothing
+/// speaks against it.
 pub fn obstacle(program: &OsStr, arguments: &[OsString], path: &OsStr) -> Option<String> {
     let file = find(program, path)?;
     if starts_with_nothing(&file, arguments) {
@@ -46,8 +49,8 @@ pub fn obstacle(program: &OsStr, arguments: &[OsString], path: &OsStr) -> Option
     })
 }
 
-/// What a program names to be started by, and that is not there: a loader, or the interpreter of a script. execve(2)
-/// says ENOENT of it as of the program.
+/// What a program names to be started by, and that is not there: a loader, or the interpreter of a
+/// script. execve(2) says ENOENT of it as of the program.
 pub fn missing_interpreter(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
     let file = find(program, path)?;
     let interpreter = match Elf::read(&file).ok()? {
@@ -76,7 +79,8 @@ fn find(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
         .find(|file| fs::metadata(file).is_ok_and(|about| about.is_file() && about.mode() & 0o111 != 0))
 }
 
-/// `sudo` and `doas`, or `env` with an option that empties the environment in front of the program that it starts.
+/// `sudo` and `doas`, or `env` with an option that empties the environment in front of the program
+/// that it starts.
 fn starts_with_nothing(file: &Path, arguments: &[OsString]) -> bool {
     let empties = |argument: &OsStr| match argument.as_bytes() {
         b"-" | b"--ignore-environment" => true,
@@ -125,7 +129,8 @@ struct Elf {
     loader: Option<PathBuf>,
 }
 
-/// Of the ELF header (elf(5)): the bytes in front of the program's headers, and where they say what.
+/// Of the ELF header (elf(5)): the bytes in front of the program's headers, and where they say
+/// what.
 const HEADER: usize = 64;
 /// Headers that are looked at, and the longest name of a loader.
 const MOST_HEADERS: u16 = 64;

@@ -1,5 +1,6 @@
-//! iproute2's `rdma` command (rdma-link(8), rdma-dev(8)) for programs that run on Verbena: `rdma link show` and `rdma dev show`
-//! tell of Verbena's devices in iproute2's words; everything else goes to the system's command.
+//! iproute2's `rdma` command (rdma-link(8), rdma-dev(8)) for programs that run on Verbena: `rdma
+//! link show` and `rdma dev show` tell of Verbena's devices in iproute2's words; everything else
+//! goes to the system's command.
 
 use std::borrow::Cow;
 use std::env;

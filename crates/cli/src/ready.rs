@@ -1,9 +1,13 @@
-//! What the view of /sys/class shows ([`crate::sysfs`]), as a directory that lies ready for the programs of a user. It has six hundred names for two devices: to make
-//! them for each program took half of the 9 ms of `verbena run -- true`, and the kernel took them apart again when the program ended.
+//! What the view of /sys/class shows ([`crate::sysfs`]), as a directory that lies ready for the
+//! programs of a user. It has six hundred names for two devices: to make them for each program took
+//! half of the 9 ms of `verbena run -- true`, and the kernel took them apart again when the program
+//! ended.
 //!
-//! It lies where the links to the library do, in a private directory that is named after a hash of all that it says: programs that start while the
-//! devices have the same addresses share it, and nobody changes it. It is made under another name and then renamed: nobody sees half of it. Each week has
-//! its own, because what is ten days old may be removed from /tmp, file by file (tmpfiles.d(5)).
+//! It lies where the links to the library do, in a private directory that is named after a hash of
+//! all that it says: programs that start while the devices have the same addresses share it, and
+//! nobody changes it. It is made under another name and then renamed: nobody sees half of it. Each
+//! week has its own, because what is ten days old may be removed from /tmp, file by file
+//! (tmpfiles.d(5)).
 
 use std::fs::{self, DirBuilder, File};
 use std::hash::{Hash, Hasher};
@@ -21,7 +25,8 @@ const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// One with which no program was started for so long goes when another is made.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The directory in which the tree lies ready, with these directories at least; it is made where it is not there yet.
+/// The directory in which the tree lies ready, with these directories at least; it is made where it
+/// is not there yet.
 ///
 /// # Errors
 /// What refused the last place.

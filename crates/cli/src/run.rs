@@ -1,4 +1,5 @@
-//! `verbena run`: becomes another program, for which the dynamic loader finds Verbena instead of rdma-core.
+//! `verbena run`: becomes another program, for which the dynamic loader finds Verbena instead of
+//! rdma-core.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -31,8 +32,8 @@ pub struct Args {
     /// another name. Set by itself where the program's file names such a library
     #[arg(long)]
     preload: bool,
-    /// Write the counters to FILE when the program ends. %p in FILE stands for the process id. Same as
-    /// VERBENA_COUNTERS
+    /// Write the counters to FILE when the program ends. %p in FILE stands for the process id. Same
+    /// as VERBENA_COUNTERS
     #[arg(long, value_name = "FILE")]
     counters: Option<PathBuf>,
     /// Send all traffic through UDP sockets, even between processes of this host. Same as
@@ -44,8 +45,8 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Becomes the program; returns only where that fails, with the shell's code: 127 where there is no such program, 126
-/// where it cannot be run (env(1)).
+/// Becomes the program; returns only where that fails, with the shell's code: 127 where there is no
+/// such program, 126 where it cannot be run (env(1)).
 ///
 /// # Errors
 /// A message where the shared object is not found or cannot be linked to.
@@ -80,7 +81,8 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
         command.env("PATH", before(&commands, Some(&path)));
     }
     if !args.no_sysfs {
-        // A kernel that refuses, or devices that nobody can list, are no reason not to run: the library works without.
+        // A kernel that refuses, or devices that nobody can list, are no reason not to run: the
+        // library works without.
         let _ = host::without_file_size_signal(sysfs::present);
     }
     if let Some(file) = &args.counters {
@@ -95,7 +97,8 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     Ok(ExitCode::from(if is_missing { 127 } else { 126 }))
 }
 
-/// What is wrong where execvp(3) failed so: ENOENT is said of the program and of what the kernel starts for it alike.
+/// What is wrong where execvp(3) failed so: ENOENT is said of the program and of what the kernel
+/// starts for it alike.
 fn why_not(program: &OsStr, path: &OsStr, error: &io::Error) -> String {
     if error.kind() != ErrorKind::NotFound {
         return error.to_string();
@@ -161,7 +164,8 @@ fn behind(given: Option<&OsStr>, object: &Path) -> OsString {
     all
 }
 
-/// A search path: `first`, then what was there. An empty entry would mean the current directory (ld.so(8), execvp(3)).
+/// A search path: `first`, then what was there. An empty entry would mean the current directory
+/// (ld.so(8), execvp(3)).
 fn before(first: &Path, rest: Option<&OsStr>) -> OsString {
     let mut path = first.as_os_str().to_owned();
     if let Some(rest) = rest.filter(|r| !r.is_empty() && *r != path) {

@@ -1,5 +1,6 @@
-//! The devices as the kernel would show them in /sys/class (Documentation/ABI/stable/sysfs-class-infiniband), in a view of the
-//! file system for one program. What stands there is what the library answers, from the same devices and ports, as it is when
+//! The devices as the kernel would show them in /sys/class
+//! (Documentation/ABI/stable/sysfs-class-infiniband), in a view of the file system for one program.
+//! What stands there is what the library answers, from the same devices and ports, as it is when
 //! the program starts.
 //!
 //! | below /sys/class/infiniband/NAME | |
@@ -13,7 +14,8 @@
 //! | ports/1/pkeys/0 | `ibv_query_pkey` |
 //! | ports/1/counters | those that the interface counts, live; counts of bytes are in words there and so left out |
 //!
-//! What each process counts for itself (hw_counters) has no place where all could be added up, so it is not shown.
+//! What each process counts for itself (hw_counters) has no place where all could be added up, so
+//! it is not shown.
 
 use std::collections::HashMap;
 use std::fs;
@@ -33,10 +35,12 @@ const CLASS: &str = "/sys/class";
 const INFINIBAND: &str = "infiniband";
 const VERBS: &str = "infiniband_verbs";
 
-/// IB_USER_VERBS_ABI_VERSION (rdma/ib_user_verbs.h) and RXE_UVERBS_ABI_VERSION (rdma/rdma_user_rxe.h).
+/// IB_USER_VERBS_ABI_VERSION (rdma/ib_user_verbs.h) and RXE_UVERBS_ABI_VERSION
+/// (rdma/rdma_user_rxe.h).
 const VERBS_ABI: u32 = 6;
 const DEVICE_ABI: u32 = 2;
-/// IB_UVERBS_MAJOR and IB_UVERBS_BASE_MINOR of the kernel: the character devices that rdma-core would open.
+/// IB_UVERBS_MAJOR and IB_UVERBS_BASE_MINOR of the kernel: the character devices that rdma-core
+/// would open.
 const UVERBS_MAJOR: u32 = 231;
 const UVERBS_BASE_MINOR: u32 = 192;
 
@@ -70,8 +74,9 @@ pub fn present() -> io::Result<()> {
     })
 }
 
-/// Covers the two directories, or where the kernel has none, makes the directory of classes one to which they can be added. What they show lies
-/// [`ready`], or where that can not be had is written for this program.
+/// Covers the two directories, or where the kernel has none, makes the directory of classes one to
+/// which they can be added. What they show lies [`ready`], or where that can not be had is written
+/// for this program.
 fn build(view: &mut View, class: &Path, devices: &[(DeviceConfig, Port)]) -> io::Result<()> {
     let names = [INFINIBAND, VERBS];
     let dirs = names.map(|name| class.join(name));
@@ -103,8 +108,9 @@ pub enum Entry {
     Link(PathBuf),
 }
 
-/// Puts the tree where it belongs. Files of one directory that say the same are one file under several names: of the 256 GIDs of a port nearly all
-/// are zero, and each file costs time when it is made, and again when it goes.
+/// Puts the tree where it belongs. Files of one directory that say the same are one file under
+/// several names: of the 256 GIDs of a port nearly all are zero, and each file costs time when it
+/// is made, and again when it goes.
 ///
 /// # Errors
 /// What the kernel refused.
@@ -282,8 +288,8 @@ mod tests {
         assert_eq!(text(&tree, "infiniband_verbs/uverbs0/ibdev"), "rxe_lo\n");
     }
 
-    /// Files without which github.com/prometheus/procfs (sysfs/class_infiniband.go) takes no device,
-    /// in old versions or new ones, and what it parses of each.
+    /// Files without which github.com/prometheus/procfs (sysfs/class_infiniband.go) takes no
+    /// device, in old versions or new ones, and what it parses of each.
     #[test]
     fn node_exporter_finds_all_files_that_it_reads_of_a_device() {
         let tree = tree(&one_device("rxe_lo"));

@@ -1,8 +1,9 @@
-//! The objects that the command bears in itself, as files that the dynamic loader can map: for a command that stands alone, as `cargo install`
-//! leaves it.
+//! The objects that the command bears in itself, as files that the dynamic loader can map: for a
+//! command that stands alone, as `cargo install` leaves it.
 //!
-//! Each file lies in a directory of this user's own which is named after a hash of the object, so that every build has its own and
-//! all runs of a build share one. It is written under another name and then renamed: nobody sees half of it.
+//! Each file lies in a directory of this user's own which is named after a hash of the object, so
+//! that every build has its own and all runs of a build share one. It is written under another name
+//! and then renamed: nobody sees half of it.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -39,8 +40,8 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub const ADVICE: &str = "Point XDG_CACHE_HOME or TMPDIR to a directory of yours without `noexec`, into whose path other users \
                           cannot put anything.";
 
-/// An object as a file, which is written where it is not there yet: in the user's cache ($XDG_CACHE_HOME or ~/.cache), or a directory that does not
-/// outlive the machine.
+/// An object as a file, which is written where it is not there yet: in the user's cache
+/// ($XDG_CACHE_HOME or ~/.cache), or a directory that does not outlive the machine.
 ///
 /// # Errors
 /// A message that says why each directory was not taken.
@@ -67,8 +68,8 @@ pub fn unpack(inside: &Inside, uid: u32) -> Result<PathBuf, String> {
     ))
 }
 
-/// `verbena` in the user's cache directory (XDG base directory specification). Where the directory belongs to somebody else, as that of
-/// the caller of sudo does, nothing is left in it.
+/// `verbena` in the user's cache directory (XDG base directory specification). Where the directory
+/// belongs to somebody else, as that of the caller of sudo does, nothing is left in it.
 pub fn cache(uid: u32) -> Option<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|d| d.is_absolute());
     let home = || absolute("HOME").filter(|home| is_own(home, uid)).map(|home| home.join(".cache"));
@@ -137,7 +138,8 @@ fn is_whole(file: &File, uid: u32, bytes: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes what other builds left in the cache and nobody used for a month. What fails here is tried again with the next build.
+/// Removes what other builds left in the cache and nobody used for a month. What fails here is
+/// tried again with the next build.
 fn forget_others(base: &Path, but: &Path) {
     let old = |object: &Path| {
         let used = fs::metadata(object).and_then(|m| m.modified()).ok();

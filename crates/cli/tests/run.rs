@@ -1,5 +1,6 @@
-//! Programs nobody here wrote, started by `verbena run`: the loader must find every symbol and version they and their
-//! libraries want, in one object. A program that is not installed is left out with one line.
+//! Programs nobody here wrote, started by `verbena run`: the loader must find every symbol and
+//! version they and their libraries want, in one object. A program that is not installed is left
+//! out with one line.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Runs `verbena run -- program args`, all symbols bound at the start; `None` where the program is not installed.
+/// Runs `verbena run -- program args`, all symbols bound at the start; `None` if not installed.
 fn verbena_run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
     verbena_run_with(&[], program, args, env)
 }
@@ -52,7 +53,8 @@ fn programs_of_others_find_every_symbol_they_want() {
     }
 }
 
-/// pyverbs links libmlx5 and libefa, which want the private nodes of the libibverbs they were built with.
+/// pyverbs links libmlx5 and libefa, which want the private nodes of the libibverbs they were built
+/// with.
 #[test]
 fn pyverbs_and_its_providers_load_one_object_under_all_names() {
     let script = "import pyverbs.device, pyverbs.cmid, pyverbs.providers.mlx5.mlx5dv, pyverbs.providers.efa.efadv, ctypes\n\
@@ -71,8 +73,8 @@ fn pyverbs_and_its_providers_load_one_object_under_all_names() {
     assert!(objects[0].ends_with("libverbena_rdma.so"), "{text}");
 }
 
-/// Says which file the program's librpma is, after a call that reaches a device. The object of verbs names nothing of librpma's, as it could come
-/// before the library where both are loaded.
+/// Says which file the program's librpma is, after a call that reaches a device. The object of
+/// verbs names nothing of librpma's, as it could come before the library where both are loaded.
 const RPMA: &str = "import ctypes\n\
     assert not hasattr(ctypes.CDLL('libibverbs.so.1'), 'rpma_conn_req_new')\n\
     try: rpma = ctypes.CDLL('librpma.so.0')\n\
@@ -257,7 +259,8 @@ fn what_else_stands_in_dev_stays_there() {
     assert_eq!(shell(list), String::from_utf8_lossy(&plain.stdout));
 }
 
-/// The kernel looks for terminals beside the place where /dev/ptmx was opened. Only root may open the one in /dev/pts, on most hosts.
+/// The kernel looks for terminals beside the place where /dev/ptmx was opened. Only root may open
+/// the one in /dev/pts, on most hosts.
 #[test]
 fn root_and_ordinary_users_open_terminals_and_see_the_devices() {
     let open = "import os\nmaster, slave = os.openpty()\nos.write(master, b'x\\n')\nassert os.read(slave, 2) == b'x\\n'\n\
@@ -279,7 +282,8 @@ fn root_and_ordinary_users_open_terminals_and_see_the_devices() {
         })
     };
     assert_eq!(run(None).expect("the command"), ("True\n".to_owned(), String::new()));
-    // Where this is not root, that was an ordinary user; where the build tree is root's alone, another user has no command.
+    // Where this is not root, that was an ordinary user; where the build tree is root's alone,
+    // another user has no command.
     match run(Some(54321)) {
         Ok(said) => assert_eq!(said, ("True\n".to_owned(), String::new())),
         Err(error) => println!("left out: another user cannot run the command: {error}"),
@@ -298,7 +302,7 @@ fn without_sysfs_the_program_stays_in_its_callers_namespaces() {
     assert_eq!(String::from_utf8_lossy(&out.stdout).trim(), own);
 }
 
-/// A shell under `verbena run` that says which user namespace it is in and stays until its input ends.
+/// A shell under `verbena run` that prints its user namespace, and stays until its input ends.
 fn stays_in_its_namespace(uid: Option<u32>) -> std::io::Result<(std::process::Child, String)> {
     let mut verbena = Command::new(env!("CARGO_BIN_EXE_verbena"));
     verbena.args(["run", "--", "/bin/sh", "-c", "readlink /proc/self/ns/user; read ended"]);
@@ -360,7 +364,8 @@ impl Drop for Scratch {
     }
 }
 
-/// The file that a program loads by this name where the command alone lies in `dir`, and what the command said.
+/// The file that a program loads by this name where the command alone lies in `dir`, and what the
+/// command said.
 fn loaded_from(dir: &Path, name: &str, env: &[(&str, &Path)]) -> (String, String) {
     let alone = dir.join("bin/verbena");
     if !alone.exists() {

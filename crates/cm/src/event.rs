@@ -7,14 +7,16 @@ use crate::parameters::{Reply, Request, SidrRequest};
 /// `-ETIMEDOUT`, the status of an `Unreachable` event on Linux.
 pub const ETIMEDOUT: i32 = -110;
 
-/// Names a connection, or a question for a datagram service, of one connection manager. Never used twice.
+/// Names a connection, or a question for a datagram service, of one connection manager. Never used
+/// twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub(crate) u64);
 
 /// What happened to a connection, as rdma_cm tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody asks for a connection; answer with accept, reject or destroy. The first event of its [`ConnId`].
+    /// Somebody asks for a connection; answer with accept, reject or destroy. The first event of
+    /// its [`ConnId`].
     Request(Box<Request>),
     /// The peer accepts: move the queue pair by [`Cm::qp_attr`](crate::ib::Cm::qp_attr), then call
     /// [`Cm::established`](crate::ib::Cm::established).
@@ -40,11 +42,13 @@ pub enum Event {
     },
     /// Time wait is over: the queue pair may be used anew.
     TimewaitExit,
-    /// Somebody asks for a datagram service; answer with [`Cm::sidr_reply`](crate::ib::Cm::sidr_reply), reject or destroy.
+    /// Somebody asks for a datagram service; answer with
+    /// [`Cm::sidr_reply`](crate::ib::Cm::sidr_reply), reject or destroy.
     SidrRequest(Box<SidrRequest>),
     /// The answer to such a question of ours; the exchange is over.
     SidrReply {
-        /// The number that `rdma_cm_event.status` shows: the SIDR_REP's status (IBA 1.4 §12.11.2). The rest is valid for 0 only.
+        /// The number that `rdma_cm_event.status` shows: the SIDR_REP's status (IBA 1.4 §12.11.2).
+        /// The rest is valid for 0 only.
         status: u8,
         /// Queue pair of the service.
         qpn: Qpn,

@@ -1,12 +1,13 @@
-//! Connection management, sans-IO: requests, replies and time go in, messages, events and queue pair attributes come out. No
-//! socket, clock, thread or lock.
+//! Connection management, sans-IO: requests, replies and time go in, messages, events and queue
+//! pair attributes come out. No socket, clock, thread or lock.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
-//! The room above (`node`) listens, binds ports, moves queue pairs and tells programs. It speaks in the words of [`parameters`]
-//! and [`event`]: a service, a path, what either end asks and grants, private data, why not. How that is said to a peer is
-//! the affair of a folder of its own for each protocol. There is one, [`ib`]: the InfiniBand connection manager, whose messages
-//! are MADs. The handshake of iWARP (MPA) would be a second one with the same events.
+//! The room above (`node`) listens, binds ports, moves queue pairs and tells programs. It speaks in
+//! the words of [`parameters`] and [`event`]: a service, a path, what either end asks and grants,
+//! private data, why not. How that is said to a peer is the affair of a folder of its own for each
+//! protocol. There is one, [`ib`]: the InfiniBand connection manager, whose messages are MADs. The
+//! handshake of iWARP (MPA) would be a second one with the same events.
 //!
 //! | file | what lives there |
 //! |---|---|

@@ -1,5 +1,6 @@
-//! What two ends ask of each other and grant, whatever messages carry it: the service, the way there, the numbers of
-//! the queue pairs, depths and retry counts, private data, and why a request is refused.
+//! What two ends ask of each other and grant, whatever messages carry it: the service, the way
+//! there, the numbers of the queue pairs, depths and retry counts, private data, and why a request
+//! is refused.
 
 use wire::mad::{Ece, PortSpace};
 use wire::{Gid, Mtu, Pkey, Psn, Qkey, Qpn};
@@ -53,7 +54,8 @@ pub struct PathRecord {
 }
 
 impl PathRecord {
-    /// A path with what the kernel takes for RoCE: hop limit 64, packet life time 16, default partition, the rest 0.
+    /// A path with what the kernel takes for RoCE: hop limit 64, packet life time 16, default
+    /// partition, the rest 0.
     pub fn new(local_gid: Gid, remote_gid: Gid, link: u32, mtu: Mtu) -> PathRecord {
         PathRecord {
             local_gid,
@@ -71,8 +73,9 @@ impl PathRecord {
     }
 }
 
-/// What one end says of its queue pair (`struct rdma_conn_param`). In calls it is ours and says what we want; in events it is
-/// the peer's, and its depths are turned round: they say what we may accept and start.
+/// What one end says of its queue pair (`struct rdma_conn_param`). In calls it is ours and says
+/// what we want; in events it is the peer's, and its depths are turned round: they say what we may
+/// accept and start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     /// The queue pair.
@@ -81,7 +84,8 @@ pub struct Parameters {
     pub starting_psn: Psn,
     /// READs and atomics that we accept at once.
     pub responder_resources: u8,
-    /// READs and atomics that we start at once. In an answer, what the peer does not accept is cut off.
+    /// READs and atomics that we start at once. In an answer, what the peer does not accept is cut
+    /// off.
     pub initiator_depth: u8,
     /// End-to-end flow control; told, never acted on.
     pub flow_control: bool,
@@ -128,7 +132,8 @@ pub struct Request {
     pub service: Service,
     /// The port that whoever asks calls its own.
     pub peer_port: u16,
-    /// The way back: our side first. Addresses are those the packet bore, not those the message names.
+    /// The way back: our side first. Addresses are those the packet bore, not those the message
+    /// names.
     pub path: PathRecord,
     /// The process that asks, as [`Config::process_of`](crate::ib::Config) tells it.
     pub process: u32,
@@ -136,8 +141,8 @@ pub struct Request {
     pub transport_service: TransportService,
     /// The peer's queue pair, and what we may accept and start at most.
     pub parameters: Parameters,
-    /// What the connection manager of the peer put in front of the private data. Shown to programs that listen by an
-    /// `AF_IB` address.
+    /// What the connection manager of the peer put in front of the private data. Shown to programs
+    /// that listen by an `AF_IB` address.
     pub header: Vec<u8>,
     /// The program's private data, the whole field.
     pub private_data: Vec<u8>,
@@ -212,7 +217,8 @@ pub enum Refusal {
     ConsumerDefined,
     /// The program refuses it because of its ECE options (rdma_reject_ece(3)).
     VendorOption,
-    /// A reason of the message, one of [`wire::mad::reason`], that no other says: a simulated system may have any.
+    /// A reason of the message, one of [`wire::mad::reason`], that no other says: a simulated
+    /// system may have any.
     Other(u16),
 }
 

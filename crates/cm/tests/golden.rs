@@ -1,4 +1,5 @@
-//! Messages byte for byte as Linux's ib_cm writes them (rping between two rxe devices, kernel 6.12).
+//! Messages byte for byte as Linux's ib_cm writes them (rping between two rxe devices, kernel
+//! 6.12).
 
 mod support;
 
@@ -12,7 +13,8 @@ const CLIENT: CommId = CommId(0xc099_6191);
 const SERVER: CommId = CommId(0x0e75_a67b);
 const TRANSACTION: u64 = 0x2_9161_99c0;
 
-/// A MAD of the capture: transaction id and attribute, then the message up to its last byte that is not zero.
+/// A MAD of the capture: transaction id and attribute, then the message up to its last byte that is
+/// not zero.
 fn captured(attribute: u8, message: &str) -> [u8; MAD_LEN] {
     let mut mad = [0; MAD_LEN];
     mad[..4].copy_from_slice(&[1, 7, 2, 3]);

@@ -28,7 +28,8 @@ fn attributes_of_both_queue_pairs_fit_together() {
     let (active, passive) = w.connected();
     let a = w.hosts[0].cm.qp_attr(active).unwrap();
     let p = w.hosts[1].cm.qp_attr(passive).unwrap();
-    // A starting PSN is the one the peer shall begin with (IBA 1.4 §12.7.31; in the captures of rxe likewise).
+    // A starting PSN is the one the peer shall begin with (IBA 1.4 §12.7.31; in the captures of rxe
+    // likewise).
     assert_eq!((a.rq_psn, a.sq_psn), (Psn::new(0x4e_b0ef), Psn::new(0xbd_5bc6)));
     assert_eq!((p.rq_psn, p.sq_psn), (a.sq_psn, a.rq_psn));
     assert_eq!((a.dest_qpn, p.dest_qpn), (Qpn::new(0x2_0001), Qpn::new(0x1_0001)));

@@ -79,7 +79,8 @@ fn source_without_free_comm_ids_is_an_error_and_no_loop() {
     assert_eq!(w.hosts[0].cm.connect(w.now, &more), Err(cm::Error::CommIds(CommId(0x0010_0001))));
 }
 
-/// Messages of both sides, with bits flipped and fields replaced by those of others, in any order, at any time.
+/// Messages of both sides, with bits flipped and fields replaced by those of others, in any order,
+/// at any time.
 #[test]
 fn mutated_messages_in_any_order_do_no_harm() {
     for seed in 0..200 {

@@ -1,5 +1,6 @@
-//! Many connections over a network that loses, doubles, reorders and delays, from many seeds: each is established on both
-//! sides or fails on both, and disconnecting ends both. `VERBENA_SEED` runs one seed.
+//! Many connections over a network that loses, doubles, reorders and delays, from many seeds: each
+//! is established on both sides or fails on both, and disconnecting ends both. `VERBENA_SEED` runs
+//! one seed.
 
 mod support;
 
@@ -35,7 +36,8 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Run {
-        // Two client processes behind one address, one server; the server is also a client of the second.
+        // Two client processes behind one address, one server; the server is also a client of the
+        // second.
         let mut world = World::new(&[2, 2, 3]);
         world.hosts[0].listens = false;
         let mut rng = Rng(seed);
@@ -126,8 +128,9 @@ impl Run {
         w.pump();
     }
 
-    /// Ends of connections by the active side's communication id: what the active side has come to, and the passive
-    /// sides a REQ has made (a late duplicate of one that is over may make another, which must come to nothing).
+    /// Ends of connections by the active side's communication id: what the active side has come to,
+    /// and the passive sides a REQ has made (a late duplicate of one that is over may make
+    /// another, which must come to nothing).
     fn judge_handshakes(&self) -> usize {
         let mut established = 0;
         for &(host, id, ours) in &self.begun {

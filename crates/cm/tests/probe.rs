@@ -1,4 +1,5 @@
-//! Probes: a process that is gone is noticed whichever way its host says so, and nothing else ends a connection.
+//! Probes: a process that is gone is noticed whichever way its host says so, and nothing else ends
+//! a connection.
 
 mod support;
 
@@ -126,8 +127,9 @@ fn the_second_icmp_error_may_take_long() {
     assert!(w.saw(0, active, disconnected));
 }
 
-/// When each of so many processes knows that the last one of another host is gone, in milliseconds, where that host's kernel limits its
-/// ICMP errors as Linux does: six at once to a destination, then one a second (icmp_ratelimit in ip-sysctl).
+/// When each of so many processes knows that the last one of another host is gone, in milliseconds,
+/// where that host's kernel limits its ICMP errors as Linux does: six at once to a destination,
+/// then one a second (icmp_ratelimit in ip-sysctl).
 fn all_know_after(processes: usize) -> Vec<u32> {
     const SECOND: u32 = 1000;
     let mut addresses = vec![2; 1 + processes];

@@ -1,5 +1,5 @@
-//! Messages that anybody can write who can send a packet: they end nothing, answer nothing in another's name, and bring
-//! nobody more packets than a few.
+//! Messages that anybody can write who can send a packet: they end nothing, answer nothing in
+//! another's name, and bring nobody more packets than a few.
 
 mod support;
 
@@ -21,7 +21,8 @@ fn req_like(w: &World, host: usize, transaction_id: u64, change: impl Fn(&mut Re
     Mad { transaction_id, message: Message::Req(req) }
 }
 
-/// The program of a host is started anew: it knows nothing, and gives out the same numbers of queue pairs.
+/// The program of a host is started anew: it knows nothing, and gives out the same numbers of queue
+/// pairs.
 fn restart(w: &mut World, host: usize, first_qpn: u32) {
     let (block, mut rng) = (w.hosts[host].block, Rng(77));
     let comm_ids = move || CommId(block << 20 | (rng.next() & 0xf_ffff) as u32);
@@ -30,7 +31,8 @@ fn restart(w: &mut World, host: usize, first_qpn: u32) {
     w.hosts[host].next_qpn = first_qpn - 1;
 }
 
-/// Loses the first message of a kind, and checks that `to` takes it only with its own transaction id and from its sender.
+/// Loses the first message of a kind, and checks that `to` takes it only with its own transaction
+/// id and from its sender.
 fn only_the_genuine_counts(w: &mut World, lost: &'static str, to: usize, go: impl Fn(&mut World)) {
     w.lose(move |s| s.from != to && kind(&s.mad) == lost);
     go(w);

@@ -1,16 +1,20 @@
-//! The shared objects as bytes in the `verbena` command, so that `cargo install`, which takes nothing but the command, takes the objects with it.
+//! The shared objects as bytes in the `verbena` command, so that `cargo install`, which takes
+//! nothing but the command, takes the objects with it.
 //!
-//! The command depends on `verbena-lib` and `verbena-librpma`, each of which makes a cdylib and an rlib in one run of rustc, before rustc compiles the command.
-//! Where the two lie, and under which names, is cargo's affair (packages from git get a hash in theirs), but cargo says it to rustc:
-//! `--extern verbena_rdma=<path>.rlib`. A macro runs inside that rustc, so it can read the argument; the object is beside the rlib.
-//! Nothing is built twice, and the command is built anew when the object is, because rustc tells cargo of each file it includes.
+//! The command depends on `verbena-lib` and `verbena-librpma`, each of which makes a cdylib and an
+//! rlib in one run of rustc, before rustc compiles the command. Where the two lie, and under which
+//! names, is cargo's affair (packages from git get a hash in theirs), but cargo says it to rustc:
+//! `--extern verbena_rdma=<path>.rlib`. A macro runs inside that rustc, so it can read the
+//! argument; the object is beside the rlib. Nothing is built twice, and the command is built anew
+//! when the object is, because rustc tells cargo of each file it includes.
 
 use std::path::Path;
 
 use proc_macro::TokenStream;
 
-/// The object of a crate, whose name is the argument and whose rlib lies beside the object, and a hash of it: an expression of the type
-/// `(&[u8], u64)`. Where rustc only checks, there is no object yet, and the bytes are none.
+/// The object of a crate, whose name is the argument and whose rlib lies beside the object, and a
+/// hash of it: an expression of the type `(&[u8], u64)`. Where rustc only checks, there is no
+/// object yet, and the bytes are none.
 ///
 /// # Errors
 ///
@@ -41,7 +45,8 @@ fn find(name: &str, args: impl Iterator<Item = String>) -> Result<Option<(String
     Ok(Some((path, fnv(&bytes))))
 }
 
-/// Arguments that stand in a file, `@path`, a line each: so cargo hands them over when they are too long.
+/// Arguments that stand in a file, `@path`, a line each: so cargo hands them over when they are too
+/// long.
 fn unfold(arg: String) -> Vec<String> {
     let file = arg.strip_prefix('@').and_then(|path| std::fs::read_to_string(path).ok());
     file.map_or_else(|| vec![arg], |text| text.lines().map(str::to_owned).collect())

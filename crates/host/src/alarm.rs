@@ -8,7 +8,8 @@ use crate::sys::Bell;
 /// The next time something is due, in nanoseconds of the host's clock; `u64::MAX` for never.
 pub(crate) struct Alarm {
     earliest: AtomicU64,
-    /// Until when the engine sleeps, or is about to, with no further look at `earliest`; 0 where it is awake, or was rung for.
+    /// Until when the engine sleeps, or is about to, with no further look at `earliest`; 0 where it
+    /// is awake, or was rung for.
     sleeps_until: AtomicU64,
     pub(crate) bell: Bell,
 }
@@ -24,7 +25,8 @@ impl Alarm {
         self.set_within(at, 0);
     }
 
-    /// Something is due at `at`, or at the next look at who polls: nobody rings for it where there is one.
+    /// Something is due at `at`, or at the next look at who polls: nobody rings for it where there
+    /// is one.
     #[inline]
     pub(crate) fn set_about(&self, at: u64) {
         self.set_within(at, MOST_PAUSE_NANOS);
@@ -33,7 +35,8 @@ impl Alarm {
     /// Something is due at `at`, or so much later: nobody rings where the engine wakes by then.
     #[inline]
     fn set_within(&self, at: u64, slack: u64) {
-        // Sequentially consistent, like the engine's side: either it sees the new time, or we see it asleep.
+        // Sequentially consistent, like the engine's side: either it sees the new time, or we see
+        // it asleep.
         self.earliest.fetch_min(at, Ordering::SeqCst);
         if at.saturating_add(slack) < self.sleeps_until.load(Ordering::SeqCst)
             && self.sleeps_until.swap(0, Ordering::SeqCst) != 0
@@ -48,7 +51,8 @@ impl Alarm {
         self.earliest.swap(u64::MAX, Ordering::SeqCst)
     }
 
-    /// The engine goes to sleep; when it has to wake, given that it knows of something due at `at` itself.
+    /// The engine goes to sleep; when it has to wake, given that it knows of something due at `at`
+    /// itself.
     pub(crate) fn sleep(&self, at: u64) -> u64 {
         self.sleeps_until.store(at, Ordering::SeqCst);
         at.min(self.earliest.load(Ordering::SeqCst))

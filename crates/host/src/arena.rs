@@ -1,4 +1,5 @@
-//! Memory of this process that processes of its user may map, too: they write and read it by the processor's own instructions, with no system call.
+//! Memory of this process that processes of its user may map, too: they write and read it by the
+//! processor's own instructions, with no system call.
 //!
 //! Each buffer is a file without a name (memfd_create(2)) of its own, in whole pages ([`take`]). A
 //! neighbour maps the buffer of a region, and nothing else of this process, once a request of its
@@ -41,7 +42,8 @@ static BUFFERS: PerProcess<Mutex<BTreeMap<u64, Arc<File>>>> =
 /// Bytes of other processes that are mapped here, and in how many buffers.
 static MAPPED: PerProcess<(AtomicU64, AtomicUsize)> = PerProcess::new(Default::default);
 
-/// A buffer of whole pages, zero at first, that neighbours may map. Its pages are given back with it.
+/// A buffer of whole pages, zero at first, that neighbours may map. Its pages are given back with
+/// it.
 #[derive(Debug)]
 pub struct Buffer(Arc<File>);
 
@@ -71,7 +73,8 @@ pub(crate) enum How {
 }
 
 impl How {
-    /// How the region of these rights (`enum ibv_access_flags`) may be mapped; `None` where it may not.
+    /// How the region of these rights (`enum ibv_access_flags`) may be mapped; `None` where it may
+    /// not.
     fn of(access: u32) -> Option<How> {
         let has = |right| access & right != 0;
         match (has(Access::REMOTE_READ), has(Access::REMOTE_WRITE)) {
@@ -82,8 +85,8 @@ impl How {
     }
 }
 
-/// A buffer of at least `len` bytes. `None` where there is none to be had, or processes of this host speak by the network only (`VERBENA_SAME_HOST=off`): any other
-/// memory serves as well then.
+/// A buffer of at least `len` bytes. `None` where there is none to be had, or processes of this
+/// host speak by the network only (`VERBENA_SAME_HOST=off`): any other memory serves as well then.
 #[must_use]
 pub fn take(len: usize) -> Option<Buffer> {
     let bytes = len.max(1).checked_next_multiple_of(PAGE)?;
@@ -225,7 +228,8 @@ impl Theirs {
         Theirs(self.0.iter().filter(|other| other.address != address).cloned().collect())
     }
 
-    /// Where `len` bytes are here that the other process has at an address; `None` where they are in none of the buffers, or may not be written to.
+    /// Where `len` bytes are here that the other process has at an address; `None` where they are
+    /// in none of the buffers, or may not be written to.
     #[inline]
     pub(crate) fn at(&self, addr: u64, len: u64, how: How) -> Option<NonNull<u8>> {
         let behind = self.0.partition_point(|mapped| mapped.address <= addr);

@@ -11,7 +11,8 @@ pub(crate) struct Clock {
     base_nanos: u64,
 }
 
-/// How often a host that starts looks at both clocks: the system may take its processor away in between.
+/// How often a host that starts looks at both clocks: the system may take its processor away in
+/// between.
 const LOOKS: u32 = 10;
 
 impl Clock {
@@ -25,7 +26,8 @@ impl Clock {
         looks.fold(look(), |best, next| if next.1 < best.1 { next } else { best }).0
     }
 
-    /// An instant as nanoseconds; what lies before the start is 0, what lies 580 years ahead the largest number.
+    /// An instant as nanoseconds; what lies before the start is 0, what lies 580 years ahead the
+    /// largest number.
     #[inline]
     pub(crate) fn nanos(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX)
@@ -43,7 +45,8 @@ impl Clock {
         sys::time::coarse_monotonic().saturating_sub(self.base_nanos)
     }
 
-    /// Asks the system itself: to make an [`Instant`] of now and to count from the start takes 55 instructions more.
+    /// Asks the system itself: to make an [`Instant`] of now and to count from the start takes 55
+    /// instructions more.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         sys::time::monotonic().saturating_sub(self.base_nanos)

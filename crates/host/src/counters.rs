@@ -11,8 +11,9 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// All of them with their names, in the order of the declaration; last the process's panics of wakers and destructors
-            /// of a Rust program that were caught ([`nic::program`]).
+            /// All of them with their names, in the order of the declaration; last the process's
+            /// panics of wakers and destructors of a Rust program that were caught
+            /// ([`nic::program`]).
             pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
                 let mut all = vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)+];
                 all.push(("program_panics", nic::program::caught()));

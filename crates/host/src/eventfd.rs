@@ -1,4 +1,5 @@
-//! The descriptors that programs poll: an eventfd (eventfd(2)) that counts events. Reading it takes one.
+//! The descriptors that programs poll: an eventfd (eventfd(2)) that counts events. Reading it takes
+//! one.
 
 use std::ffi::c_int;
 use std::io;
@@ -15,9 +16,11 @@ use crate::rings::seat::Seat;
 use crate::sys::refused::is_refused;
 use crate::sys::thread::own_thread;
 
-/// For how long one looks for the next step of a connection ([`Counter::of`]): a peer makes a queue pair meanwhile.
+/// For how long one looks for the next step of a connection ([`Counter::of`]): a peer makes a queue
+/// pair meanwhile.
 pub const A_STEP: Duration = Duration::from_micros(100);
-/// For how long one looks for a completion: about what waking a thread takes of a processor, so that it is never much more than twice what sleeping takes.
+/// For how long one looks for a completion: about what waking a thread takes of a processor, so
+/// that it is never much more than twice what sleeping takes.
 pub const A_WAKE: Duration = Duration::from_micros(20);
 
 /// An event counter. The program sees its number, may poll it and may set O_NONBLOCK on it.
@@ -30,11 +33,12 @@ struct Inner {
     id: u64,
     /// How many events it has, or more: a program that reads it by itself does not say so.
     events: AtomicI64,
-    /// Where a thread sits that waits for an event of this counter, and whether one does, and has to be woken there.
+    /// Where a thread sits that waits for an event of this counter, and whether one does, and has
+    /// to be woken there.
     seat: ArcSwapOption<Seat>,
     waits: AtomicBool,
-    /// The number of the thread that takes the next event and reads what comes meanwhile; 0 for none. What it brings itself it has in hand, and the
-    /// descriptor is not told of it.
+    /// The number of the thread that takes the next event and reads what comes meanwhile; 0 for
+    /// none. What it brings itself it has in hand, and the descriptor is not told of it.
     taker: AtomicU32,
     in_hand: AtomicBool,
     /// Whether it looks for a moment before it sleeps.
@@ -59,7 +63,8 @@ impl Counter {
         Counter::of(Duration::ZERO)
     }
 
-    /// The same for events of which a thread that waits for one shall look for `moment` before it sleeps, where that is of use ([`crate::Host::sit_down`]).
+    /// The same for events of which a thread that waits for one shall look for `moment` before it
+    /// sleeps, where that is of use ([`crate::Host::sit_down`]).
     ///
     /// # Errors
     ///
@@ -113,7 +118,8 @@ impl Counter {
         taker != 0 && taker == own_thread() && !self.0.in_hand.swap(true, Ordering::SeqCst)
     }
 
-    /// Takes the event that is in hand, as [`wait`] takes one from the descriptor; false where there is none.
+    /// Takes the event that is in hand, as [`wait`] takes one from the descriptor; false where
+    /// there is none.
     pub(crate) fn take_in_hand(&self) -> bool {
         let is_there = self.0.in_hand.load(Ordering::Relaxed) && self.0.in_hand.swap(false, Ordering::SeqCst);
         if is_there {
@@ -135,8 +141,9 @@ impl Counter {
         is_nonblocking
     }
 
-    /// The same as far as one can tell without a system call: whoever then is about to sleep asks again ([`Counter::is_nonblocking`]). An answer that
-    /// a thread looks for is there in a moment, as a rule, and nobody sleeps.
+    /// The same as far as one can tell without a system call: whoever then is about to sleep asks
+    /// again ([`Counter::is_nonblocking`]). An answer that a thread looks for is there in a
+    /// moment, as a rule, and nobody sleeps.
     pub(crate) fn seems_nonblocking(&self) -> bool {
         !self.0.blocked.load(Ordering::Relaxed) && self.is_nonblocking()
     }
@@ -146,7 +153,8 @@ impl Counter {
         &self.0.linger
     }
 
-    /// A thread that waits for an event sits there; or nowhere any more. An event that came before is not told of there.
+    /// A thread that waits for an event sits there; or nowhere any more. An event that came before
+    /// is not told of there.
     pub(crate) fn waits_in(&self, seat: Option<Arc<Seat>>) {
         let waits = seat.is_some();
         if let Some(seat) = seat
@@ -176,8 +184,8 @@ impl Signal for Counter {
         if self.hand_over() {
             return;
         }
-        // A failed write means 2^64 - 2 unread events, or a program that closed the descriptor: nobody listens.
-        // SAFETY: eight readable bytes.
+        // A failed write means 2^64 - 2 unread events, or a program that closed the descriptor:
+        // nobody listens. SAFETY: eight readable bytes.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
         fence(Ordering::SeqCst);
         if self.0.waits.load(Ordering::SeqCst)
@@ -241,19 +249,20 @@ unsafe fn read(fd: c_int, bytes: &mut [u8]) -> isize {
     unsafe { readv(fd, &raw const to, 1) }
 }
 
-/// Takes one event from a counter: blocks unless the program made the descriptor non-blocking. False with errno set where
-/// the read failed (EINTR, EAGAIN).
+/// Takes one event from a counter: blocks unless the program made the descriptor non-blocking.
+/// False with errno set where the read failed (EINTR, EAGAIN).
 ///
 /// # Safety
 ///
-/// Threads may be cancelled in here, which unwinds the caller's frames: they are `extern "C-unwind"` or plain Rust frames
-/// without destructors, and hold no lock.
+/// Threads may be cancelled in here, which unwinds the caller's frames: they are `extern
+/// "C-unwind"` or plain Rust frames without destructors, and hold no lock.
 pub unsafe fn wait(fd: c_int) -> bool {
     // SAFETY: as the caller says; this frame has nothing to drop.
     unsafe { read(fd, &mut [0; 8]) == 8 }
 }
 
-/// Ends the calling thread where another has cancelled it, as [`wait`] does also where there is an event.
+/// Ends the calling thread where another has cancelled it, as [`wait`] does also where there is an
+/// event.
 ///
 /// # Safety
 ///
@@ -271,7 +280,8 @@ pub unsafe fn cancellation_point() {
 pub enum Wait {
     /// In the seat of the host, here ([`wait_in_seat`]).
     InSeat(RawFd),
-    /// At the counter, as ever ([`wait`]): there is an event, or nothing to read, or another thread reads, or the program made the counter non-blocking.
+    /// At the counter, as ever ([`wait`]): there is an event, or nothing to read, or another thread
+    /// reads, or the program made the counter non-blocking.
     AtCounter,
     /// No more: it has taken one.
     Over,
@@ -303,7 +313,8 @@ pub unsafe fn wait_in_seat(fd: c_int) -> Woken {
     }
 }
 
-/// Waits for a signal or for the thread's cancellation, as one does that reads a counter which nobody counts up any more.
+/// Waits for a signal or for the thread's cancellation, as one does that reads a counter which
+/// nobody counts up any more.
 ///
 /// # Safety
 ///
@@ -312,7 +323,8 @@ pub unsafe fn wait_for_nothing() {
     unsafe extern "C-unwind" {
         fn pause() -> c_int;
     }
-    // SAFETY: no argument. `pause` is libc's, declared as what it is: a cancellation point that may unwind. errno is EINTR.
+    // SAFETY: no argument. `pause` is libc's, declared as what it is: a cancellation point that may
+    // unwind. errno is EINTR.
     unsafe { pause() };
 }
 

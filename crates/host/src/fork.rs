@@ -1,9 +1,10 @@
 //! File descriptors that do not survive `fork`, and the count of forks.
 //!
-//! A child that went on living with its parent's descriptors would hold the parent's names and its share of the UDP
-//! port: packets would end in a process that nobody serves. So every descriptor of this crate is an [`Fd`], noted in a
-//! process-wide bitmap; a handler that `fork` runs in the child closes what is noted. Objects that the child inherited
-//! are inert from then on: they carry the [`generation`] they were made in.
+//! A child that went on living with its parent's descriptors would hold the parent's names and its
+//! share of the UDP port: packets would end in a process that nobody serves. So every descriptor of
+//! this crate is an [`Fd`], noted in a process-wide bitmap; a handler that `fork` runs in the child
+//! closes what is noted. Objects that the child inherited are inert from then on: they carry the
+//! [`generation`] they were made in.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -11,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize
 
 use nic::Errno;
 
-/// How many forks lie between this process and the first one that used the crate, at least; a child's is never its parent's. Counted
-/// from the first [`watch`] on. A child made without the handlers of pthread_atfork(3), by `_Fork` or a bare clone(2), is not told from
-/// its parent.
+/// How many forks lie between this process and the first one that used the crate, at least; a
+/// child's is never its parent's. Counted from the first [`watch`] on. A child made without the
+/// handlers of pthread_atfork(3), by `_Fork` or a bare clone(2), is not told from its parent.
 #[inline]
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
@@ -21,11 +22,12 @@ pub(crate) fn generation() -> u32 {
 
 /// Has forks counted, and descriptors closed in children, from now on.
 pub(crate) fn watch() {
-    // Not a `Once`: a child would wait for ever where it was forked in the middle. Registered twice they do no harm.
+    // Not a `Once`: a child would wait for ever where it was forked in the middle. Registered twice
+    // they do no harm.
     static REGISTERED: AtomicBool = AtomicBool::new(false);
     if !REGISTERED.load(Ordering::Acquire) {
-        // SAFETY: the three handlers are functions that live as long as the process (the object is linked
-        // with -z nodelete) and touch statics only.
+        // SAFETY: the three handlers are functions that live as long as the process (the object is
+        // linked with -z nodelete) and touch statics only.
         unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
         REGISTERED.store(true, Ordering::Release);
     }
@@ -45,7 +47,8 @@ impl Fd {
     ///
     /// # Errors
     ///
-    /// Those of `open`; EMFILE for a number above 2^20, the most that Linux gives by default (fs.nr_open).
+    /// Those of `open`; EMFILE for a number above 2^20, the most that Linux gives by default
+    /// (fs.nr_open).
     pub(crate) fn open<T: Into<OwnedFd>>(open: impl FnOnce() -> io::Result<T>) -> io::Result<Fd> {
         watch();
         let _changing = Changing::begin();
@@ -71,8 +74,8 @@ impl Fd {
 
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: it is open while `self` lives; in a forked child it may be closed, and a call on it then fails
-        // with EBADF at worst (objects of another generation make none).
+        // SAFETY: it is open while `self` lives; in a forked child it may be closed, and a call on
+        // it then fails with EBADF at worst (objects of another generation make none).
         unsafe { BorrowedFd::borrow_raw(self.raw) }
     }
 }
@@ -106,8 +109,8 @@ static OPEN: [AtomicU64; (1 << 20) / 64] = [const { AtomicU64::new(0) }; (1 << 2
 /// Words of [`OPEN`] that were ever used.
 static WORDS: AtomicUsize = AtomicUsize::new(0);
 
-/// Held while a descriptor is opened and noted, or forgotten and closed, so that no fork falls in between. A spin lock,
-/// because the child must be able to open it without knowing who held it.
+/// Held while a descriptor is opened and noted, or forgotten and closed, so that no fork falls in
+/// between. A spin lock, because the child must be able to open it without knowing who held it.
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
 /// [`CHANGING`] held.
@@ -142,8 +145,8 @@ extern "C" fn before() {
         // Registered twice: it is held already.
         return;
     }
-    // Not for ever: a signal handler that forks may have interrupted the very thread that holds it. The worst that
-    // follows is one descriptor too many in the child.
+    // Not for ever: a signal handler that forks may have interrupted the very thread that holds it.
+    // The worst that follows is one descriptor too many in the child.
     for _ in 0..10_000 {
         if !CHANGING.swap(true, Ordering::Acquire) {
             FORKING.store(me, Ordering::Relaxed);
@@ -166,7 +169,8 @@ extern "C" fn after_in_child() {
         let mut bits = word.swap(0, Ordering::Relaxed);
         while bits != 0 {
             let fd = index * 64 + bits.trailing_zeros() as usize;
-            // SAFETY: the bit says that an `Fd` of the parent owns it; in the child no `Fd` will close it again.
+            // SAFETY: the bit says that an `Fd` of the parent owns it; in the child no `Fd` will
+            // close it again.
             unsafe { libc::close(fd as RawFd) };
             bits &= bits - 1;
         }

@@ -1,5 +1,5 @@
-//! Whole Ethernet frames of an interface, for raw packet queue pairs: a packet socket that sends, and where a rule asks
-//! for frames one that receives, which the engine thread reads.
+//! Whole Ethernet frames of an interface, for raw packet queue pairs: a packet socket that sends,
+//! and where a rule asks for frames one that receives, which the engine thread reads.
 
 use std::collections::HashMap;
 use std::io;

@@ -1,4 +1,5 @@
-//! A guest and the real world under it, running: how they start and stop, and what the threads of a program ask of them.
+//! A guest and the real world under it, running: how they start and stop, and what the threads of a
+//! program ask of them.
 
 use std::io;
 use std::net::IpAddr;
@@ -29,11 +30,13 @@ pub struct Config {
     pub receive_buffer_bytes: u32,
     /// Send buffer of each socket in bytes; the kernel caps it at net.core.wmem_max.
     pub send_buffer_bytes: u32,
-    /// After so many packets that came by way of another process a flow gets a socket of its own; at least 1.
+    /// After so many packets that came by way of another process a flow gets a socket of its own;
+    /// at least 1.
     pub promote_after: u32,
     /// Send to other processes of this host by memory that both map, where they are our user's.
     pub same_host: bool,
-    /// Have registered memory lie in large pages where it can, which other processes of this host copy faster.
+    /// Have registered memory lie in large pages where it can, which other processes of this host
+    /// copy faster.
     pub large_pages: bool,
     /// Called on the engine's thread, with nothing of the host locked: after it caught a panic of
     /// the guest, and before it ends because it cannot wait.
@@ -60,8 +63,8 @@ impl Default for Config {
 
 /// A guest and the real world under it, running.
 ///
-/// Dropping it stops it. In a forked child an inherited host is inert: its descriptors are closed, its calls do
-/// nothing, and dropping it touches neither threads nor descriptors.
+/// Dropping it stops it. In a forked child an inherited host is inert: its descriptors are closed,
+/// its calls do nothing, and dropping it touches neither threads nor descriptors.
 pub struct Host<G: Guest> {
     world: Arc<RealWorld>,
     guest: Arc<G>,
@@ -81,8 +84,8 @@ pub struct Host<G: Guest> {
 /// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
 const POLLS_PER_ACK: u32 = 16;
 
-/// A poll looks at a clock once in so many ticks: two microseconds or less of any processor. Where rings bring the packets it looks for others, and after its
-/// leases, no oftener.
+/// A poll looks at a clock once in so many ticks: two microseconds or less of any processor. Where
+/// rings bring the packets it looks for others, and after its leases, no oftener.
 const FEW_TICKS: u64 = 2_000;
 
 /// How often one poll looks for packets: about 100 us of small ones.
@@ -92,9 +95,10 @@ const LOOKS: u32 = 64;
 const EXIT_PAUSE: Duration = Duration::from_micros(20);
 
 impl<G: Guest> Host<G> {
-    /// Opens the world, makes the guest on it, tells it the interfaces ([`Input::Interfaces`]) and starts the engine
-    /// thread, named "verbena". Returns when that thread is at work: programs write over the C library's functions of memory
-    /// (libfabric's memory hooks: munmap and its like), and a thread that is just starting is in the midst of them.
+    /// Opens the world, makes the guest on it, tells it the interfaces ([`Input::Interfaces`]) and
+    /// starts the engine thread, named "verbena". Returns when that thread is at work: programs
+    /// write over the C library's functions of memory (libfabric's memory hooks: munmap and its
+    /// like), and a thread that is just starting is in the midst of them.
     ///
     /// # Errors
     ///
@@ -154,19 +158,21 @@ impl<G: Guest> Host<G> {
         self.world.is_ours()
     }
 
-    /// For a thread that found its completion queue empty: takes what arrived from the sockets to the guest, in the
-    /// calling thread; returns whether anything came. Where nothing did it costs one system call.
+    /// For a thread that found its completion queue empty: takes what arrived from the sockets to
+    /// the guest, in the calling thread; returns whether anything came. Where nothing did it
+    /// costs one system call.
     ///
-    /// While it is called again and again (within 200 us) the engine thread leaves those sockets to the caller. Call it
-    /// with no lock of the guest held. A panic in the guest comes through.
+    /// While it is called again and again (within 200 us) the engine thread leaves those sockets to
+    /// the caller. Call it with no lock of the guest held. A panic in the guest comes through.
     #[inline]
     pub fn poll(&self) -> bool {
         self.look() != Drained::Empty
     }
 
-    /// The same for a thread that will not come back soon: where what arrived says nothing to the program (`says_something`), what it
-    /// waits for may lie behind that, or be the answer to it. So it looks again, 64 times at most, but not where
-    /// packets come in bulk, of which there is no end.
+    /// The same for a thread that will not come back soon: where what arrived says nothing to the
+    /// program (`says_something`), what it waits for may lie behind that, or be the answer to
+    /// it. So it looks again, 64 times at most, but not where packets come in bulk, of which
+    /// there is no end.
     #[inline(always)]
     pub fn poll_until(&self, says_something: impl Fn() -> bool) {
         let mut looks = 1;
@@ -175,8 +181,9 @@ impl<G: Guest> Host<G> {
         }
     }
 
-    /// `ibv_poll_cq`: hands at most `most` completions to `each`, the oldest first; how many there were. Where the queue is empty what has
-    /// arrived is first taken from the sockets, in the calling thread ([`Host::poll`]). Call it with no lock of the guest held.
+    /// `ibv_poll_cq`: hands at most `most` completions to `each`, the oldest first; how many there
+    /// were. Where the queue is empty what has arrived is first taken from the sockets, in the
+    /// calling thread ([`Host::poll`]). Call it with no lock of the guest held.
     ///
     /// # Errors
     ///
@@ -187,7 +194,8 @@ impl<G: Guest> Host<G> {
         cq.poll(most, each)
     }
 
-    /// The same for one completion (`ibv_start_poll`, `ibv_next_poll`), with its time stamp; `None` where there is none.
+    /// The same for one completion (`ibv_start_poll`, `ibv_next_poll`), with its time stamp; `None`
+    /// where there is none.
     ///
     /// # Errors
     ///
@@ -198,8 +206,8 @@ impl<G: Guest> Host<G> {
         cq.poll_one()
     }
 
-    /// Before a look at a queue: where it is empty, what has arrived is taken from the sockets. A completion of another queue is
-    /// news, too: the program may poll that next.
+    /// Before a look at a queue: where it is empty, what has arrived is taken from the sockets. A
+    /// completion of another queue is news, too: the program may poll that next.
     #[inline(always)]
     fn fill(&self, cq: &Cq) {
         if cq.is_empty() {
@@ -232,7 +240,8 @@ impl<G: Guest> Host<G> {
                 rings.sockets_brought(now);
             }
         }
-        // One ACK for what is there and for what was there before, as long as the sender need not wait for it.
+        // One ACK for what is there and for what was there before, as long as the sender need not
+        // wait for it.
         let found = drained != Drained::Empty;
         // Two threads that count at once may count one: no more than an ACK a little later.
         let row = if found { self.found.load(Ordering::Relaxed) + 1 } else { 0 };
@@ -245,7 +254,8 @@ impl<G: Guest> Host<G> {
         drained
     }
 
-    /// The time, as it was a moment ago at most: where a thread polls, that of its last look at a clock, which takes longer than all the rest of many calls.
+    /// The time, as it was a moment ago at most: where a thread polls, that of its last look at a
+    /// clock, which takes longer than all the rest of many calls.
     #[inline]
     pub fn just_now(&self) -> Instant {
         let ticks = sys::time::ticks();
@@ -263,9 +273,10 @@ impl<G: Guest> Host<G> {
         now.max(before)
     }
 
-    /// For a thread whose process may end at once, after its last message: what it has sent to another process of this host may
-    /// lie in a socket of its own, and is handed on. Costs nothing where nothing was sent since it was done before. Call it with
-    /// no lock of the guest held.
+    /// For a thread whose process may end at once, after its last message: what it has sent to
+    /// another process of this host may lie in a socket of its own, and is handed on. Costs
+    /// nothing where nothing was sent since it was done before. Call it with no lock of the
+    /// guest held.
     pub fn drain_sent(&self) {
         let sent = self.world.counters.packets_sent.load(Ordering::Relaxed);
         if self.drained.load(Ordering::Relaxed) != sent {
@@ -284,8 +295,8 @@ impl<G: Guest> Host<G> {
         }
     }
 
-    /// For the end of the process, where other threads may hold any lock: the engine empties its sockets, and the caller waits for it for `limit`
-    /// at most.
+    /// For the end of the process, where other threads may hold any lock: the engine empties its
+    /// sockets, and the caller waits for it for `limit` at most.
     pub fn drain_at_exit(&self, limit: Duration) {
         let runs = self.engine.try_lock().is_some_and(|engine| engine.is_some());
         if !self.is_ours() || !runs || self.world.rx_sockets.is_empty() {
@@ -299,9 +310,10 @@ impl<G: Guest> Host<G> {
         }
     }
 
-    /// For the very end of the process, when nothing of the program is left that would use it: the other processes that share its port
-    /// get all packets from now on, and what lies in its sockets is handed on as by [`Host::drain_at_exit`]. Packets for
-    /// others that landed here after that one would end with the process.
+    /// For the very end of the process, when nothing of the program is left that would use it: the
+    /// other processes that share its port get all packets from now on, and what lies in its
+    /// sockets is handed on as by [`Host::drain_at_exit`]. Packets for others that landed here
+    /// after that one would end with the process.
     pub fn leave_port(&self, limit: Duration) {
         if self.is_ours() {
             self.world.rx_sockets.step_aside();
@@ -309,8 +321,9 @@ impl<G: Guest> Host<G> {
         }
     }
 
-    /// For a thread that polled and now is about to wait (on a completion channel): hands the sockets back to the
-    /// engine at once. Without it the engine takes them back up to 200 us later.
+    /// For a thread that polled and now is about to wait (on a completion channel): hands the
+    /// sockets back to the engine at once. Without it the engine takes them back up to 200 us
+    /// later.
     pub fn end_polling(&self) {
         if self.is_ours() {
             self.guest.release(true);
@@ -321,8 +334,9 @@ impl<G: Guest> Host<G> {
         }
     }
 
-    /// For a thread that is about to block until `counter` has an event: where it may, it reads the rings from now on, so that what comes by
-    /// them wakes it at once (`rings::seat`). An event that it brings itself it has taken. Call it with no lock of the guest held. A panic in the
+    /// For a thread that is about to block until `counter` has an event: where it may, it reads the
+    /// rings from now on, so that what comes by them wakes it at once (`rings::seat`). An event
+    /// that it brings itself it has taken. Call it with no lock of the guest held. A panic in the
     /// guest comes through.
     pub fn sit_down(&self, counter: &Counter) -> Wait {
         let RealWorld { rings, .. } = &*self.world;
@@ -355,8 +369,8 @@ impl<G: Guest> Host<G> {
         sys::thread::not_cancelled(|| self.attend(counter))
     }
 
-    /// The calling thread does not wait in the seat any more: the engine reads the rings again. `counter`: unless it is gone. `closed`: nobody can
-    /// wait there.
+    /// The calling thread does not wait in the seat any more: the engine reads the rings again.
+    /// `counter`: unless it is gone. `closed`: nobody can wait there.
     pub fn stand_up(&self, counter: Option<&Counter>, closed: bool) {
         if self.is_ours() {
             sys::thread::not_cancelled(|| self.leave_seat(counter, closed));
@@ -377,8 +391,9 @@ impl<G: Guest> Host<G> {
         }
     }
 
-    /// Leaves the seat with an event; false where this thread may not be back in a moment, and the engine has to be told. A thread that takes one event
-    /// behind the other would have it woken each time.
+    /// Leaves the seat with an event; false where this thread may not be back in a moment, and the
+    /// engine has to be told. A thread that takes one event behind the other would have it
+    /// woken each time.
     fn leave_for_a_moment(&self, counter: &Counter) -> bool {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         let Some(back_by) = rings.seat.leaves_for_a_moment(clock.now()) else { return false };
@@ -434,7 +449,8 @@ impl<G: Guest> Host<G> {
                     return false;
                 }
             } else if !rings.lease.is_shared() && rings.lease.ends_at(clock.now()).is_some() {
-                // Another thread polls, and nobody is told of packets. The engine looks when it stops.
+                // Another thread polls, and nobody is told of packets. The engine looks when it
+                // stops.
                 break;
             } else if rings.sleep(true) {
                 return true;
@@ -444,8 +460,8 @@ impl<G: Guest> Host<G> {
         true
     }
 
-    /// Stops the engine thread, waits until it has ended (unless it is the caller), and closes the sockets. Names are given
-    /// back by those who hold them. Further calls do nothing.
+    /// Stops the engine thread, waits until it has ended (unless it is the caller), and closes the
+    /// sockets. Names are given back by those who hold them. Further calls do nothing.
     pub fn stop(&self) {
         if !self.is_ours() {
             return;

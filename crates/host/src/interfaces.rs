@@ -82,7 +82,8 @@ impl Interfaces {
         self.current.load()
     }
 
-    /// A number that is another one when they have changed. Ask for it first: what is known by then may be kept with it.
+    /// A number that is another one when they have changed. Ask for it first: what is known by then
+    /// may be kept with it.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.changed.load(Ordering::Acquire)
@@ -95,7 +96,8 @@ impl Interfaces {
 
     /// Takes the notifications that have come; the interfaces where they differ from those known.
     pub(crate) fn follow(&self, requests: &Mutex<Netlink>) -> Option<Arc<Known>> {
-        // What they say is not looked at: they can be lost (ENOBUFS), the tables themselves can not.
+        // What they say is not looked at: they can be lost (ENOBUFS), the tables themselves can
+        // not.
         let _ = self.changes().notifications(|_| {});
         let known = read(&mut requests.lock()).ok()?;
         let _changing = self.changing.lock();
@@ -167,7 +169,8 @@ fn read_link(known: &mut Known, message: &Message<'_>) {
     known.list.push(interface);
 }
 
-/// Tx speed in Mb/s (Documentation/ABI/testing/sysfs-class-net); reading fails, or says -1, where there is none.
+/// Tx speed in Mb/s (Documentation/ABI/testing/sysfs-class-net); reading fails, or says -1, where
+/// there is none.
 fn speed(name: &str) -> Option<u32> {
     if name.contains('/') {
         return None;

@@ -1,27 +1,32 @@
 //! Who serves a socket: the program's threads that poll, the engine, or both.
 //!
-//! A poll takes the socket out of the engine's hands for a while, which makes polling cheaper. A program that polls, then
-//! watches its memory for what a peer writes would wait until that while is over, each time. So where packets are found to
-//! have waited for it, both serve the socket, for as long as the engine finds packets that no poll came for.
+//! A poll takes the socket out of the engine's hands for a while, which makes polling cheaper. A
+//! program that polls, then watches its memory for what a peer writes would wait until that while
+//! is over, each time. So where packets are found to have waited for it, both serve the socket, for
+//! as long as the engine finds packets that no poll came for.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// For how long after a poll the polling thread alone serves the sockets it polls.
 pub(crate) const LEASE_NANOS: u64 = 200_000;
-/// The engine looks at threads that poll once in a lease and so much more: a part of the time for which they have polled without a break, and at most.
+/// The engine looks at threads that poll once in a lease and so much more: a part of the time for
+/// which they have polled without a break, and at most.
 const PAUSE_PART: u64 = 4;
 pub(crate) const MOST_PAUSE_NANOS: u64 = 4_000_000;
 /// What the engine finds so soon after a lease has ended was waiting for that.
 const WAITED_NANOS: u64 = 50_000;
-/// A thread that has not polled for so long does something else: polls in a row are less than 1 us apart.
+/// A thread that has not polled for so long does something else: polls in a row are less than 1 us
+/// apart.
 const AWAY_NANOS: u64 = 1_500;
-/// So many polls that bring packets, with none left to the engine between them, make the socket theirs again.
+/// So many polls that bring packets, with none left to the engine between them, make the socket
+/// theirs again.
 const PATIENCE: u32 = 32;
 /// What one packet that the engine was needed for weighs in polls.
 const NEEDED: u32 = 4;
 
-/// How long after the end of a lease the engine looks at threads that have polled for so long without a break: each look takes the processor from one of
-/// them, and what comes to one that stops waits for it, once.
+/// How long after the end of a lease the engine looks at threads that have polled for so long
+/// without a break: each look takes the processor from one of them, and what comes to one that
+/// stops waits for it, once.
 pub(crate) fn pause(polled_nanos: u64) -> u64 {
     (polled_nanos / PAUSE_PART).min(MOST_PAUSE_NANOS)
 }
@@ -72,8 +77,9 @@ impl Lease {
         self.shared.load(Ordering::Relaxed) > 0
     }
 
-    /// The engine woke at `now` and found packets, and the program had last polled any socket at `polled_at`: just now, and they would have been found without
-    /// it; or later than now, which says that it sends and then will.
+    /// The engine woke at `now` and found packets, and the program had last polled any socket at
+    /// `polled_at`: just now, and they would have been found without it; or later than now,
+    /// which says that it sends and then will.
     pub(crate) fn engine_found(&self, now: u64, polled_at: u64) {
         let shared = self.shared.load(Ordering::Relaxed);
         let waited = now.saturating_sub(self.taken_back_at.swap(0, Ordering::Relaxed)) < WAITED_NANOS;

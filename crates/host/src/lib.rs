@@ -1,11 +1,13 @@
-//! The real world under a node: interfaces and routes by netlink, UDP sockets, names shared between the processes of
-//! this host, the engine thread that serves whoever does not poll, and the one instance of all that which a process has.
+//! The real world under a node: interfaces and routes by netlink, UDP sockets, names shared between
+//! the processes of this host, the engine thread that serves whoever does not poll, and the one
+//! instance of all that which a process has.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
-//! [`Host::start`] makes the world, has the guest made on it, and runs both; [`RealWorld`] is what the guest sees.
-//! [`process::get`] is the host of this process with a [`node::Node`] as its guest: what the C functions use, and what Rust code beside them
-//! uses. A [`Host`] is generic over its guest so that this crate's tests can look at what a guest is told.
+//! [`Host::start`] makes the world, has the guest made on it, and runs both; [`RealWorld`] is what
+//! the guest sees. [`process::get`] is the host of this process with a [`node::Node`] as its guest:
+//! what the C functions use, and what Rust code beside them uses. A [`Host`] is generic over its
+//! guest so that this crate's tests can look at what a guest is told.
 //!
 //! | module | what |
 //! |---|---|
@@ -33,31 +35,36 @@
 //!
 //! # How data flows
 //!
-//! Out: a queue pair that is locked calls the world's `send` with a batch of packets; `tx` finds the socket of the flow, seals each
-//! packet and hands runs of equal size to one `sendmsg`.
+//! Out: a queue pair that is locked calls the world's `send` with a batch of packets; `tx` finds
+//! the socket of the flow, seals each packet and hands runs of equal size to one `sendmsg`.
 //!
-//! In: a thread that polls ([`Host::poll_cq`]) or the engine thread (`progress`, told by the `reactor`) takes the receive token of a socket
-//! (`rx_socket`), reads it, and hands each packet to [`node::Guest::input`] under the token, so that packets keep their order. What
-//! is for another process of this host the node gives back ([`node::World::forward`]), and `names` hands it on. Which thread reads
-//! a socket is its `lease`'s matter.
+//! In: a thread that polls ([`Host::poll_cq`]) or the engine thread (`progress`, told by the
+//! `reactor`) takes the receive token of a socket (`rx_socket`), reads it, and hands each packet to
+//! [`node::Guest::input`] under the token, so that packets keep their order. What is for another
+//! process of this host the node gives back ([`node::World::forward`]), and `names` hands it on.
+//! Which thread reads a socket is its `lease`'s matter.
 //!
-//! Beside packets: the guest's timers run in the engine thread, which the guest wakes by the world's `wake_at` (`alarm`); changes of interfaces
-//! and neighbours, and the ends of other processes, come to it through the `reactor`.
+//! Beside packets: the guest's timers run in the engine thread, which the guest wakes by the
+//! world's `wake_at` (`alarm`); changes of interfaces and neighbours, and the ends of other
+//! processes, come to it through the `reactor`.
 //!
 //! # Locks
 //!
-//! [`locks::Rank`] is the order of all locks, from the process's instance to the reactor. In short, as it is taken:
+//! [`locks::Rank`] is the order of all locks, from the process's instance to the reactor. In short,
+//! as it is taken:
 //!
-//! receive token (this crate), connection manager, identifier, devices (`node`), queue pair, shared receive queue, completion queue,
-//! channel or event queue (`nic`), then this crate's own: netlink, the lists of sockets, names, the reactor.
+//! receive token (this crate), connection manager, identifier, devices (`node`), queue pair, shared
+//! receive queue, completion queue, channel or event queue (`nic`), then this crate's own: netlink,
+//! the lists of sockets, names, the reactor.
 //!
-//! So a packet may do anything while its socket's token is held; the connection manager moves queue pairs and pushes events while it is
-//! locked; a queue pair sends while it is locked; and nothing in this crate calls the guest with one of its own locks held but the
-//! token. A thread holds one token, one identifier and one queue pair at most. Completions are told of when queue pairs and
+//! So a packet may do anything while its socket's token is held; the connection manager moves queue
+//! pairs and pushes events while it is locked; a queue pair sends while it is locked; and nothing
+//! in this crate calls the guest with one of its own locks held but the token. A thread holds one
+//! token, one identifier and one queue pair at most. Completions are told of when queue pairs and
 //! completion queues are unlocked (`nic::cq`).
 //!
-//! Questions to the kernel (routes, names of ports) are asked with no lock of the node held, see [`node`]; of a packet's way only its
-//! socket's token is.
+//! Questions to the kernel (routes, names of ports) are asked with no lock of the node held, see
+//! [`node`]; of a packet's way only its socket's token is.
 
 mod alarm;
 pub mod arena;
@@ -122,7 +129,8 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(interfaces.current().list.clone())
 }
 
-/// What tells this host and network namespace from all others, see [`node::devices::guid`]; 40 bits.
+/// What tells this host and network namespace from all others, see [`node::devices::guid`]; 40
+/// bits.
 pub fn host_id() -> u64 {
     host_id::host_id()
 }
@@ -154,7 +162,8 @@ pub fn is_unknown_user(uid: u32) -> bool {
     user::is_unknown(uid)
 }
 
-/// Whether a shared object in this directory can be loaded: not where the file system is mounted with `noexec`.
+/// Whether a shared object in this directory can be loaded: not where the file system is mounted
+/// with `noexec`.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
-//! Messages of connection managers that wait at a socket until its data is served: a connection manager repeats what is lost,
-//! and works far longer over a message than a queue pair does over a packet.
+//! Messages of connection managers that wait at a socket until its data is served: a connection
+//! manager repeats what is lost, and works far longer over a message than a queue pair does over a
+//! packet.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -8,9 +9,11 @@ use wire::Qpn;
 use wire::bth::Bth;
 use wire::mad::MAD_LEN;
 
-/// Length of every packet that carries a MAD: BTH, DETH, MAD, ICRC. Others are refused faster than they are kept.
+/// Length of every packet that carries a MAD: BTH, DETH, MAD, ICRC. Others are refused faster than
+/// they are kept.
 const PACKET_LEN: usize = 12 + 8 + MAD_LEN + 4;
-/// Most that wait at the socket of an address, from however many peers: more than a default receive buffer holds.
+/// Most that wait at the socket of an address, from however many peers: more than a default receive
+/// buffer holds.
 const MOST: usize = 8192;
 /// Most that wait at the socket of one flow.
 const MOST_OF_A_FLOW: usize = 512;

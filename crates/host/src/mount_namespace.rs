@@ -1,5 +1,6 @@
-//! A view of the file system that belongs to this process and what it starts: a mount namespace of its own
-//! (mount_namespaces(7)), in which directories that the kernel fills can hold something else.
+//! A view of the file system that belongs to this process and what it starts: a mount namespace of
+//! its own (mount_namespaces(7)), in which directories that the kernel fills can hold something
+//! else.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -26,12 +27,13 @@ pub struct View {
 
 /// Leaves for a private view and has `build` furnish it.
 ///
-/// A privileged process takes a mount namespace alone: a user namespace would cost it its capabilities over the network
-/// namespace (CAP_NET_RAW for raw sockets). Without privileges it takes both, with the same user and group ids inside. That way
-/// there is no way back from, so a child tries it first. The process must have one thread.
+/// A privileged process takes a mount namespace alone: a user namespace would cost it its
+/// capabilities over the network namespace (CAP_NET_RAW for raw sockets). Without privileges it
+/// takes both, with the same user and group ids inside. That way there is no way back from, so a
+/// child tries it first. The process must have one thread.
 ///
-/// Programs that name one directory as their `roster`, into which only their user may put files, are in one user namespace while any of
-/// them runs.
+/// Programs that name one directory as their `roster`, into which only their user may put files,
+/// are in one user namespace while any of them runs.
 ///
 /// # Errors
 ///
@@ -46,8 +48,8 @@ pub fn enter(roster: Option<&Path>, build: impl Fn(&mut View) -> io::Result<()>)
     }
 }
 
-/// Whether nothing is lost with the user namespace: neither root's capabilities nor ambient ones, which programs inherit
-/// (capabilities(7)).
+/// Whether nothing is lost with the user namespace: neither root's capabilities nor ambient ones,
+/// which programs inherit (capabilities(7)).
 fn may_change_user_namespace() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ambient = status.lines().find_map(|line| line.strip_prefix("CapAmb:"));
@@ -73,7 +75,8 @@ fn as_user(roster: Option<&Roster>, build: impl Fn(&mut View) -> io::Result<()>)
             own()?;
         }
     }
-    // Where that fails, programs that start later have another namespace, and reach this one's memory by packets.
+    // Where that fails, programs that start later have another namespace, and reach this one's
+    // memory by packets.
     let _ = roster.map(Roster::add);
     Ok(())
 }
@@ -82,7 +85,8 @@ fn as_user(roster: Option<&Roster>, build: impl Fn(&mut View) -> io::Result<()>)
 fn own_user_namespace() -> io::Result<()> {
     let (uid, gid) = (sys::own_uid(), sys::own_gid());
     sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS)?;
-    // Without privileges a group map may be written only once setgroups(2) is given up (user_namespaces(7)).
+    // Without privileges a group map may be written only once setgroups(2) is given up
+    // (user_namespaces(7)).
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
     fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))
@@ -123,7 +127,8 @@ impl View {
         Ok(())
     }
 
-    /// Covers a directory with one that has the same entries, so that others can be added: each is bound to what it was.
+    /// Covers a directory with one that has the same entries, so that others can be added: each is
+    /// bound to what it was.
     ///
     /// # Errors
     ///
@@ -152,9 +157,9 @@ impl View {
         Ok(())
     }
 
-    /// Shows a covered directory as it was in a directory inside, whose name it returns. Whoever opens /dev/ptmx needs that: the
-    /// kernel looks for `pts` beside it, in the mount through which it was opened (pts(4)), and a file that is bound alone has
-    /// nothing beside it.
+    /// Shows a covered directory as it was in a directory inside, whose name it returns. Whoever
+    /// opens /dev/ptmx needs that: the kernel looks for `pts` beside it, in the mount through
+    /// which it was opened (pts(4)), and a file that is bound alone has nothing beside it.
     fn keep(&mut self, hidden: &Path, dir: &Path) -> io::Result<&'static Path> {
         let name = Path::new(".before");
         let at = dir.join(name);
@@ -165,7 +170,8 @@ impl View {
         Ok(name)
     }
 
-    /// Shows a file of another place as `at`, which must not be there yet, in a directory that is covered.
+    /// Shows a file of another place as `at`, which must not be there yet, in a directory that is
+    /// covered.
     ///
     /// # Errors
     ///
@@ -202,8 +208,9 @@ impl View {
     }
 }
 
-/// Cuts the mount that holds `dir` off those of other namespaces, so that what is mounted in it stays here. All other mounts
-/// go on as they were: what the program mounts elsewhere is seen where it would have been.
+/// Cuts the mount that holds `dir` off those of other namespaces, so that what is mounted in it
+/// stays here. All other mounts go on as they were: what the program mounts elsewhere is seen where
+/// it would have been.
 fn private_above(dir: &Path) -> io::Result<()> {
     for above in dir.ancestors() {
         match sys::mount(c"none", &c_path(above)?, None, libc::MS_PRIVATE, None) {

@@ -1,4 +1,5 @@
-//! The messages between the processes that bear the names of `names`, and the records of their rings.
+//! The messages between the processes that bear the names of `names`, and the records of their
+//! rings.
 //!
 //! A packet that is handed on is one message. Builds of every protocol number
 //! ([`crate::name_text`]) understand it:
@@ -14,9 +15,11 @@
 //! | 16 + 16 | source, destination address; an IPv4 address in the first four bytes |
 //! | rest | the packet, BTH to ICRC |
 //!
-//! Numbers are little-endian. A record of a ring (`rings`) is such a message of one packet or more, and 4 bytes in front of it: how long each of them is but the
-//! last, and in the upper bits whether all in front of the packets is left out, because it is that of the record before, or whether there is a short message
-//! in place of packets ([`read_record`]), or a piece of several ([`read_bulk`]). Other messages begin with a byte of their own:
+//! Numbers are little-endian. A record of a ring (`rings`) is such a message of one packet or more,
+//! and 4 bytes in front of it: how long each of them is but the last, and in the upper bits whether
+//! all in front of the packets is left out, because it is that of the record before, or whether
+//! there is a short message in place of packets ([`read_record`]), or a piece of several
+//! ([`read_bulk`]). Other messages begin with a byte of their own:
 //!
 //! | byte | which way | what |
 //! |---|---|---|
@@ -59,8 +62,8 @@ pub const GONE: u8 = 7;
 /// Bytes of that message.
 pub const GONE_LEN: usize = 9;
 
-/// The offer of a ring. `nonce`: what the process that takes it repeats in memory of its own, to prove
-/// which process it is.
+/// The offer of a ring. `nonce`: what the process that takes it repeats in memory of its own, to
+/// prove which process it is.
 pub fn ring_offer(nonce: u64) -> [u8; RING_LEN] {
     with_word(RING, nonce)
 }
@@ -133,8 +136,8 @@ const SHORT: u32 = 1 << 29;
 const SHORT_SEND: u32 = SHORT | 1 << 27;
 /// The same for an RDMA WRITE with immediate data: 16 bytes, immediate data, key and address.
 const SHORT_WRITE: u32 = SHORT | 1 << 26;
-/// The same, but for several packets as one piece: beside this bit stands how many bytes the headers have, 255 at most. They follow, and the payload is the record's
-/// body ([`ring::BODY`]).
+/// The same, but for several packets as one piece: beside this bit stands how many bytes the
+/// headers have, 255 at most. They follow, and the payload is the record's body ([`ring::BODY`]).
 const BULK: u32 = 1 << 28;
 /// Bytes of the longest head of such a record.
 pub const BULK_HEAD: usize = ring::BODY;
@@ -169,7 +172,8 @@ pub fn same_head(size: usize) -> [u8; SIZE] {
     (size as u32 | SAME).to_le_bytes()
 }
 
-/// What a record begins with that holds a short message, where all else is that of the record before.
+/// What a record begins with that holds a short message, where all else is that of the record
+/// before.
 #[inline]
 pub fn short_head(short: &Short) -> [u8; SHORT_HEADER] {
     let mut head = [0; SHORT_HEADER];
@@ -203,8 +207,8 @@ pub fn write_short<M: Memory>(to: &mut Writer<M>, short: &Short, bytes: &[u8]) -
     }
 }
 
-/// What a record begins with that holds several packets as one piece, and its length; where all else is that of the record before. `None` for headers that are too
-/// long.
+/// What a record begins with that holds several packets as one piece, and its length; where all
+/// else is that of the record before. `None` for headers that are too long.
 #[inline]
 pub fn bulk_head(headers: &[u8]) -> Option<([u8; BULK_HEAD], usize)> {
     let mut head = [0; BULK_HEAD];
@@ -220,7 +224,8 @@ pub fn is_bulk(begin: u64) -> bool {
     begin as u32 & !0xff == BULK
 }
 
-/// The headers in the head of such a record; `None` where they are none. `before`: where the packets of the record before came from and went to.
+/// The headers in the head of such a record; `None` where they are none. `before`: where the
+/// packets of the record before came from and went to.
 pub fn read_bulk<'a>(head: &'a [u8; BULK_HEAD], before: &Option<Datagram<'static>>) -> Option<Datagram<'a>> {
     let (size, rest) = head.split_first_chunk::<SIZE>()?;
     let len = u32::from_le_bytes(*size) & 0xff;
@@ -308,7 +313,8 @@ fn read_what(size: u32, bytes: &[u8]) -> Option<(What, &[u8])> {
     Some((What::WriteImmediate(data, key, u64::from_le_bytes(*at)), bytes))
 }
 
-/// What a record of a ring holds; `None` where it is none. `before`: where the packets of the record before came from and went to; those of this one afterwards.
+/// What a record of a ring holds; `None` where it is none. `before`: where the packets of the
+/// record before came from and went to; those of this one afterwards.
 #[inline]
 pub fn read_record<'a>(record: &'a [u8], before: &mut Option<Datagram<'static>>) -> Option<Record<'a>> {
     let (size, message) = record.split_first_chunk::<SIZE>()?;
@@ -433,7 +439,8 @@ mod tests {
             head[0] = len as u8;
             assert!(is_bulk(begins(&head)) && read_bulk(&head, &Some(BEFORE)).is_none(), "{len}");
         }
-        // As another kind of record it is none, either: it says of no place where its packets came from.
+        // As another kind of record it is none, either: it says of no place where its packets came
+        // from.
         assert!(read_record(&head, &mut None).is_none());
     }
 }

@@ -1,6 +1,7 @@
-//! Names that processes of one network namespace claim, as abstract Unix sockets (unix(7)): atomic to claim, gone with
-//! the process, scoped like the addresses. They are the index of blocks and ports, and the way packets take to
-//! the process that they are for. What names look like is in `name_text`, what messages look like in `name_messages`. Both ends must belong to one user.
+//! Names that processes of one network namespace claim, as abstract Unix sockets (unix(7)): atomic
+//! to claim, gone with the process, scoped like the addresses. They are the index of blocks and
+//! ports, and the way packets take to the process that they are for. What names look like is in
+//! `name_text`, what messages look like in `name_messages`. Both ends must belong to one user.
 
 mod bearer;
 mod claim;
@@ -45,7 +46,8 @@ pub(crate) fn block(qpn: Qpn) -> u16 {
 /// The processes that bear names we use.
 pub(crate) struct Names {
     bearers: Mutex<BTreeMap<Name, Arc<Bearer>>>,
-    /// A socket that is connected to nobody, for the next name: most that strangers make us look for are nobody's.
+    /// A socket that is connected to nobody, for the next name: most that strangers make us look
+    /// for are nobody's.
     spare: Mutex<Option<Fd>>,
     /// Of which some are closed where there is no descriptor left.
     tx: Arc<Tx>,
@@ -84,8 +86,8 @@ impl Names {
         self.lock().get(&name).cloned()
     }
 
-    /// Hands a message that we made to the process that bears `name`; false where it has to go by the network: where nobody bears it,
-    /// or nobody of this user, or one who wants it so.
+    /// Hands a message that we made to the process that bears `name`; false where it has to go by
+    /// the network: where nobody bears it, or nobody of this user, or one who wants it so.
     pub(crate) fn hand_over(
         &self,
         name: Name,
@@ -99,8 +101,8 @@ impl Names {
         takes && self.pass(name, &header, datagram.bytes, &counters.messages_handed_over, reactor, counters)
     }
 
-    /// Hands a packet to the process that bears `name`; false where nobody does, or nobody of this user. One that can not take it
-    /// just now loses it.
+    /// Hands a packet to the process that bears `name`; false where nobody does, or nobody of this
+    /// user. One that can not take it just now loses it.
     pub(crate) fn forward(
         &self,
         name: Name,
@@ -123,7 +125,8 @@ impl Names {
         counters: &Counters,
     ) -> bool {
         let buffers = [IoSlice::new(header), IoSlice::new(bytes)];
-        // A connection may have ended unnoticed, and its name have a new bearer: so a second attempt.
+        // A connection may have ended unnoticed, and its name have a new bearer: so a second
+        // attempt.
         for _ in 0..2 {
             let bearer = match self.bearer(name, reactor) {
                 Ok(bearer) => bearer,
@@ -160,10 +163,11 @@ impl Names {
         false
     }
 
-    /// Has the engine tell when the bearer of `name` ends; `None` where nobody bears it. One that can not be watched (another
-    /// user's) passes for one that lives.
+    /// Has the engine tell when the bearer of `name` ends; `None` where nobody bears it. One that
+    /// can not be watched (another user's) passes for one that lives.
     pub(crate) fn watch(&self, name: Name, reactor: &Reactor) -> Option<Watch> {
-        // A connection may have ended unnoticed, and its name have a new bearer: so a second attempt.
+        // A connection may have ended unnoticed, and its name have a new bearer: so a second
+        // attempt.
         for _ in 0..2 {
             let bearer = match self.bearer(name, reactor) {
                 Ok(bearer) => bearer,
@@ -297,7 +301,8 @@ impl Connection {
                     };
                     Some(Message::Ring(memory, nonce))
                 }
-                // The rings are read before the engine sleeps again, and until then nothing more is said as a rule: no second look here.
+                // The rings are read before the engine sleeps again, and until then nothing more is
+                // said as a rule: no second look here.
                 ([name_messages::LOOK], _) => return true,
                 (packet, _) => name_messages::read(packet).map(match name_messages::is_handed_over(packet) {
                     true => Message::HandedOver,

@@ -1,8 +1,9 @@
-//! Whether the next hop answers: the kernel's neighbour tables, and how an unprivileged process makes the kernel look.
+//! Whether the next hop answers: the kernel's neighbour tables, and how an unprivileged process
+//! makes the kernel look.
 //!
-//! Nobody but the administrator may ask for ARP or neighbour discovery. But any datagram to a neighbour that is not
-//! known starts it: so one byte goes to the neighbour's discard port (RFC 863), with a hop limit of 1, and the kernel's
-//! notifications tell how it went.
+//! Nobody but the administrator may ask for ARP or neighbour discovery. But any datagram to a
+//! neighbour that is not known starts it: so one byte goes to the neighbour's discard port (RFC
+//! 863), with a hop limit of 1, and the kernel's notifications tell how it went.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsRawFd;
@@ -95,7 +96,8 @@ impl Neighbours {
             state.answers.push((ticket, Err(Errno::ENOBUFS)));
             return;
         }
-        // First listen, then ask: the answer may be quick. Without notifications the rechecks have to do.
+        // First listen, then ask: the answer may be quick. Without notifications the rechecks have
+        // to do.
         if state.changes.is_none() {
             state.changes = subscribe(reactor);
         }
@@ -165,8 +167,8 @@ pub(crate) fn has_none(route: &Route, known: &Known) -> bool {
     route.local || route.dest.is_multicast() || known.has_no_neighbours(route.interface)
 }
 
-/// The Ethernet address that packets of a route are sent to: the group's, our own, or the next hop's, for which the caller
-/// is kept waiting up to three seconds.
+/// The Ethernet address that packets of a route are sent to: the group's, our own, or the next
+/// hop's, for which the caller is kept waiting up to three seconds.
 ///
 /// # Errors
 ///
@@ -191,7 +193,8 @@ pub(crate) fn ethernet(route: &Route, known: &Known, requests: &Mutex<Netlink>) 
     Err(Errno::EHOSTUNREACH)
 }
 
-/// The Ethernet address of a multicast group (RFC 1112 §6.4, RFC 2464 §7); `None` for other addresses.
+/// The Ethernet address of a multicast group (RFC 1112 §6.4, RFC 2464 §7); `None` for other
+/// addresses.
 fn group(address: IpAddr) -> Option<[u8; 6]> {
     match address {
         IpAddr::V4(v4) if v4.is_multicast() => {
@@ -248,7 +251,8 @@ fn ask(requests: &Mutex<Netlink>, neighbour: Neighbour, mut told: impl FnMut(&Me
     body.extend_from_slice(&[0; 4]);
     put_attribute(&mut body, libc::NDA_DST, &address);
     let mut requests = requests.lock();
-    // ENOENT: no such neighbour. EOPNOTSUPP and EINVAL before Linux 5.0: found out as if there were none.
+    // ENOENT: no such neighbour. EOPNOTSUPP and EINVAL before Linux 5.0: found out as if there were
+    // none.
     let _ = requests.ask(libc::RTM_GETNEIGH, &body, |message| told(&message));
 }
 
@@ -274,7 +278,8 @@ fn provoke(route: &Route) -> std::io::Result<()> {
     let socket = Fd::open(|| Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP)))?;
     let socket = SockRef::from(&socket);
     socket.set_nonblocking(true)?;
-    // Best effort: the routing table leads there all the same, and farther than one hop nothing would come to harm.
+    // Best effort: the routing table leads there all the same, and farther than one hop nothing
+    // would come to harm.
     let _ = socket.bind_device_by_index_v4(std::num::NonZeroU32::new(route.interface));
     let _ = if to.is_ipv4() { socket.set_ttl_v4(1) } else { socket.set_unicast_hops_v6(1) };
     match socket.send_to(&[0], &SockAddr::from(to)) {

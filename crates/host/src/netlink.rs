@@ -1,4 +1,5 @@
-//! Just enough of routing netlink (RFC 3549, rtnetlink(7)): requests, dumps, notifications, attributes.
+//! Just enough of routing netlink (RFC 3549, rtnetlink(7)): requests, dumps, notifications,
+//! attributes.
 //!
 //! | bytes | nlmsghdr |
 //! |---|---|
@@ -8,14 +9,15 @@
 //! | 4 | sequence number |
 //! | 4 | port of the sender |
 //!
-//! then a structure that the type determines, then attributes: 2 bytes of length (these four included), 2 of type, the
-//! value, padding to 4. All in the byte order of the machine. Only the attributes asked for are looked at, so that what
-//! newer kernels add or lengthen does no harm.
+//! then a structure that the type determines, then attributes: 2 bytes of length (these four
+//! included), 2 of type, the value, padding to 4. All in the byte order of the machine. Only the
+//! attributes asked for are looked at, so that what newer kernels add or lengthen does no harm.
 //!
-//! That is why these bytes are ours. netlink-packet-route (0.34 was looked at) decodes every attribute of a message, statistics, virtual
-//! functions and drivers' own included, and fails as a whole where it cannot decode one: an interface would be missing for the sake of
-//! what nobody asked for. We look at fourteen attributes of four kinds of message. Framing alone, netlink-packet-core's part, is thirty
-//! lines here and would be no fewer with it.
+//! That is why these bytes are ours. netlink-packet-route (0.34 was looked at) decodes every
+//! attribute of a message, statistics, virtual functions and drivers' own included, and fails as a
+//! whole where it cannot decode one: an interface would be missing for the sake of what nobody
+//! asked for. We look at fourteen attributes of four kinds of message. Framing alone,
+//! netlink-packet-core's part, is thirty lines here and would be no fewer with it.
 
 use std::io;
 use std::mem::size_of;
@@ -77,8 +79,8 @@ impl Netlink {
         self.answers(false, each).map(drop)
     }
 
-    /// Asks for all entries of a table. `each` may get some of them twice, where the table changed meanwhile: `start`
-    /// is called before each attempt.
+    /// Asks for all entries of a table. `each` may get some of them twice, where the table changed
+    /// meanwhile: `start` is called before each attempt.
     pub(crate) fn dump<S>(
         &mut self,
         kind: u16,

@@ -20,7 +20,8 @@ pub(crate) struct Received {
     pub outgoing: bool,
     /// The interface brings back what it sends.
     pub loopback: bool,
-    /// The tag that the system took out: protocol identifier and control information, as on the wire.
+    /// The tag that the system took out: protocol identifier and control information, as on the
+    /// wire.
     pub vlan: Option<[u8; 4]>,
     /// Frames dropped so far because the socket was full.
     pub dropped: Option<u32>,
@@ -121,7 +122,8 @@ pub(crate) fn receive(fd: &Fd, bytes: &mut [u8]) -> io::Result<Received> {
     // SAFETY: the kernel has filled the control buffer, aligned for its headers, and said how far.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     while !header.is_null() {
-        // SAFETY: a header inside the control buffer, with the data that its type says; read unaligned.
+        // SAFETY: a header inside the control buffer, with the data that its type says; read
+        // unaligned.
         unsafe {
             let data = libc::CMSG_DATA(header);
             match ((*header).cmsg_level, (*header).cmsg_type) {

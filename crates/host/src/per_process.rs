@@ -1,29 +1,32 @@
 //! Statics and `fork`: what is static and shared between threads belongs to one process.
 //!
-//! A child of fork(2) has one thread, a copy of the one that forked. A lock that another thread of its parent held at that moment
-//! stays taken in the child for ever, and what it guards is half changed. So for every crate that is linked into the shared
-//! object this is the rule:
+//! A child of fork(2) has one thread, a copy of the one that forked. A lock that another thread of
+//! its parent held at that moment stays taken in the child for ever, and what it guards is half
+//! changed. So for every crate that is linked into the shared object this is the rule:
 //!
-//! 1. A static that has a lock, or waits for another thread, is a [`PerProcess`]: a child begins with a value of its own, locks
-//!    included. `Mutex`, `RwLock`, `Condvar`, `Barrier` and channels stand in no static otherwise.
-//! 2. A static that is made once and then kept, by children too, is a [`Kept`]: whoever comes while it is made does not wait.
-//!    `Once`, `OnceLock` and `LazyLock` are not used: clippy.toml of each crate disallows them.
-//! 3. Atomics and thread-locals may be static; a spin lock only where fork itself takes it (`fork`: `CHANGING`).
-//! 4. A lock in an object is of the [`Instance`](crate::process::Instance) that the object belongs to. A child asks
-//!    `is_ours` before it takes one: its own instance has its own.
+//! 1. A static that has a lock, or waits for another thread, is a [`PerProcess`]: a child begins
+//!    with a value of its own, locks included. `Mutex`, `RwLock`, `Condvar`, `Barrier` and channels
+//!    stand in no static otherwise.
+//! 2. A static that is made once and then kept, by children too, is a [`Kept`]: whoever comes while
+//!    it is made does not wait. `Once`, `OnceLock` and `LazyLock` are not used: clippy.toml of each
+//!    crate disallows them.
+//! 3. Atomics and thread-locals may be static; a spin lock only where fork itself takes it (`fork`:
+//!    `CHANGING`).
+//! 4. A lock in an object is of the [`Instance`](crate::process::Instance) that the object belongs
+//!    to. A child asks `is_ours` before it takes one: its own instance has its own.
 //!
-//! `crates/lib/tests/statics.rs` reads the statics of all these crates. What other people's crates keep is beyond the rule: arc-swap,
-//! getrandom and crc32fast wait for nobody. The standard library has two locks that a child may find taken, that of
-//! standard error and, for whoever changes it through Rust, that of the environment. Both are taken where an instance starts, never
-//! at exit.
+//! `crates/lib/tests/statics.rs` reads the statics of all these crates. What other people's crates
+//! keep is beyond the rule: arc-swap, getrandom and crc32fast wait for nobody. The standard library
+//! has two locks that a child may find taken, that of standard error and, for whoever changes it
+//! through Rust, that of the environment. Both are taken where an instance starts, never at exit.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::fork;
 
-/// A value of this process, made when it is first asked for. A forked child makes its own; its parent's is never dropped
-/// there, because the threads that may be changing it do not exist.
+/// A value of this process, made when it is first asked for. A forked child makes its own; its
+/// parent's is never dropped there, because the threads that may be changing it do not exist.
 ///
 /// ```
 /// use host::per_process::PerProcess;
@@ -46,13 +49,14 @@ struct Made<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    /// Nothing is made yet. `make` makes the value of a process; where several threads ask first, each may call it, and one value is
-    /// kept.
+    /// Nothing is made yet. `make` makes the value of a process; where several threads ask first,
+    /// each may call it, and one value is kept.
     pub const fn new(make: fn() -> T) -> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(null_mut()), make }
     }
 
-    /// The value of this process. Costs two loads where it is made: calls of a program ask for it often.
+    /// The value of this process. Costs two loads where it is made: calls of a program ask for it
+    /// often.
     #[inline]
     pub fn get(&self) -> &T {
         // SAFETY: NULL or from `Box::into_raw` below, and never freed once it has been stored.
@@ -90,8 +94,9 @@ impl<T: Send + Sync> PerProcess<T> {
     }
 }
 
-/// A value that is made once and then kept, by forked children too. Whoever comes while another makes it makes it as well, and
-/// one of the two is kept: nobody waits, so that no child waits for a thread that it has not.
+/// A value that is made once and then kept, by forked children too. Whoever comes while another
+/// makes it makes it as well, and one of the two is kept: nobody waits, so that no child waits for
+/// a thread that it has not.
 #[derive(Debug)]
 pub struct Kept<T> {
     value: AtomicPtr<T>,

@@ -1,5 +1,5 @@
-//! The thread that serves whoever does not poll: targets of one-sided operations, completion channels, timers; and
-//! everything that is not a packet. One per host.
+//! The thread that serves whoever does not poll: targets of one-sided operations, completion
+//! channels, timers; and everything that is not a packet. One per host.
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,29 +25,29 @@ use crate::world::RealWorld;
 const READS_PER_EVENT: usize = 16;
 /// How many sockets are read before timers and turns are looked after again.
 const EVENTS_PER_WAIT: usize = 16;
-/// For how long the engine looks again, rather than sleeps, where bulk came: the next of it is near, and waking a thread costs the
-/// sender, on whose core loopback packets arrive, a good part of a segmented send.
+/// For how long the engine polls after bulk, rather than sleeps: more is near, and waking a thread
+/// costs the sender a good part of a segmented send.
 const BULK_PAUSE: Duration = Duration::from_micros(30);
 /// When the engine tries a socket again at which messages wait and a thread of the program reads.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// When the engine looks again whether there is a descriptor for a process that wants to connect.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
-/// How long a guest is left alone that panicked, so that a panic in a timer does not take a whole processor.
+/// Pause after a panic of the guest, so that a panic in a timer does not take a whole processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
-/// When the engine tries again to send what a full ring did not take: so many times in a row that its reader took nothing, as while it copies or
-/// another program has its processor; then less and less often, as where it is stopped.
+/// When the engine tries a full ring again: so many times in a row that its reader took nothing;
+/// then less and less often, as if the reader is stopped.
 const ROOM_PAUSE: Duration = Duration::from_micros(20);
 const ROOM_TRIES: u32 = 1_000;
 const MOST_ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// The other end of a connection is gone (epoll(7)).
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
-/// Rounds of events after which the news of an end are told at the latest: others must not be able to hold them up.
+/// Rounds of events after which the end of a process is told at the latest, whatever else comes.
 const MOST_ROUNDS: u32 = 64;
 
-/// A process that is gone. What it sent may lie in a ring that it offered just before, by a connection that is not accepted yet, or in events that come
-/// behind: so it is told of after a round in which all that was there was taken in.
+/// A process that is gone. Its last packets may lie in a ring whose connection is not accepted yet,
+/// or in later events. So the guest is told after a round that took all of them.
 struct Gone {
     bearer: Arc<Bearer>,
     rounds: u32,
@@ -70,8 +70,8 @@ struct Engine<G> {
     room: Room,
     /// When the guest is called again.
     guest_at: Option<Instant>,
-    /// The earliest time that was set since the guest was called, by the world's clock; maybe for what is past caring about: to look then is cheaper
-    /// than to ask the guest each time, and than to be woken for each time that is set a little earlier.
+    /// The earliest timer that was set since the guest was called, by the world's clock. It may be
+    /// stale: a look in vain is cheaper than to ask the guest for its deadline each time.
     set_at: u64,
     /// Since when threads that poll read the rings.
     rings_leased: Option<u64>,
@@ -88,7 +88,7 @@ struct Engine<G> {
     awake_until: u64,
 }
 
-/// Runs until `stop` is set and the bell rung. Meets whoever started it at the barrier, once it has the memory it works with.
+/// Runs until `stop` is set and the bell rung. Meets the starting thread at the barrier.
 pub(crate) fn run<G: Guest>(
     world: Arc<RealWorld>,
     guest: Arc<G>,
@@ -171,7 +171,7 @@ impl<G: Guest> Engine<G> {
             .fold(self.set_at.min(idle_at), u64::min)
     }
 
-    /// How long to sleep where something is `due` then, and something else behind a `pause` (`None`: until something happens).
+    /// The time to sleep: until `due` or for `pause`, whichever is first; `None`: until an event.
     fn sleep(&mut self, due: u64, pause: Option<Duration>) -> Option<Duration> {
         let (world, now) = (&self.world, self.world.clock.now());
         if now >= self.awake_until {
@@ -193,8 +193,8 @@ impl<G: Guest> Engine<G> {
         deadline
     }
 
-    /// Takes back the sockets whose lease has ended; when to look again. Where threads poll without a break that is later and later: it takes
-    /// the processor from one of them each time.
+    /// Takes back the sockets whose lease has ended; when to look again. Where threads poll without
+    /// a break that is later and later: it takes the processor from one of them each time.
     fn look_after_leases(&mut self) -> Option<u64> {
         let now = self.world.clock.now();
         let reactor = &self.world.reactor;
@@ -220,8 +220,8 @@ impl<G: Guest> Engine<G> {
         (!self.leased.is_empty()).then_some(self.leases_at)
     }
 
-    /// Goes on with what one event did not take: connections to names, and messages of connection managers that wait at sockets
-    /// with nothing else to read. How soon to come back where some are left.
+    /// Continues with what one event did not take: connections to names, and connection manager
+    /// messages at sockets with nothing else to read. Returns how soon to come back for the rest.
     fn backlogs(&mut self) -> Option<Duration> {
         let world = self.world.clone();
         self.no_descriptor = false;
@@ -242,7 +242,8 @@ impl<G: Guest> Engine<G> {
         again
     }
 
-    /// Reads the rings, unless a thread that polls does, or one in the seat; when to come back at the latest.
+    /// Reads the rings, unless a thread that polls does, or one in the seat; when to come back at
+    /// the latest.
     fn rings(&mut self) -> Option<Duration> {
         let world = self.world.clone();
         world.rings.pay(&world.counters);
@@ -368,7 +369,7 @@ impl<G: Guest> Engine<G> {
                                     }
                                 }
                                 Message::HandedOver(datagram) => {
-                                    // Whoever wants to see all on the wire is told of no further one.
+                                    // No further one is wanted where all goes by the wire.
                                     if !world.config.same_host {
                                         connection.decline_ring();
                                     }
@@ -406,7 +407,7 @@ impl<G: Guest> Engine<G> {
         }
     }
 
-    /// Tells of processes that are gone, behind all that they sent. `more`: of the events some may be left.
+    /// Tells of processes that are gone, after all that they sent. `more`: events may be left.
     fn tell_of_the_gone(&mut self, more: bool) {
         let world = self.world.clone();
         let more = more || !self.asked.is_empty();
@@ -487,8 +488,8 @@ impl<G: Guest> Engine<G> {
 
     /// Calls the guest; a panic in it is counted, and the thread lives on. False where it panicked.
     fn guarded(&self, call: impl FnOnce(&G)) -> bool {
-        // The guest's own locks tell it what was left half-done; ours are not held here, but for a receive token, which
-        // guards nothing but buffers.
+        // The guest's own locks tell it what was left half-done; ours are not held here, but for a
+        // receive token, which guards nothing but buffers.
         let fine = catch_unwind(AssertUnwindSafe(|| call(&self.guest))).is_ok();
         if !fine {
             add(&self.world.counters.panics, 1);

@@ -27,8 +27,8 @@ impl Randomness {
 }
 
 fn draw(bytes: &mut [u8]) {
-    // It fails only where the kernel has neither getrandom nor /dev/urandom: nothing secure can be done then, and
-    // nothing else may be.
+    // It fails only where the kernel has neither getrandom nor /dev/urandom: nothing secure can be
+    // done then, and nothing else may be.
     while getrandom::fill(bytes).is_err() {
         std::thread::yield_now();
     }

@@ -74,14 +74,15 @@ impl Reactor {
         result
     }
 
-    /// Waits for nothing on a descriptor until [`Reactor::resume`]: not even the kernel's check whether somebody waits is
-    /// made with each packet.
+    /// Waits for nothing on a descriptor until [`Reactor::resume`]: not even the kernel's check
+    /// whether somebody waits is made with each packet.
     pub(crate) fn pause(&self, fd: &impl AsRawFd) {
         // It fails only where another thread has just removed the descriptor.
         let _ = self.epoll.remove(fd.as_raw_fd());
     }
 
-    /// Waits again; of what is there already the engine is told at once. A descriptor removed meanwhile stays so.
+    /// Waits again; of what is there already the engine is told at once. A descriptor removed
+    /// meanwhile stays so.
     pub(crate) fn resume(&self, token: u64, fd: &impl AsRawFd, events: u32) {
         let sources = self.lock();
         if sources.contains_key(&token) {

@@ -10,7 +10,8 @@ use crate::interfaces::{Interfaces, Known, family_and_bytes, ip, is_link_local};
 use crate::netlink::{Attributes, Netlink, put_attribute, u16_at, u32_at};
 
 const RTAX_MTU: u16 = 2;
-// Types of routes that lead nowhere, and what the kernel makes of them (linux/rtnetlink.h, net/ipv4/fib_semantics.c).
+// Types of routes that lead nowhere, and what the kernel makes of them (linux/rtnetlink.h,
+// net/ipv4/fib_semantics.c).
 const RTN_BLACKHOLE: u8 = 6;
 const RTN_UNREACHABLE: u8 = 7;
 const RTN_PROHIBIT: u8 = 8;
@@ -21,8 +22,9 @@ const RTMSG: usize = 12;
 /// So many answers are kept.
 const MOST_KEPT: usize = 64;
 
-/// Routes to addresses of this host that were asked for. They are good until the kernel tells of a change in what it made them of: its notification
-/// is there before the call returns that changed something. Others are asked for each time: what the kernel learns of a path it tells nobody.
+/// Routes to addresses of this host that were asked for. They are good until the kernel tells of a
+/// change in what it made them of: its notification is there before the call returns that changed
+/// something. Others are asked for each time: what the kernel learns of a path it tells nobody.
 #[derive(Default)]
 pub(crate) struct Routes {
     kept: Vec<(RouteQuery, Route)>,
@@ -83,8 +85,8 @@ impl Routes {
 ///
 /// # Errors
 ///
-/// ENETUNREACH, EHOSTUNREACH, EACCES (prohibited), EADDRNOTAVAIL (the source is not ours), EAFNOSUPPORT (the
-/// families of source and destination differ).
+/// ENETUNREACH, EHOSTUNREACH, EACCES (prohibited), EADDRNOTAVAIL (the source is not ours),
+/// EAFNOSUPPORT (the families of source and destination differ).
 pub(crate) fn route(netlink: &mut Netlink, known: &Known, query: RouteQuery) -> Result<Route, Errno> {
     let dest = match query.dest {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -127,7 +129,8 @@ pub(crate) fn route(netlink: &mut Netlink, known: &Known, query: RouteQuery) -> 
     }
 }
 
-/// The route to one of our own addresses. The kernel would say "lo"; the device is the one that bears the source.
+/// The route to one of our own addresses. The kernel would say "lo"; the device is the one that
+/// bears the source.
 fn local(known: &Known, dest: IpAddr, scope: u32, source: Option<IpAddr>, answer: &Answer) -> Route {
     let source = source.unwrap_or(dest);
     let bearer = known.bearing(source, scope).or_else(|| known.bearing(dest, scope));
@@ -141,7 +144,8 @@ fn local(known: &Known, dest: IpAddr, scope: u32, source: Option<IpAddr>, answer
     }
 }
 
-/// An rtmsg (family, destination and source length, ToS, table, protocol, scope, type, flags (4)) and what is asked.
+/// An rtmsg (family, destination and source length, ToS, table, protocol, scope, type, flags (4))
+/// and what is asked.
 fn request(dest: IpAddr, scope: u32, source: Option<IpAddr>) -> Vec<u8> {
     let (family, dest_bytes) = family_and_bytes(&dest);
     let bits = dest_bytes.len() as u8 * 8;
@@ -173,7 +177,8 @@ impl Answer {
                 libc::RTA_OIF => answer.interface = u32_at(value, 0),
                 libc::RTA_PREFSRC => answer.source = ip(value),
                 libc::RTA_GATEWAY => answer.gateway = ip(value),
-                // A gateway of the other family: its number, then the address (RFC 5549, struct rtvia).
+                // A gateway of the other family: its number, then the address (RFC 5549, struct
+                // rtvia).
                 libc::RTA_VIA => answer.gateway = u16_at(value, 0).and(ip(value.get(2..).unwrap_or(&[]))),
                 libc::RTA_METRICS => {
                     answer.mtu = Attributes(value)

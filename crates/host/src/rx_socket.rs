@@ -1,10 +1,12 @@
-//! One socket that receives: its receive token, its lease, and how what it brings reaches the guest.
+//! One socket that receives: its receive token, its lease, and how what it brings reaches the
+//! guest.
 //!
-//! Whoever reads the socket holds the token until what was read is dispatched: two threads that drain one socket would
-//! reorder packets, and go-back-N turns that into a storm of NAKs.
+//! Whoever reads the socket holds the token until what was read is dispatched: two threads that
+//! drain one socket would reorder packets, and go-back-N turns that into a storm of NAKs.
 //!
-//! Data comes first: messages of connection managers wait in [`Management`] until the socket is read empty, and are served a few
-//! at a time with a look at the socket in between. So a flood of them takes what time data leaves.
+//! Data comes first: messages of connection managers wait in [`Management`] until the socket is
+//! read empty, and are served a few at a time with a look at the socket in between. So a flood of
+//! them takes what time data leaves.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,15 +28,19 @@ use crate::reactor::{IN, Reactor};
 use crate::rings::Rings;
 use crate::sys::{self, ControlBuffer, Room};
 
-/// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders wait for them.
+/// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders
+/// wait for them.
 const READS_PER_ACK: usize = 4;
-/// What is read at once and is longer than any single packet of ours: there may be more where it came from.
+/// What is read at once and is longer than any single packet of ours: there may be more where it
+/// came from.
 pub(crate) const BULK: usize = 8_192;
-/// What is read at once and is so many packets: the sender may well have sent more, and one ACK answers for all.
+/// What is read at once and is so many packets: the sender may well have sent more, and one ACK
+/// answers for all.
 const RUN: usize = 8;
 /// Messages of connection managers that are served between two looks at the socket.
 const SLICE: usize = 4;
-/// A thread of the program that finds data at each of so many polls in a row serves one of them all the same.
+/// A thread of the program that finds data at each of so many polls in a row serves one of them all
+/// the same.
 const POLLS_PER_MESSAGE: u32 = 32;
 
 /// A socket on the RoCEv2 port of one of our addresses.
@@ -55,8 +61,8 @@ pub(crate) struct RxSocket {
     delivered_at: AtomicU64,
     /// Messages of connection managers were left waiting.
     backlog: AtomicBool,
-    /// Whether the engine is told of packets. Held while the engine's interest follows: were the two to part, nobody would
-    /// read the socket any more.
+    /// Whether the engine is told of packets. Held while the engine's interest follows: were the
+    /// two to part, nobody would read the socket any more.
     armed: Mutex<bool>,
 }
 
@@ -137,7 +143,8 @@ impl RxSocket {
             receiver: Mutex::new(
                 Rank::ReceiveToken,
                 Receiver {
-                    // The longest UDP datagram, and so the longest that segments are put together to.
+                    // The longest UDP datagram, and so the longest that segments are put together
+                    // to.
                     room: Room::new(1 << 16),
                     dropped: 0,
                     management: Management::new(peer.is_some()),
@@ -155,8 +162,9 @@ impl RxSocket {
         &self.fd
     }
 
-    /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`: since just now) stops
-    /// behind anything but bulk and runs of packets: more is likely behind those only, and the program comes back at once.
+    /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`:
+    /// since just now) stops behind anything but bulk and runs of packets: more is likely
+    /// behind those only, and the program comes back at once.
     pub(crate) fn drain<G: Guest>(
         &self,
         limit: usize,
@@ -174,8 +182,9 @@ impl RxSocket {
         self.receiver.try_lock().is_some_and(|receiver| receiver.management.is_empty()) && !self.has_backlog()
     }
 
-    /// For the engine, holding no lock: waits until it has the token, then reads at most `limit` times and dispatches. Where it
-    /// runs on the processor of the very thread that holds it, trying again would only keep that thread from going on.
+    /// For the engine, holding no lock: waits until it has the token, then reads at most `limit`
+    /// times and dispatches. Where it runs on the processor of the very thread that holds it,
+    /// trying again would only keep that thread from going on.
     pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
         let mut receiver = self.receiver.lock();
         self.drain_with(&mut receiver, limit, None, to)
@@ -224,15 +233,16 @@ impl RxSocket {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Read::All,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // An ICMP error that somebody forged (nothing is sent from here): reading it took it away.
+                // An ICMP error that somebody forged (nothing is sent from here): reading it took
+                // it away.
                 Err(_) => add(&to.counters.receive_errors, 1),
             }
         }
         Read::Enough
     }
 
-    /// Serves messages of connection managers: up to `limit` while the socket brings nothing else, a few where it does. What is
-    /// left is the engine's.
+    /// Serves messages of connection managers: up to `limit` while the socket brings nothing else,
+    /// a few where it does. What is left is the engine's.
     #[cold]
     fn manage<G: Guest>(
         &self,

@@ -1,10 +1,10 @@
-//! The RoCEv2 port of this host's addresses: which sockets are open, which of them a polling thread looks at, which
-//! flows have one of their own.
+//! The RoCEv2 port of this host's addresses: which sockets are open, which of them a polling thread
+//! looks at, which flows have one of their own.
 //!
-//! The port is opened on each address, never on the wildcard, and shared with the other processes of this user
-//! (SO_REUSEPORT): a hash decides which of them gets a packet. One that is not its owner hands the packet over; a flow
-//! for which that happens again and again gets a socket at its owner that is connected to the peer, and then the
-//! kernel itself takes it there.
+//! The port is opened on each address, never on the wildcard, and shared with the other processes
+//! of this user (SO_REUSEPORT): a hash decides which of them gets a packet. One that is not its
+//! owner hands the packet over; a flow for which that happens again and again gets a socket at its
+//! owner that is connected to the peer, and then the kernel itself takes it there.
 
 use std::collections::HashMap;
 use std::io;
@@ -47,7 +47,8 @@ const WARM_NANOS: u64 = 50_000;
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
-/// Batches, long or of many packets, that may leave between two polls of one thread without the engine taking its place: more than the largest window.
+/// Batches, long or of many packets, that may leave between two polls of one thread without the
+/// engine taking its place: more than the largest window.
 const MOST_BATCHES: u32 = 64;
 /// What one of them takes at most, the system call included.
 const BATCH_NANOS: u64 = 30_000;
@@ -56,8 +57,8 @@ const DISCARD_PORT: u16 = 9;
 /// Rounds of as many reads in which a process that may end empties a socket.
 const SWEEP_ROUNDS: u32 = 1024;
 
-/// Which hot socket's turn it is: that of the next one that brought something just now. Each eighth round, or where there is
-/// no such one, all have their turns.
+/// Which hot socket's turn it is: that of the next one that brought something just now. Each eighth
+/// round, or where there is no such one, all have their turns.
 fn next_hot(hot: &[Arc<RxSocket>], turn: u32, now: u64) -> usize {
     let turn = turn as usize;
     let is_warm = |&index: &usize| now.saturating_sub(hot[index].delivered_at()) < WARM_NANOS;
@@ -123,8 +124,8 @@ impl Default for RxSockets {
 }
 
 impl RxSockets {
-    /// Opens the port on all addresses of an interface. The error is that of the first address that was
-    /// refused, where none could be opened.
+    /// Opens the port on all addresses of an interface. The error is that of the first address that
+    /// was refused, where none could be opened.
     pub(crate) fn attach(&self, interface: u32, known: &Known, with: &Opener<'_>) -> Result<(), Errno> {
         let mut state = self.lock();
         if known.by_index(interface).is_none() {
@@ -213,8 +214,8 @@ impl RxSockets {
         self.add(fd, dest, interface, peer, with)
     }
 
-    /// Opens the port on the address of a multicast group, for what comes in through one interface. Every process that
-    /// does gets its own copy of each packet.
+    /// Opens the port on the address of a multicast group, for what comes in through one interface.
+    /// Every process that does gets its own copy of each packet.
     pub(crate) fn join(&self, interface: u32, group: IpAddr, with: &Opener<'_>) -> io::Result<()> {
         let _state = self.lock();
         let (fd, dest) = sockets::group_receiver(group, interface, with.config)?;
@@ -251,8 +252,8 @@ impl RxSockets {
         Ok(())
     }
 
-    /// Counts a packet of `peer` that came by way of another process; at the configured number its flow gets a socket.
-    /// True where it got one.
+    /// Counts a packet of `peer` that came by way of another process; at the configured number its
+    /// flow gets a socket. True where it got one.
     pub(crate) fn note_forwarded(&self, peer: SocketAddr, dest: SocketAddr, with: &Opener<'_>) -> bool {
         let mut state = self.lock();
         if state.forwarded.len() >= MAX_COUNTED {
@@ -276,7 +277,8 @@ impl RxSockets {
         is_promoted
     }
 
-    /// Closes the longest silent flow's socket where there are too many; false where none is silent.
+    /// Closes the longest silent flow's socket where there are too many; false where none is
+    /// silent.
     fn make_room(&self, lineup: &Lineup, state: &mut State, with: &Opener<'_>) -> bool {
         if promoted(lineup).count() < MAX_PROMOTED {
             return true;
@@ -329,7 +331,8 @@ impl RxSockets {
         self.lineup.store(Arc::new(Lineup { sockets, hot }));
     }
 
-    /// Tries the socket whose turn it is, for a thread that polls a completion queue, at this time. One that another thread reads counts as empty.
+    /// Tries the socket whose turn it is, for a thread that polls a completion queue, at this time.
+    /// One that another thread reads counts as empty.
     #[inline]
     pub(crate) fn poll<G: Guest>(&self, instant: Instant, to: &Delivery<'_, G>) -> Drained {
         let lineup = self.lineup.load();
@@ -369,9 +372,10 @@ impl RxSockets {
         }
     }
 
-    /// The calling thread sends a long batch, or one of many packets. If it is the one that polls, it will be back at the sockets when all has left that windows let
-    /// go: the engine would only take the processor and the queue pair's lock from it meanwhile. A program that sends and polls no more has
-    /// its packets later by [`MOST_BATCHES`] at most.
+    /// The calling thread sends a long batch, or one of many packets. If it is the one that polls,
+    /// it will be back at the sockets when all has left that windows let go: the engine would
+    /// only take the processor and the queue pair's lock from it meanwhile. A program that sends
+    /// and polls no more has its packets later by [`MOST_BATCHES`] at most.
     pub(crate) fn sends_many(&self, clock: &Clock) {
         let left = self.batches_left.load(Ordering::Relaxed);
         if left == 0 || self.poller.load(Ordering::Relaxed) != sys::thread::own_thread() {
@@ -388,10 +392,11 @@ impl RxSockets {
         }
     }
 
-    /// Takes what waits at any of the sockets now to the guest, [`SWEEP_ROUNDS`] times a socket at most because peers may go on
-    /// sending; where another thread does, waits until it has.
+    /// Takes what waits at any of the sockets now to the guest, [`SWEEP_ROUNDS`] times a socket at
+    /// most because peers may go on sending; where another thread does, waits until it has.
     pub(crate) fn drain_all<G: Guest>(&self, to: &Delivery<'_, G>) {
-        // One call for many of them: most are empty, and a server has one for each flow that found it.
+        // One call for many of them: most are empty, and a server has one for each flow that found
+        // it.
         for sockets in self.lineup.load().sockets.chunks(sys::ASKED_AT_ONCE) {
             let readable = sys::readable(sockets.iter().map(|socket| socket.fd()));
             for (socket, readable) in sockets.iter().zip(readable) {
@@ -407,9 +412,10 @@ impl RxSockets {
         }
     }
 
-    /// From now on packets go past the sockets of our addresses, to the other processes that share the port: a connected socket gets
-    /// those of its peer alone (net/core/sock_reuseport.c leaves it out), and nobody sends from this one's. What lies in
-    /// them stays there. Where it fails all is as before.
+    /// From now on packets go past the sockets of our addresses, to the other processes that share
+    /// the port: a connected socket gets those of its peer alone (net/core/sock_reuseport.c
+    /// leaves it out), and nobody sends from this one's. What lies in them stays there. Where
+    /// it fails all is as before.
     pub(crate) fn step_aside(&self) {
         for socket in &self.lineup.load().sockets {
             if socket.peer.is_none() && !socket.dest.ip().is_multicast() {

@@ -19,7 +19,8 @@ pub enum SameHost {
     Network,
     /// By the network, as the system refuses memory that processes share, because of this.
     NoMemory(String),
-    /// By memory that both map; WRITEs and READs, too, because of this, but for those of [`crate::arena`]'s.
+    /// By memory that both map; WRITEs and READs, too, because of this, but for those of
+    /// [`crate::arena`]'s.
     Packets(String),
     /// By memory that both map; WRITEs and READs of RC straight between the memory of both.
     Memory,
@@ -56,8 +57,9 @@ fn may_trace(status: &str) -> bool {
     bits.is_some_and(|bits| bits >> CAP_SYS_PTRACE & 1 != 0)
 }
 
-/// Why the system lets no process of the user reach another one's memory. `yama`: what ptrace_scope says, nothing where there is no Yama
-/// (Documentation/admin-guide/LSM/Yama.rst of the kernel). `is_let`: by PR_SET_PTRACER.
+/// Why the system lets no process of the user reach another one's memory. `yama`: what ptrace_scope
+/// says, nothing where there is no Yama (Documentation/admin-guide/LSM/Yama.rst of the kernel).
+/// `is_let`: by PR_SET_PTRACER.
 fn refusal(yama: &str, may_trace: bool, is_let: bool) -> Option<&'static str> {
     match yama.trim() {
         "1" if !may_trace && !is_let => Some(

@@ -44,8 +44,9 @@ pub(crate) struct Sending {
 
 /// An unconnected socket on a port of its own, and its address.
 ///
-/// Unconnected and with PMTU discovery that never fragments: only then does the kernel send IPv4 identification 0 (and
-/// 1, 2, ... for further segments of one send), which the ICRC covers. On a connected socket it counts on.
+/// Unconnected and with PMTU discovery that never fragments: only then does the kernel send IPv4
+/// identification 0 (and 1, 2, ... for further segments of one send), which the ICRC covers. On a
+/// connected socket it counts on.
 pub(crate) fn sender(to: &Sending, config: &Config) -> io::Result<(Fd, SocketAddr)> {
     let source = endpoint(to.source, 0, to.interface);
     let fd = Fd::open(|| Socket::new(Domain::for_address(source), Type::DGRAM, Some(Protocol::UDP)))?;
@@ -82,20 +83,20 @@ pub(crate) fn sender(to: &Sending, config: &Config) -> io::Result<(Fd, SocketAdd
     Ok((fd, source))
 }
 
-/// A socket on the RoCEv2 port of `dest`, which other processes of this user may share; connected to `peer` where that
-/// is given, so that all packets of that flow come to it.
+/// A socket on the RoCEv2 port of `dest`, which other processes of this user may share; connected
+/// to `peer` where that is given, so that all packets of that flow come to it.
 ///
 /// # Errors
 ///
-/// EADDRINUSE: the kernel's rdma_rxe or another user owns the port. EADDRNOTAVAIL: the address is gone, or duplicate
-/// address detection is not through with it.
+/// EADDRINUSE: the kernel's rdma_rxe or another user owns the port. EADDRNOTAVAIL: the address is
+/// gone, or duplicate address detection is not through with it.
 pub(crate) fn receiver(dest: SocketAddr, peer: Option<SocketAddr>, config: &Config) -> io::Result<Fd> {
     let fd = Fd::open(|| Socket::new(Domain::for_address(dest), Type::DGRAM, Some(Protocol::UDP)))?;
     let socket = SockRef::from(&fd);
     if dest.is_ipv6() {
         set_option(&fd, IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
-        // The kernel's rxe leaves the UDP checksum out, which IPv6 sockets take for an error unless told (RFC 6935): the
-        // ICRC covers the packet.
+        // The kernel's rxe leaves the UDP checksum out, which IPv6 sockets take for an error unless
+        // told (RFC 6935): the ICRC covers the packet.
         set_option(&fd, SOL_UDP, UDP_NO_CHECK6_RX, 1)?;
     }
     socket.set_reuse_port(true)?;
@@ -110,7 +111,8 @@ pub(crate) fn receiver(dest: SocketAddr, peer: Option<SocketAddr>, config: &Conf
     Ok(fd)
 }
 
-/// A socket on the RoCEv2 port of a multicast group that takes what comes in through one interface, and its address.
+/// A socket on the RoCEv2 port of a multicast group that takes what comes in through one interface,
+/// and its address.
 ///
 /// # Errors
 ///

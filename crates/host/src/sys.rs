@@ -1,8 +1,10 @@
 //! The system calls that neither the standard library nor socket2 offers, as safe functions.
 //!
-//! By libc and not by rustix, whose 1.1 has no place for two of them: its credentials of a peer (SO_PEERCRED) cannot hold process
-//! 0, which is what the kernel says of one in another PID namespace, and its `epoll::wait` counts in milliseconds, or with its feature
-//! `linux_5_11` works on no older kernel. For the rest, the user's number among it, a second crate for system calls is one too many.
+//! By libc and not by rustix, whose 1.1 has no place for two of them: its credentials of a peer
+//! (SO_PEERCRED) cannot hold process 0, which is what the kernel says of one in another PID
+//! namespace, and its `epoll::wait` counts in milliseconds, or with its feature `linux_5_11` works
+//! on no older kernel. For the rest, the user's number among it, a second crate for system calls is
+//! one too many.
 
 mod epoll;
 pub(crate) mod file_size;
@@ -37,7 +39,8 @@ fn check(result: c_int) -> io::Result<usize> {
 /// Sets a socket option that is an int.
 pub(crate) fn set_option(fd: impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads `size_of::<c_int>()` bytes from `value`, which lives across the call.
+    // SAFETY: the kernel reads `size_of::<c_int>()` bytes from `value`, which lives across the
+    // call.
     let result = unsafe {
         libc::setsockopt(fd, level, name, (&raw const value).cast(), size_of::<c_int>() as socklen_t)
     };
@@ -47,26 +50,28 @@ pub(crate) fn set_option(fd: impl AsFd, level: c_int, name: c_int, value: c_int)
 /// Reads a socket option of fixed size into `value`.
 fn option<T: Copy>(fd: &Fd, name: c_int, mut value: T) -> io::Result<T> {
     let mut len = size_of::<T>() as socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `value`, which is that large; callers name plain numbers only.
+    // SAFETY: the kernel writes at most `len` bytes into `value`, which is that large; callers name
+    // plain numbers only.
     let result = unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len)
     };
     check(result).map(|_| value)
 }
 
-/// The user at the other end of a Unix socket when it connected or listened (SO_PEERCRED, unix(7)), by its number in our user
-/// namespace: the overflow uid where it has none there.
+/// The user at the other end of a Unix socket when it connected or listened (SO_PEERCRED, unix(7)),
+/// by its number in our user namespace: the overflow uid where it has none there.
 pub(crate) fn peer_uid(fd: &Fd) -> io::Result<u32> {
     Ok(option(fd, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX })?.uid)
 }
 
-/// The process at the other end of a Unix socket when it connected or listened (SO_PEERCRED, unix(7)); 0 where it has no number in our
-/// namespace.
+/// The process at the other end of a Unix socket when it connected or listened (SO_PEERCRED,
+/// unix(7)); 0 where it has no number in our namespace.
 pub(crate) fn peer_pid(fd: &Fd) -> io::Result<i32> {
     Ok(option(fd, libc::SO_PEERCRED, libc::ucred { pid: 0, uid: 0, gid: 0 })?.pid)
 }
 
-/// Whether a thread of another process is stopped, by a signal or a debugger (proc_pid_stat(5)). False where that can not be found out.
+/// Whether a thread of another process is stopped, by a signal or a debugger (proc_pid_stat(5)).
+/// False where that can not be found out.
 pub(crate) fn is_stopped(process: i32, thread: u32) -> bool {
     let line = std::fs::read_to_string(format!("/proc/{process}/task/{thread}/stat")).unwrap_or_default();
     let state = line.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
@@ -83,8 +88,9 @@ pub(crate) fn has_hung_up(fd: &Fd) -> bool {
 
 /// SO_PEERPIDFD (Linux 6.5; asm-generic/socket.h).
 const SO_PEERPIDFD: c_int = 77;
-/// Whether the process at the other end of a Unix socket is one that the kernel lets us send a signal to, which it does where
-/// the user is ours, whatever its number (kill(2)). False where that can not be found out, and for one that has ended.
+/// Whether the process at the other end of a Unix socket is one that the kernel lets us send a
+/// signal to, which it does where the user is ours, whatever its number (kill(2)). False where that
+/// can not be found out, and for one that has ended.
 pub(crate) fn may_signal_peer(fd: &Fd) -> bool {
     let process = option(fd, SO_PEERPIDFD, -1).and_then(|raw| Fd::open_raw(|| raw));
     process.is_ok_and(|process| {
@@ -142,15 +148,18 @@ pub(crate) fn has_attribute(file: &CStr, name: &CStr) -> bool {
     unsafe { libc::getxattr(file.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) >= 0 }
 }
 
-/// Whether nothing that lies in this directory may be executed: it is on a file system mounted with `noexec` (statvfs(3)).
+/// Whether nothing that lies in this directory may be executed: it is on a file system mounted with
+/// `noexec` (statvfs(3)).
 pub(crate) fn refuses_execution(dir: &CStr) -> io::Result<bool> {
     let mut system = MaybeUninit::<libc::statvfs>::zeroed();
-    // SAFETY: the string lives across the call; the C library writes one `statvfs`, for which all zero is valid.
+    // SAFETY: the string lives across the call; the C library writes one `statvfs`, for which all
+    // zero is valid.
     let system = unsafe {
         check(libc::statvfs(dir.as_ptr(), system.as_mut_ptr()))?;
         system.assume_init()
     };
-    // MS_NOEXEC of mount(2), 8: the libc crate has ST_NOEXEC of the same value for other systems only.
+    // MS_NOEXEC of mount(2), 8: the libc crate has ST_NOEXEC of the same value for other systems
+    // only.
     Ok(system.f_flag & libc::MS_NOEXEC != 0)
 }
 
@@ -263,7 +272,8 @@ pub(crate) fn first_int(bytes: &[u8]) -> Option<c_int> {
     bytes.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes))
 }
 
-/// The control message that makes one `sendmsg` many datagrams of `size` bytes (UDP_SEGMENT, udp(7)).
+/// The control message that makes one `sendmsg` many datagrams of `size` bytes (UDP_SEGMENT,
+/// udp(7)).
 #[inline]
 pub(crate) fn segment_control(size: u16) -> [u8; CMSG_HEADER + CMSG_ALIGN] {
     let mut bytes = [0; CMSG_HEADER + CMSG_ALIGN];
@@ -298,7 +308,8 @@ pub(crate) fn socket_pair() -> io::Result<(Fd, Fd)> {
     Ok((first, Fd::open(|| second)?))
 }
 
-/// Writes a byte to a socket, without waiting; false where nobody will read it. Where there is no room for it there are bytes that wake whoever reads.
+/// Writes a byte to a socket, without waiting; false where nobody will read it. Where there is no
+/// room for it there are bytes that wake whoever reads.
 pub(crate) fn ring(socket: &Fd) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let sent = socket2::SockRef::from(socket).send_with_flags(&[1], flags);
@@ -316,7 +327,8 @@ pub(crate) fn take_descriptors(control: Control<'_>) -> Vec<Fd> {
 /// Two control messages of an int each.
 pub(crate) type HopControl = [u8; 2 * (CMSG_HEADER + CMSG_ALIGN)];
 
-/// The control messages that give one `sendmsg` its traffic class and hop limit (ip(7), ipv6(7)); 0 is the usual hop limit.
+/// The control messages that give one `sendmsg` its traffic class and hop limit (ip(7), ipv6(7)); 0
+/// is the usual hop limit.
 pub(crate) fn hop_control(v4: bool, traffic_class: u8, hop_limit: u8) -> HopControl {
     let (level, class, limit) = match v4 {
         true => (libc::IPPROTO_IP, libc::IP_TOS, libc::IP_TTL),
@@ -337,7 +349,8 @@ pub(crate) fn hop_control(v4: bool, traffic_class: u8, hop_limit: u8) -> HopCont
 /// Sockets that [`readable`] asks about at once.
 pub(crate) const ASKED_AT_ONCE: usize = 64;
 
-/// Which of the sockets can be read now, or have an error to tell; all of them where the system does not say. [`ASKED_AT_ONCE`] at most, others are not looked at.
+/// Which of the sockets can be read now, or have an error to tell; all of them where the system
+/// does not say. [`ASKED_AT_ONCE`] at most, others are not looked at.
 pub(crate) fn readable<'a>(sockets: impl Iterator<Item = &'a Fd>) -> ArrayVec<bool, ASKED_AT_ONCE> {
     let of = |fd: &Fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut asked: ArrayVec<libc::pollfd, ASKED_AT_ONCE> = sockets.take(ASKED_AT_ONCE).map(of).collect();
@@ -346,13 +359,14 @@ pub(crate) fn readable<'a>(sockets: impl Iterator<Item = &'a Fd>) -> ArrayVec<bo
     asked.iter().map(|fd| told < 0 || fd.revents != 0).collect()
 }
 
-/// Lets nothing that arrives into a socket: what comes to a port that only sends would lie there for ever. ICMP errors for what
-/// was sent are told all the same, as they take another way.
+/// Lets nothing that arrives into a socket: what comes to a port that only sends would lie there
+/// for ever. ICMP errors for what was sent are told all the same, as they take another way.
 pub(crate) fn receive_nothing(fd: &Fd) -> io::Result<()> {
     // BPF_RET | BPF_K: so many bytes of every packet are kept (linux/filter.h).
     let mut none = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
     let program = libc::sock_fprog { len: 1, filter: &raw mut none };
-    // SAFETY: the kernel reads one sock_fprog and the one instruction it points to, which live across the call.
+    // SAFETY: the kernel reads one sock_fprog and the one instruction it points to, which live
+    // across the call.
     let result = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -389,7 +403,8 @@ impl Bell {
 
     pub(crate) fn ring(&self) {
         let one = 1u64;
-        // SAFETY: the kernel reads eight bytes. It fails only where the counter is full, and then it is readable.
+        // SAFETY: the kernel reads eight bytes. It fails only where the counter is full, and then
+        // it is readable.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 

@@ -1,8 +1,9 @@
-//! The way out: one unconnected UDP socket for each pair of processes, runs of equal packets in one segmented send,
-//! each packet sealed with the IPv4 identification the kernel will give it.
+//! The way out: one unconnected UDP socket for each pair of processes, runs of equal packets in one
+//! segmented send, each packet sealed with the IPv4 identification the kernel will give it.
 //!
-//! Messages of connection managers leave from sockets that they share whomever they are for: anybody can provoke one, and a
-//! socket for each address, traffic class and hop limit that strangers name would be a socket for each stranger.
+//! Messages of connection managers leave from sockets that they share whomever they are for:
+//! anybody can provoke one, and a socket for each address, traffic class and hop limit that
+//! strangers name would be a socket for each stranger.
 
 mod room;
 
@@ -35,7 +36,8 @@ pub(crate) use room::IDLE;
 
 /// Most sockets that send.
 const MAX_SOCKETS: usize = 256;
-/// Most source ports of one flow. What is repeated still finds new ones: the port used longest ago is given up for it.
+/// Most source ports of one flow. What is repeated still finds new ones: the port used longest ago
+/// is given up for it.
 const MAX_DETOURS: usize = 8;
 /// Such a new port is had no earlier than so long after the one before.
 const DETOURS_APART: Duration = Duration::from_millis(50);
@@ -254,7 +256,8 @@ impl SendSocket {
         }
     }
 
-    /// Seals packets of one size, of which the last may be shorter, and sends them with one system call.
+    /// Seals packets of one size, of which the last may be shorter, and sends them with one system
+    /// call.
     fn send_run(
         &self,
         packets: &mut [u8],
@@ -279,7 +282,8 @@ impl SendSocket {
             add(&with.counters.packets_dropped_sending, count);
             return;
         }
-        // The path may take single packets: a device without checksum offload, a segment longer than it allows.
+        // The path may take single packets: a device without checksum offload, a segment longer
+        // than it allows.
         let mut sent = 0;
         for packet in packets.chunks_mut(size) {
             self.seal(&mut icrc, 0, packet);
@@ -292,8 +296,8 @@ impl SendSocket {
         }
     }
 
-    /// The kernel's rdma_rxe has an ICRC of its own for FLUSH, and takes no other; a Verbena takes both. Who takes the standard's
-    /// only gets it with the next try, which leaves by a detour.
+    /// The kernel's rdma_rxe has an ICRC of its own for FLUSH, and takes no other; a Verbena takes
+    /// both. Who takes the standard's only gets it with the next try, which leaves by a detour.
     fn seal(&self, icrc: &mut Icrc, id: u16, packet: &mut [u8]) {
         if self.for_rxe && packet.first() == Some(&FLUSH) {
             icrc.seal_rxe_flush(id, packet);
@@ -302,7 +306,8 @@ impl SendSocket {
         }
     }
 
-    /// One sendmsg. An ICMP error that waits makes it fail once with an errno that has nothing to do with it.
+    /// One sendmsg. An ICMP error that waits makes it fail once with an errno that has nothing to
+    /// do with it.
     fn send_segments(
         &self,
         bytes: &[u8],
@@ -368,8 +373,8 @@ fn refuses_segments(error: &io::Error) -> bool {
     )
 }
 
-/// The errno in a control message about an ICMP error. Errors that this host itself found (a packet longer than the
-/// link takes) were returned by the send already.
+/// The errno in a control message about an ICMP error. Errors that this host itself found (a packet
+/// longer than the link takes) were returned by the send already.
 fn icmp_errno(level: i32, kind: i32, data: &[u8]) -> Option<Errno> {
     let v4 = level == libc::IPPROTO_IP && kind == libc::IP_RECVERR;
     let v6 = level == libc::IPPROTO_IPV6 && kind == libc::IPV6_RECVERR;

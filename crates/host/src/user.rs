@@ -1,9 +1,11 @@
 //! Whether the process at the other end of a Unix socket belongs to our user.
 //!
-//! The kernel translates the peer's user into our user namespace, and there every user without a number is the overflow uid
-//! (user_namespaces(7)). So where that is our own number too, equal numbers prove nothing, unless everybody has a number here:
-//! outside of all namespaces. In one, and `verbena run` makes one, a peer then has to be a process that the kernel would let us
-//! send a signal to (kill(2)): it compares the users themselves. That takes Linux 6.5; before, such a user is alone.
+//! The kernel translates the peer's user into our user namespace, and there every user without a
+//! number is the overflow uid (user_namespaces(7)). So where that is our own number too, equal
+//! numbers prove nothing, unless everybody has a number here: outside of all namespaces. In one,
+//! and `verbena run` makes one, a peer then has to be a process that the kernel would let us send a
+//! signal to (kill(2)): it compares the users themselves. That takes Linux 6.5; before, such a user
+//! is alone.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,11 +1,14 @@
 //! The user namespace that the programs of one ordinary user share (user_namespaces(7)).
 //!
-//! The kernel lets a process reach the memory of another one of its user only where both are in one user namespace, or the other one
-//! is in a child of its own (ptrace(2)). So who needs one for its view of the file system joins the one that another program has made.
+//! The kernel lets a process reach the memory of another one of its user only where both are in one
+//! user namespace, or the other one is in a child of its own (ptrace(2)). So who needs one for its
+//! view of the file system joins the one that another program has made.
 //!
-//! Which one that is decides who may trace this program: so it stands in a directory into which only this user puts files, which is also where the
-//! library of its programs is found, and is not asked of whoever answers to a name. There each program that has a view has a file: its
-//! name says which process it is, and the file when that started. The namespace lives as long as a process is in it.
+//! Which one that is decides who may trace this program: so it stands in a directory into which
+//! only this user puts files, which is also where the library of its programs is found, and is not
+//! asked of whoever answers to a name. There each program that has a view has a file: its name says
+//! which process it is, and the file when that started. The namespace lives as long as a process is
+//! in it.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -18,7 +21,8 @@ use nic::Errno;
 
 use crate::sys;
 
-/// How often, and after how long each time, to ask for the directory: who stands in the way needs some milliseconds, unless it is stopped.
+/// How often, and after how long each time, to ask for the directory: who stands in the way needs
+/// some milliseconds, unless it is stopped.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -50,8 +54,8 @@ impl Roster {
         Err(Errno::ETIMEDOUT.into())
     }
 
-    /// The namespace to join: of those that are children of this process's, the one of the program that has run for longest. Files of
-    /// programs that have ended are removed.
+    /// The namespace to join: of those that are children of this process's, the one of the program
+    /// that has run for longest. Files of programs that have ended are removed.
     pub(crate) fn namespace(&self) -> Option<File> {
         let prefix = format!("{}.", self.numbers);
         let mut oldest: Option<(u64, File)> = None;
@@ -84,7 +88,8 @@ impl Roster {
     }
 }
 
-/// What stands in the file of a process that started then. The group is in it because a namespace has one only.
+/// What stands in the file of a process that started then. The group is in it because a namespace
+/// has one only.
 fn note(started: u64) -> String {
     format!("{started} {}\n", sys::own_gid())
 }

@@ -37,11 +37,12 @@ use crate::sys::{self, Bell};
 use crate::tx::{self, Sender, Tx};
 use crate::{Config, fork, host_id, interfaces, neighbours};
 
-/// Packets that leave together: who posts so many in a list waits for none of them by watching memory.
+/// Packets that leave together: who posts so many in a list waits for none of them by watching
+/// memory.
 const MANY: usize = 8;
 
-/// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by a guest and the
-/// [`Host`](crate::Host) that runs it.
+/// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by
+/// a guest and the [`Host`](crate::Host) that runs it.
 ///
 /// In a forked child it is inert: it sends nothing, and what can fail fails with ENODEV.
 pub struct RealWorld {
@@ -120,9 +121,9 @@ impl RealWorld {
         self.interfaces.current().list.clone()
     }
 
-    /// The Ethernet address, and the VLAN if any, by which packets for `query` leave. Waits up to three seconds for a
-    /// neighbour that is not known yet. EHOSTUNREACH where it does not answer, and those of
-    /// [`World::route`](node::World::route).
+    /// The Ethernet address, and the VLAN if any, by which packets for `query` leave. Waits up to
+    /// three seconds for a neighbour that is not known yet. EHOSTUNREACH where it does not
+    /// answer, and those of [`World::route`](node::World::route).
     pub fn ethernet_address(&self, query: RouteQuery) -> Result<([u8; 6], Option<u16>), Errno> {
         let route = self.route(query)?;
         let known = self.interfaces.current();
@@ -286,7 +287,8 @@ impl Platform for RealWorld {
         if !self.is_ours() {
             return;
         }
-        // Waiting for a storage is rare, and takes far longer than a thread takes to start; each queue pair waits for one at most, and for a peer once.
+        // Waiting for a storage is rare, and takes far longer than a thread takes to start; each
+        // queue pair waits for one at most, and for a peer once.
         let work = Arc::new(Mutex::new(Rank::Storage, Some(work)));
         let theirs = work.clone();
         let run = move |work: &Mutex<Option<Persist>>| {

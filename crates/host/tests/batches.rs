@@ -56,7 +56,8 @@ fn sixty_four_short_packets_arrive() {
 
 #[test]
 fn packets_of_many_sizes_leave_in_runs() {
-    // Runs: 1088 1024, 1024 1024 100, 0, 8 8 8: a shorter packet ends a run, a longer one begins the next.
+    // Runs: 1088 1024, 1024 1024 100, 0, 8 8 8: a shorter packet ends a run, a longer one begins
+    // the next.
     let (sends, _) = arrives(V4, Config::default(), &[1088, 1024, 1024, 1024, 100, 0, 8, 8, 8]);
     assert_eq!(sends, 4);
 }
@@ -71,7 +72,8 @@ fn packets_arrive_one_by_one_where_segmentation_is_off() {
 fn socket_at(port: u16) -> BorrowedFd<'static> {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     let fds = fds.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
-    // SAFETY: what is closed meanwhile has no name; the one that is found stays open for as long as its host.
+    // SAFETY: what is closed meanwhile has no name; the one that is found stays open for as long as
+    // its host.
     let sockets = fds.map(|fd: i32| unsafe { BorrowedFd::borrow_raw(fd) });
     let is_it = |fd: &BorrowedFd<'_>| {
         let name = SockRef::from(fd).local_addr();
@@ -88,7 +90,8 @@ fn where_the_system_refuses_segments_packets_leave_one_by_one_from_then_on() {
     host.world().send(&path(V4), &mut batch(0, &[64]));
     let source = host.guest().packet().unwrap().source;
     let on = 1;
-    // SAFETY: the kernel reads one int. It makes no segments where it makes no checksums (net/ipv4/udp.c, udp_send_skb).
+    // SAFETY: the kernel reads one int. It makes no segments where it makes no checksums
+    // (net/ipv4/udp.c, udp_send_skb).
     let set = unsafe {
         let fd = socket_at(source.port()).as_raw_fd();
         libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, (&raw const on).cast(), 4)

@@ -1,4 +1,5 @@
-//! A process of this host that means harm: it has a ring to us and what we lend, and keeps to no rule.
+//! A process of this host that means harm: it has a ring to us and what we lend, and keeps to no
+//! rule.
 
 mod kit;
 
@@ -107,7 +108,8 @@ impl Honest {
         became == AtOnce::Done
     }
 
-    /// Sends packets and writes while `during` runs, and checks that all arrive; how often it was at it, and the longest time it took.
+    /// Sends packets and writes while `during` runs, and checks that all arrive; how often it was
+    /// at it, and the longest time it took.
     fn goes_on<T>(&self, target: &Target, during: impl FnOnce() -> T) -> (T, u32, Duration) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -162,7 +164,8 @@ impl Liar {
         raw::send(&self.socket, &[name_messages::LOOK], None);
     }
 
-    /// The next message within a time, and the descriptor with it; not the one by which it gets a bell.
+    /// The next message within a time, and the descriptor with it; not the one by which it gets a
+    /// bell.
     fn hears(&self, time: Duration) -> Option<(Vec<u8>, Option<OwnedFd>)> {
         loop {
             let heard = self.hears_any(time);

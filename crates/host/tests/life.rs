@@ -143,7 +143,8 @@ fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() 
     let claim = host.world().claim(Name::Block(0x777)).unwrap();
     host.world().send(&path(V4), &mut batch(2, &[64]));
     assert!(host.guest().packet().is_some());
-    // SAFETY: the child runs the code below only and ends with _exit. It allocates, which glibc makes safe in a child.
+    // SAFETY: the child runs the code below only and ends with _exit. It allocates, which glibc
+    // makes safe in a child.
     match unsafe { libc::fork() } {
         0 => {
             let code = child(host, claim);
@@ -163,7 +164,8 @@ fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() 
     }
 }
 
-/// 0, or the number of the thing that is not as it should be. No panic: the test harness is the parent's.
+/// 0, or the number of the thing that is not as it should be. No panic: the test harness is the
+/// parent's.
 fn child(host: kit::Recording, claim: Box<dyn node::world::Claim>) -> i32 {
     if host.is_ours() || host.poll() {
         return 1;

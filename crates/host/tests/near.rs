@@ -20,7 +20,8 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
             .map(|piece| Piece { addr: piece.as_ptr() as u64, len: piece.len() as u64 })
             .collect();
         let remote = pair.remote(at, bytes.len() as u64);
-        // SAFETY: the pieces are `bytes`, which are borrowed across the call; those that are written to are atomics to nobody.
+        // SAFETY: the pieces are `bytes`, which are borrowed across the call; those that are
+        // written to are atomics to nobody.
         unsafe { copy(pair.initiator.world(), remote, what, &pieces) }
     };
     for (at, len, size) in

@@ -34,7 +34,8 @@ fn a_piece_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
     assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::NoWay), "there is no ring");
     assert_eq!(counter(&sender, "rings_offered"), 0);
     sender.world().send(&path(V4), &mut batch(0, &[64]));
-    // Of any length, in whole words and lines or not, up to the longest one; more than the ring holds.
+    // Of any length, in whole words and lines or not, up to the longest one; more than the ring
+    // holds.
     let len = |n: u32| [1, 2048, 4097, 8192, 10_007, 30_000, sender.world().most_bulk()][n as usize % 7];
     let arrives = |n: u32, address| {
         let packet = reader.guest().packet().unwrap();

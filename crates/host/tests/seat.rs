@@ -34,7 +34,8 @@ fn named<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(f).unwrap()
 }
 
-/// Where packets are dispatched that are sent one by one, each once the thread that takes it has had time to wait for it.
+/// Where packets are dispatched that are sent one by one, each once the thread that takes it has
+/// had time to wait for it.
 fn dispatched_in(sender: &Recording, reader: &Recording, pause: Duration, wanted: &str) {
     let end = Instant::now() + PATIENCE;
     // The other end learns how to wake a thread when the engine has told it so.
@@ -101,7 +102,8 @@ fn comes_and_goes(counter: Counter) {
         for thread in 0..3 {
             let (reader, counter, taken) = (&reader, &counter, &taken);
             scope.spawn(move || {
-                // As many turns for each as there are packets for it: a wait that is not woken never ends.
+                // As many turns for each as there are packets for it: a wait that is not woken
+                // never ends.
                 for n in 0..PACKETS / 3 {
                     match (n + thread) % 13 {
                         0 => (0..20).for_each(|_| _ = reader.poll()),

@@ -10,7 +10,8 @@ use node::world::{ClaimError, Datagram, Hold};
 use node::{Name, World};
 use wire::mad::PortSpace;
 
-/// Hands packets of one flow to the owner as if they had landed on `wrong`, until the owner gives the flow a socket.
+/// Hands packets of one flow to the owner as if they had landed on `wrong`, until the owner gives
+/// the flow a socket.
 fn forward_until_promoted(wrong: &kit::Recording, owner: &kit::Recording, flow: &kit::Packet, name: Name) {
     let kit::Packet { source, dest, bytes, .. } = flow;
     for _ in 0..4 {

@@ -1,4 +1,5 @@
-//! What anybody can send, and any user of the host can do: it costs little, leaves nothing behind, and comes after data.
+//! What anybody can send, and any user of the host can do: it costs little, leaves nothing behind,
+//! and comes after data.
 
 mod kit;
 

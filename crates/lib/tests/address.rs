@@ -1,4 +1,5 @@
-//! On x86-64 every process has the object at one address, where that is free ([`ADDRESS`] of build.rs).
+//! On x86-64 every process has the object at one address, where that is free ([`ADDRESS`] of
+//! build.rs).
 #![cfg(target_arch = "x86_64")]
 
 mod support;

@@ -1,4 +1,5 @@
-//! Files that know each other in a circle must be read all at once: there is no circle of more than three in `capi` and `nic`.
+//! Files that know each other in a circle must be read all at once: there is no circle of more than
+//! three in `capi` and `nic`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,5 +1,5 @@
-//! What the documents name is there: files, functions, tests, rows of the conformance table. So a rename that forgets a page fails
-//! here, with the page and the name.
+//! What the documents name is there: files, functions, tests, rows of the conformance table. So a
+//! rename that forgets a page fails here, with the page and the name.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What the shared object exports, asked of the dynamic loader itself and read from the file, and how much of it is not built yet.
+//! What the shared object exports, asked of the dynamic loader itself and read from the file, and
+//! how much of it is not built yet.
 
 mod support;
 
@@ -10,7 +11,8 @@ use object::Endianness;
 use object::elf::{FileHeader64, SHT_DYNSYM};
 use object::read::elf::{FileHeader, Sym};
 
-/// How many lines of symbols/unsupported.txt there may be. The number may only fall: lower it with every function built.
+/// How many lines of symbols/unsupported.txt there may be. The number may only fall: lower it with
+/// every function built.
 const UNSUPPORTED_AT_MOST: usize = 119;
 
 /// The lines of a list in symbols/, without comments, split at spaces.
@@ -34,7 +36,8 @@ fn every_symbol_of_the_lists_is_found_under_its_version() {
     let mut missing = Vec::new();
     for line in ["ibverbs.txt", "rdmacm.txt", "signals.txt"].into_iter().flat_map(list) {
         let (symbol, node) = (c(&line[0]), c(&line[1]));
-        // SAFETY: the handle is open, both strings end with a zero byte; the address is only compared.
+        // SAFETY: the handle is open, both strings end with a zero byte; the address is only
+        // compared.
         let address = unsafe { libc::dlvsym(handle, symbol.as_ptr(), node.as_ptr()) };
         if address.is_null() {
             missing.push(line.join("@"));
@@ -43,8 +46,9 @@ fn every_symbol_of_the_lists_is_found_under_its_version() {
     assert!(missing.is_empty(), "not exported: {}", missing.join(" "));
 }
 
-/// perftest is linked to libmlx5, which wants the private node of the libibverbs it was built with: without it no
-/// program of the package starts. Debian 12 and 13 have 34, to which 13's release added functions.
+/// perftest is linked to libmlx5, which wants the private node of the libibverbs it was built with:
+/// without it no program of the package starts. Debian 12 and 13 have 34, to which 13's release
+/// added functions.
 #[test]
 fn providers_of_every_release_since_2021_find_their_private_node() {
     let listed: BTreeSet<String> = list("ibverbs.txt").into_iter().map(|line| line.join(" ")).collect();
@@ -109,7 +113,8 @@ fn an_unsupported_function_fails_as_its_man_page_says() {
         // SAFETY: the handle is open, both strings end with a zero byte.
         let address = unsafe { libc::dlvsym(handle, symbol.as_ptr(), node.as_ptr()) };
         assert!(!address.is_null(), "{symbol:?} is missing");
-        // SAFETY: an unsupported function takes no arguments and returns at most 64 bits; errno is this thread's own.
+        // SAFETY: an unsupported function takes no arguments and returns at most 64 bits; errno is
+        // this thread's own.
         unsafe {
             *libc::__errno_location() = 0;
             let f: extern "C" fn() -> isize = std::mem::transmute(address);

@@ -1,4 +1,5 @@
-//! README.md and the guide: how long their lines, sentences and cells are, where their links lead, and that what they name exists.
+//! README.md and the guide: how long their lines, sentences and cells are, where their links lead,
+//! and that what they name exists.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! The functions of symbols/hot.txt lie in front of the object's others. symbols/hot writes the list anew where many have other names.
+//! The functions of symbols/hot.txt lie in front of the object's others. symbols/hot writes the
+//! list anew where many have other names.
 
 mod support;
 

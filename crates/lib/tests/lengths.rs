@@ -40,3 +40,35 @@ fn no_source_file_is_over_500_lines() {
     let long: Vec<_> = all.iter().map(|path| (lines(path), path)).filter(|(n, _)| *n > LINES).collect();
     assert!(long.is_empty(), "split by story: {long:#?}");
 }
+
+/// Columns of a comment at most.
+const COLUMNS: usize = 100;
+
+/// Lines of comments that are prose: no row of a table, nothing that is indented or in a code block.
+fn prose(source: &str) -> Vec<(usize, &str)> {
+    let mut code = false;
+    let mut found = Vec::new();
+    for (number, line) in source.lines().enumerate() {
+        let Some(text) = line.trim_start().strip_prefix("//") else {
+            code = false;
+            continue;
+        };
+        let text = text.trim_start_matches(['/', '!']);
+        code ^= text.trim_start().starts_with("```");
+        if !code && !text.starts_with("  ") && !text.trim_start().starts_with('|') {
+            found.push((number + 1, line));
+        }
+    }
+    found
+}
+
+#[test]
+fn comments_are_wrapped() {
+    let mut long = Vec::new();
+    for path in sources() {
+        let source = fs::read_to_string(&path).expect("a source");
+        let over = prose(&source).into_iter().filter(|(_, line)| line.chars().count() > COLUMNS);
+        long.extend(over.map(|(number, _)| format!("{}:{number}", path.display())));
+    }
+    assert!(long.is_empty(), "longer than {COLUMNS} columns:\n{}", long.join("\n"));
+}

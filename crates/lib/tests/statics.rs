@@ -1,6 +1,7 @@
-//! What a child of fork(2) must not find: a lock of its parent's. Another thread of the parent may have held it, and does not exist
-//! in the child. So nothing static in the shared object's crates has a lock, or waits for another thread, but through
-//! `host::per_process`, whose documentation has the rule.
+//! What a child of fork(2) must not find: a lock of its parent's. Another thread of the parent may
+//! have held it, and does not exist in the child. So nothing static in the shared object's crates
+//! has a lock, or waits for another thread, but through `host::per_process`, whose documentation
+//! has the rule.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +12,8 @@ const WAITING: [&str; 7] = ["Mutex", "RwLock", "Condvar", "Once", "LazyLock", "B
 /// What begins anew in a child, whatever is inside, or never waits.
 const FRESH: [&str; 4] = ["PerProcess<", "Kept<", "Known<", "Live"];
 
-/// The crates of this workspace that the shared objects are made of: `lib`, `librpma` and, by their manifests, all they depend on.
+/// The crates of this workspace that the shared objects are made of: `lib`, `librpma` and, by their
+/// manifests, all they depend on.
 fn linked(root: &Path) -> BTreeSet<String> {
     let (mut all, mut next) = (BTreeSet::new(), vec!["lib".to_owned(), "librpma".to_owned()]);
     while let Some(name) = next.pop() {

@@ -1,4 +1,5 @@
-//! How functions fail: librpma.h's codes, their texts (rpma_err_2str(3)), and an errno of what was called as a code and a message.
+//! How functions fail: librpma.h's codes, their texts (rpma_err_2str(3)), and an errno of what was
+//! called as a code and a message.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;

@@ -39,8 +39,8 @@ pub struct Conn {
     native: AtomicU8,
 }
 
-/// A page of the library's own, where a READ in place of a flush reads to. No page of the heap: registered memory may be missing in a child of
-/// fork(2).
+/// A page of the library's own, where a READ in place of a flush reads to. No page of the heap:
+/// registered memory may be missing in a child of fork(2).
 #[derive(Clone, Copy)]
 struct Flushed {
     page: *mut libc::c_void,
@@ -85,7 +85,8 @@ impl Flushed {
     }
 }
 
-/// A connection of what a request has, whose events come to a channel of its own from now on. On failure the request has it as before.
+/// A connection of what a request has, whose events come to a channel of its own from now on. On
+/// failure the request has it as before.
 ///
 /// # Safety
 ///
@@ -143,7 +144,8 @@ pub unsafe fn delete(conn: *mut Conn) -> Result<()> {
     if conn.is_null() {
         return Ok(());
     }
-    // SAFETY: as the caller says. The queue pair goes before what it uses, and the identifier before its channel.
+    // SAFETY: as the caller says. The queue pair goes before what it uses, and the identifier
+    // before its channel.
     unsafe {
         let mut wiring = (*conn).wiring;
         let queues = wiring.end_queues(DELETE);
@@ -163,7 +165,8 @@ impl Conn {
         let lkey = unsafe { (*self.flushed.mr).lkey };
         ibv_sge { addr: self.flushed.page.addr() as u64, length: WORD, lkey }
     }
-    /// Whether both ends have an operation: the other side by its configuration, this one by its device.
+    /// Whether both ends have an operation: the other side by its configuration, this one by its
+    /// device.
     pub fn does(&self, native: u8, capability: u64) -> bool {
         self.native.load(Ordering::Relaxed) & native != 0
             && self.capabilities & capability != 0
@@ -193,8 +196,8 @@ pub unsafe extern "C-unwind" fn rpma_conn_next_event(conn: *mut Conn, event: *mu
 unsafe fn event_of(conn: *mut Conn, out: *mut c_int) -> Result<()> {
     const NEXT: &CStr = c"rpma_conn_next_event";
     require(!conn.is_null() && !out.is_null())?;
-    // SAFETY: as the caller says; the event is there until it is acknowledged. Private data changes with one event of a connection, which comes
-    // once, and before the program may ask for it.
+    // SAFETY: as the caller says; the event is there until it is acknowledged. Private data changes
+    // with one event of a connection, which comes once, and before the program may ask for it.
     let (calls, kind) = unsafe {
         let calls = (*conn).wiring.calls;
         let event = next_event(calls, NEXT, (*conn).channel)?;

@@ -1,4 +1,5 @@
-//! What a connection is to be like (rpma_conn_cfg_new(3)). Numbers are taken as they are; what uses them may fail.
+//! What a connection is to be like (rpma_conn_cfg_new(3)). Numbers are taken as they are; what uses
+//! them may fail.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};

@@ -1,4 +1,5 @@
-//! Requests for connections, one's own and others' (rpma_conn_req_new(3), rpma_ep_next_conn_req(3)), and what of a connection is there before it stands.
+//! Requests for connections, one's own and others' (rpma_conn_req_new(3),
+//! rpma_ep_next_conn_req(3)), and what of a connection is there before it stands.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -82,7 +83,8 @@ impl PrivateData {
     ///
     /// The event is not acknowledged yet, and has parameters of a connection.
     pub unsafe fn store(&mut self, event: *const rdma_cm_event) {
-        // SAFETY: as the caller says: so many bytes are there. The room is for as many as a byte can count, and nobody else's.
+        // SAFETY: as the caller says: so many bytes are there. The room is for as many as a byte
+        // can count, and nobody else's.
         unsafe {
             let conn = (*event).param.conn;
             if !conn.private_data.is_null() {
@@ -123,7 +125,8 @@ impl Wiring {
     ///
     /// Peer, identifier and shared receive queue live.
     unsafe fn fill(&mut self, function: &'static CStr, peer: &Peer, values: &Values) -> Result<()> {
-        // SAFETY: as the caller says. What is made is named in here at once, so that it ends with it.
+        // SAFETY: as the caller says. What is made is named in here at once, so that it ends with
+        // it.
         unsafe {
             let context = (*self.id).verbs;
             let srq = values.srq.as_ref();
@@ -148,7 +151,8 @@ impl Wiring {
         Ok(())
     }
 
-    /// Ends queue pair and queues; the first failure is what it returns. The identifier and the shared channel are left.
+    /// Ends queue pair and queues; the first failure is what it returns. The identifier and the
+    /// shared channel are left.
     ///
     /// # Safety
     ///
@@ -184,7 +188,8 @@ impl Wiring {
     }
 }
 
-/// A request with an identifier that has a device. Where it can not be made the identifier is left as it was.
+/// A request with an identifier that has a device. Where it can not be made the identifier is left
+/// as it was.
 ///
 /// # Safety
 ///
@@ -273,7 +278,8 @@ unsafe fn outgoing(
     // SAFETY: as the caller says.
     let calls = unsafe { of(peer) }?.calls;
     require(!addr.is_null() && !port.is_null() && !out.is_null())?;
-    // SAFETY: strings, as the caller says; the answer is there until it is freed; room for an identifier, which without a channel waits.
+    // SAFETY: strings, as the caller says; the answer is there until it is freed; room for an
+    // identifier, which without a channel waits.
     unsafe {
         let values = ConnCfg::values(cfg);
         let found = address(calls, NEW, addr, port, End::Active)?;
@@ -417,7 +423,8 @@ unsafe fn establish(req: *mut ConnReq, told: Option<&Told>) -> Result<*mut Conn>
         srq: 0,
         qp_num: 0,
     };
-    // SAFETY: as the caller says. The connection takes what the request has, and the request ends without it.
+    // SAFETY: as the caller says. The connection takes what the request has, and the request ends
+    // without it.
     unsafe {
         let ConnReq { wiring, peer, incoming, data } = req.read();
         let conn = match conn::new(CONNECT, &*peer, wiring, data) {

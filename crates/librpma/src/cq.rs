@@ -1,4 +1,5 @@
-//! Completion queues: of a connection, of its receives, of a shared receive queue (rpma_cq_get_wc(3)).
+//! Completion queues: of a connection, of its receives, of a shared receive queue
+//! (rpma_cq_get_wc(3)).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
@@ -20,7 +21,8 @@ pub struct Cq {
     shared: bool,
 }
 
-/// Makes a queue that announces its first completion, on `shared` or, where that is NULL, on a channel of its own.
+/// Makes a queue that announces its first completion, on `shared` or, where that is NULL, on a
+/// channel of its own.
 ///
 /// # Safety
 ///
@@ -55,7 +57,8 @@ pub unsafe fn new(
 ///
 /// As above.
 unsafe fn fill(new: &mut Cq, function: &'static CStr, context: *mut ibv_context, size: u32) -> Result<()> {
-    // SAFETY: the context lives, and what is made of it. More entries than an int has are fewer than none, which is refused.
+    // SAFETY: the context lives, and what is made of it. More entries than an int has are fewer
+    // than none, which is refused.
     unsafe {
         if !new.shared {
             let channel = (new.calls.ibv_create_comp_channel)(context);

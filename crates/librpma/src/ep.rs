@@ -74,7 +74,8 @@ unsafe fn listen(
 /// As above.
 unsafe fn fill(ep: &mut Ep, addr: *const c_char, port: *const c_char) -> Result<()> {
     let calls = ep.calls;
-    // SAFETY: strings, as the caller says; room for what is made; the answer is there until it is freed.
+    // SAFETY: strings, as the caller says; room for what is made; the answer is there until it is
+    // freed.
     unsafe {
         ep.channel = made(LISTEN, "rdma_create_event_channel", (calls.rdma_create_event_channel)())?;
         let created = (calls.rdma_create_id)(ep.channel, &raw mut ep.id, null_mut(), RDMA_PS_TCP);
@@ -115,8 +116,9 @@ pub unsafe extern "C" fn rpma_ep_get_fd(ep: *const Ep, fd: *mut c_int) -> c_int 
     answer(unsafe { of(ep).and_then(|ep| put(fd, (*ep.channel).fd)) })
 }
 
-/// The next event of a channel. `NO_EVENT` where rdma_get_cm_event(3) says ENODATA, and `PROVIDER`, as with upstream's, where the descriptor does
-/// not block and there is none: that is EAGAIN, and no message.
+/// The next event of a channel. `NO_EVENT` where rdma_get_cm_event(3) says ENODATA, and `PROVIDER`,
+/// as with upstream's, where the descriptor does not block and there is none: that is EAGAIN, and
+/// no message.
 ///
 /// # Safety
 ///
@@ -156,7 +158,8 @@ unsafe fn next_conn_req(ep: *const Ep, cfg: *const ConnCfg, out: *mut *mut ConnR
     // SAFETY: as the caller says.
     let ep = unsafe { of(ep) }?;
     require(!out.is_null())?;
-    // SAFETY: they live; the event does until it is acknowledged, and its identifier is this library's from now on.
+    // SAFETY: they live; the event does until it is acknowledged, and its identifier is this
+    // library's from now on.
     unsafe {
         let event = next_event(ep.calls, NEXT, ep.channel)?;
         let (id, kind) = ((*event).id, (*event).event);

@@ -1,5 +1,6 @@
-//! The shared object that programs load as librpma.so.0: the functions of librpma.h, over the C functions of libibverbs.so.1 and librdmacm.so.1,
-//! which are the system's or, under `verbena run`, Verbena's.
+//! The shared object that programs load as librpma.so.0: the functions of librpma.h, over the C
+//! functions of libibverbs.so.1 and librdmacm.so.1, which are the system's or, under `verbena run`,
+//! Verbena's.
 //!
 //! | module | what |
 //! |---|---|
@@ -15,18 +16,23 @@
 //! | [`op`] | reading, writing, flushing, messages |
 //! | [`cq`], [`srq`], [`srq_cfg`] | completion queues; shared receive queues |
 //!
-//! An object of its own, as Debian's is, and no part of libverbena_rdma.so: a program that has that one first among its libraries would get these
-//! functions from it, whichever librpma.so.0 it asked for. symbols/rpma.txt lists what is exported; each name is a jump to the function of the
+//! An object of its own, as Debian's is, and no part of libverbena_rdma.so: a program that has that
+//! one first among its libraries would get these functions from it, whichever librpma.so.0 it asked
+//! for. symbols/rpma.txt lists what is exported; each name is a jump to the function of the
 //! same name here.
 //!
-//! The library is as thin as upstream's. An operation is one call of the queue pair's own function, with a work request on the stack; a completion is
-//! what ibv_poll_cq(3) gives. There is no lock, no thread and no allocation on the data path, and what two threads may do at once is what
-//! libibverbs allows them (upstream's THREAD_SAFETY.md). What Debian's librpma 1.2.0 answers, this answers: docs/rpma-wire.md has the exceptions.
+//! The library is as thin as upstream's. An operation is one call of the queue pair's own function,
+//! with a work request on the stack; a completion is what ibv_poll_cq(3) gives. There is no lock,
+//! no thread and no allocation on the data path, and what two threads may do at once is what
+//! libibverbs allows them (upstream's THREAD_SAFETY.md). What Debian's librpma 1.2.0 answers, this
+//! answers: docs/rpma-wire.md has the exceptions.
 //!
-//! Each function is the manual page's of its name, rpma_*(3), which says what it does, what it asks of its caller, and how it fails: that
-//! pointers are what the page says is the safety contract of all of them. NULL is looked for wherever the page does. Nothing in here can panic:
-//! there is no indexing, no unwrapping and no arithmetic that overflows, as clippy is told below. `extern "C-unwind"` are those that block: a thread
-//! that is cancelled there (pthread_cancel(3)) is unwound through them, so they own nothing that has a destructor.
+//! Each function is the manual page's of its name, rpma_*(3), which says what it does, what it asks
+//! of its caller, and how it fails: that pointers are what the page says is the safety contract of
+//! all of them. NULL is looked for wherever the page does. Nothing in here can panic: there is no
+//! indexing, no unwrapping and no arithmetic that overflows, as clippy is told below. `extern
+//! "C-unwind"` are those that block: a thread that is cancelled there (pthread_cancel(3)) is
+//! unwound through them, so they own nothing that has a destructor.
 #![allow(clippy::missing_safety_doc)] // one contract for all, above
 #![cfg_attr(
     not(test),

@@ -1,8 +1,10 @@
-//! What the library says (rpma_log_set_threshold(3), rpma_log_set_function(3)). A message up to the main threshold goes to the program's function;
-//! where it has given none, to syslog(3), and to stderr up to the auxiliary threshold.
+//! What the library says (rpma_log_set_threshold(3), rpma_log_set_function(3)). A message up to the
+//! main threshold goes to the program's function; where it has given none, to syslog(3), and to
+//! stderr up to the auxiliary threshold.
 //!
-//! A message is made in a buffer on the stack, so that it is told of also where there is no memory, and is cut off at its end. Nothing is done for
-//! one beyond the threshold. syslog(3) is called as the program has set it up: the library calls no openlog(3), which is the process's.
+//! A message is made in a buffer on the stack, so that it is told of also where there is no memory,
+//! and is cut off at its end. Nothing is done for one beyond the threshold. syslog(3) is called as
+//! the program has set it up: the library calls no openlog(3), which is the process's.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt::{self, Write};
@@ -33,7 +35,8 @@ const DEBUG: c_int = 5;
 static MAIN: AtomicI32 = AtomicI32::new(Level::Warning as c_int);
 static AUX: AtomicI32 = AtomicI32::new(DISABLED);
 
-/// A logging function of the program's (`rpma_log_function`): level, file, line, function, format, arguments.
+/// A logging function of the program's (`rpma_log_function`): level, file, line, function, format,
+/// arguments.
 type Function = unsafe extern "C" fn(c_int, *const c_char, c_int, *const c_char, *const c_char, ...);
 
 /// The program's, or NULL: a [`Function`] as an address.
@@ -119,7 +122,8 @@ pub fn say(level: Level, at: &Location<'_>, function: &'static CStr, text: fmt::
     } else {
         // SAFETY: only functions of this type are stored.
         let program = unsafe { std::mem::transmute::<*mut (), Function>(program) };
-        // SAFETY: strings that end in zero bytes and stay until it returns. The message is an argument, and so may hold a percent sign.
+        // SAFETY: strings that end in zero bytes and stay until it returns. The message is an
+        // argument, and so may hold a percent sign.
         unsafe { program(number, file.as_c(), line, function.as_ptr(), c"%s".as_ptr(), text.as_c()) };
     }
     crate::codes::set_errno(errno);
@@ -157,7 +161,8 @@ fn default(level: Level, file: &Text<256>, line: c_int, function: &CStr, text: &
         shown(text.as_bytes())
     ));
     let bytes = whole.as_bytes();
-    // SAFETY: so many bytes are there. One call, so that lines of several threads do not mix; there is nobody to tell of a failure.
+    // SAFETY: so many bytes are there. One call, so that lines of several threads do not mix; there
+    // is nobody to tell of a failure.
     unsafe { libc::write(2, bytes.as_ptr().cast(), bytes.len()) };
 }
 

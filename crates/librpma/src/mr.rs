@@ -1,4 +1,5 @@
-//! Memory: what of it peers may reach (rpma_mr_reg(3)), and what they need to know for it. A descriptor is 21 bytes, numbers are little-endian:
+//! Memory: what of it peers may reach (rpma_mr_reg(3)), and what they need to know for it. A
+//! descriptor is 21 bytes, numbers are little-endian:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -75,8 +76,9 @@ fn access(usage: c_int) -> ibv_access_flags {
 
 const REG: &CStr = c"rpma_mr_reg";
 
-/// rpma_mr_reg(3). Memory for a flush can be flushed by FLUSH where the device has it and takes this memory for it, as it does not take anonymous
-/// memory for a persistent one. Where it does not, a READ flushes it, as with upstream's.
+/// rpma_mr_reg(3). Memory for a flush can be flushed by FLUSH where the device has it and takes
+/// this memory for it, as it does not take anonymous memory for a persistent one. Where it does
+/// not, a READ flushes it, as with upstream's.
 pub unsafe extern "C" fn rpma_mr_reg(
     peer: *mut Peer,
     ptr: *mut c_void,
@@ -224,7 +226,8 @@ pub unsafe extern "C" fn rpma_mr_get_size(mr: *const MrLocal, size: *mut usize) 
     answer(unsafe { of(mr).and_then(|mr| put(size, mr.size)) })
 }
 
-/// rpma_mr_remote_from_descriptor(3). Of more bytes the first are looked at; a usage of 0 is RPMA_E_INVAL, as with upstream's.
+/// rpma_mr_remote_from_descriptor(3). Of more bytes the first are looked at; a usage of 0 is
+/// RPMA_E_INVAL, as with upstream's.
 pub unsafe extern "C" fn rpma_mr_remote_from_descriptor(
     desc: *const c_void,
     size: usize,

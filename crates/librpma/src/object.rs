@@ -1,4 +1,5 @@
-//! Memory of an object's own, from the C library's heap, which may be at its end; and the pointers that C hands over.
+//! Memory of an object's own, from the C library's heap, which may be at its end; and the pointers
+//! that C hands over.
 
 use std::alloc::{Layout, alloc, dealloc};
 
@@ -36,7 +37,8 @@ pub unsafe fn end<T>(object: *mut T) {
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or leads to a `T` that nobody ends or changes, but for what it lets be changed, as long as the result is used.
+/// The pointer is NULL, or leads to a `T` that nobody ends or changes, but for what it lets be
+/// changed, as long as the result is used.
 pub unsafe fn of<'a, T>(object: *const T) -> Result<&'a T> {
     // SAFETY: as the caller says.
     unsafe { object.as_ref() }.ok_or(INVAL)
@@ -56,7 +58,8 @@ pub unsafe fn put<T>(out: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// The object that a variable of the program's names, which has none from now on; `INVAL` for NULL, and NULL where it had none.
+/// The object that a variable of the program's names, which has none from now on; `INVAL` for NULL,
+/// and NULL where it had none.
 ///
 /// # Safety
 ///

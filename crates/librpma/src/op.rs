@@ -1,5 +1,5 @@
-//! The data path: reading, writing, flushing, messages. Each is one work request on the stack and one call of the queue pair's own function, as
-//! verbs.h's ibv_post_send does it.
+//! The data path: reading, writing, flushing, messages. Each is one work request on the stack and
+//! one call of the queue pair's own function, as verbs.h's ibv_post_send does it.
 //!
 //! | function | where both ends have FLUSH or ATOMIC WRITE | otherwise |
 //! |---|---|---|
@@ -7,8 +7,9 @@
 //! | rpma_flush to persistence | FLUSH of the range | the same, where the other side has declared direct write; else RPMA_E_NOSUPP |
 //! | rpma_atomic_write | ATOMIC WRITE | a WRITE of 8 bytes, inline, behind a fence |
 //!
-//! Whether the other side has them, its configuration says (rpma_conn_apply_remote_peer_cfg(3), `peer_cfg`). Bounds and usages are not looked at here, as they are not
-//! by upstream's: completions tell.
+//! Whether the other side has them, its configuration says (rpma_conn_apply_remote_peer_cfg(3),
+//! `peer_cfg`). Bounds and usages are not looked at here, as they are not by upstream's:
+//! completions tell.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::zeroed;
@@ -71,7 +72,8 @@ unsafe fn post(
         (wr.sg_list, wr.num_sge) = (sge, 1);
     }
     let mut bad = null_mut();
-    // SAFETY: the queue pair, and so its context, live; verbs.h calls this function. The request is read before it returns.
+    // SAFETY: the queue pair, and so its context, live; verbs.h calls this function. The request is
+    // read before it returns.
     let result = unsafe {
         let post = (*(*conn.qp).context).ops.post_send.ok_or(PROVIDER)?;
         post(conn.qp, wr, &raw mut bad)
@@ -189,7 +191,8 @@ pub unsafe extern "C" fn rpma_atomic_write(
             return unsafe { write_native(conn, to, src, flags, op_context) };
         }
         let mut wr = request(IBV_WR_RDMA_WRITE, flags, op_context);
-        // The fence holds it back until the READs before it are answered, so that it comes behind a flush.
+        // The fence holds it back until the READs before it are answered, so that it comes behind a
+        // flush.
         wr.send_flags |= IBV_SEND_INLINE | IBV_SEND_FENCE;
         wr.wr.rdma = to;
         let mut sge = ibv_sge { addr: src.addr() as u64, length: WORD, lkey: 0 };
@@ -210,7 +213,8 @@ unsafe fn write_native(
     op_context: *const c_void,
 ) -> Result<()> {
     let qp = conn.extended;
-    // SAFETY: it lives. Between start and complete the library holds its own lock, and this thread is the only one to write the fields.
+    // SAFETY: it lives. Between start and complete the library holds its own lock, and this thread
+    // is the only one to write the fields.
     let result = unsafe {
         let (start, complete) = ((*qp).wr_start.ok_or(PROVIDER)?, (*qp).wr_complete.ok_or(PROVIDER)?);
         let write = (*qp).wr_atomic_write.ok_or(PROVIDER)?;
@@ -223,7 +227,8 @@ unsafe fn write_native(
     errno_of(c"rpma_atomic_write", "ibv_wr_complete", result)
 }
 
-/// rpma_flush(3). A FLUSH needs no direct write: it is complete when what it says is so. An unknown type is a flush by READ, as with upstream's.
+/// rpma_flush(3). A FLUSH needs no direct write: it is complete when what it says is so. An unknown
+/// type is a flush by READ, as with upstream's.
 pub unsafe extern "C" fn rpma_flush(
     conn: *mut Conn,
     dst: *mut MrRemote,
@@ -275,7 +280,8 @@ unsafe fn flush_native(
     let qp = conn.extended;
     // A range has 32 bits of length on the wire.
     let level = if u32::try_from(len).is_ok() { IBV_FLUSH_RANGE } else { IBV_FLUSH_MR };
-    // SAFETY: it lives. Between start and complete the library holds its own lock, and this thread is the only one to write the fields.
+    // SAFETY: it lives. Between start and complete the library holds its own lock, and this thread
+    // is the only one to write the fields.
     let result = unsafe {
         let (start, complete) = ((*qp).wr_start.ok_or(PROVIDER)?, (*qp).wr_complete.ok_or(PROVIDER)?);
         let flush = (*qp).wr_flush.ok_or(PROVIDER)?;

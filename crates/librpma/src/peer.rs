@@ -1,4 +1,5 @@
-//! A peer: a device with a protection domain (rpma_peer_new(3)), and the queue pairs of its connections.
+//! A peer: a device with a protection domain (rpma_peer_new(3)), and the queue pairs of its
+//! connections.
 
 use std::ffi::{CStr, c_int};
 
@@ -28,7 +29,8 @@ pub struct Peer {
     pub odp: bool,
 }
 
-/// Bits of `device_cap_flags_ex` that verbs.h has no names for: kernel headers have (`IB_UVERBS_DEVICE_*`).
+/// Bits of `device_cap_flags_ex` that verbs.h has no names for: kernel headers have
+/// (`IB_UVERBS_DEVICE_*`).
 pub const CAN_FLUSH_GLOBAL: u64 = 1 << 38;
 /// Likewise.
 pub const CAN_FLUSH_PERSISTENT: u64 = 1 << 39;
@@ -51,7 +53,8 @@ unsafe fn new(context: *mut ibv_context, out: *mut *mut Peer) -> Result<()> {
     const NEW: &CStr = c"rpma_peer_new";
     require(!context.is_null() && !out.is_null())?;
     let calls = calls()?;
-    // SAFETY: the context lives. A library or device that can not be asked has nothing that came later.
+    // SAFETY: the context lives. A library or device that can not be asked has nothing that came
+    // later.
     let (capabilities, odp) = match unsafe { query_device_ex(context) } {
         Ok(attr) => (attr.device_cap_flags_ex, has_odp(&attr)),
         Err(_) => (0, false),
@@ -82,7 +85,8 @@ unsafe fn new(context: *mut ibv_context, out: *mut *mut Peer) -> Result<()> {
     }
 }
 
-/// rpma_peer_delete(3). As with upstream's, the peer is no more after a failure either: its domain has something yet.
+/// rpma_peer_delete(3). As with upstream's, the peer is no more after a failure either: its domain
+/// has something yet.
 pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Peer) -> c_int {
     // SAFETY: the crate's contract.
     answer(unsafe { take(peer) }.and_then(|peer| {
@@ -99,7 +103,8 @@ pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Peer) -> c_int {
 }
 
 impl Peer {
-    /// The queue pair of a connection, made on its identifier. Where the device has FLUSH or ATOMIC WRITE it is an extended one, which is returned.
+    /// The queue pair of a connection, made on its identifier. Where the device has FLUSH or ATOMIC
+    /// WRITE it is an extended one, which is returned.
     ///
     /// # Safety
     ///

@@ -5,11 +5,13 @@
 //! | 0 | whether writes reach persistent memory directly: 0, or anything else |
 //! | 1 | absent in upstream's; bit 0: FLUSH is executed, bit 1: ATOMIC WRITE is |
 //!
-//! Upstream reads the first byte and ignores others, so either side understands the other's. crate `rpma` has the same descriptor.
+//! Upstream reads the first byte and ignores others, so either side understands the other's. crate
+//! `rpma` has the same descriptor.
 //!
-//! A configuration is of no peer in C. What the second byte says is that of the process's peers: what the devices of all of them do, as it was when the
-//! configuration was made. A program asks for the size and then for the bytes, and the one must stay true. Of more than two bytes only the first is
-//! looked at, as upstream takes a whole buffer for a descriptor.
+//! A configuration is of no peer in C. What the second byte says is that of the process's peers:
+//! what the devices of all of them do, as it was when the configuration was made. A program asks
+//! for the size and then for the bytes, and the one must stay true. Of more than two bytes only the
+//! first is looked at, as upstream takes a whole buffer for a descriptor.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -33,7 +35,8 @@ pub fn executes(native: u8) {
     EXECUTED.fetch_and(native & (FLUSH | ATOMIC_WRITE), Ordering::Relaxed);
 }
 
-/// Memory of the process is registered for a flush that the device does not execute on it: peers flush it by a READ.
+/// Memory of the process is registered for a flush that the device does not execute on it: peers
+/// flush it by a READ.
 pub fn does_not_flush() {
     EXECUTED.fetch_and(!FLUSH, Ordering::Relaxed);
 }
@@ -49,8 +52,9 @@ fn executed() -> u8 {
 pub struct PeerCfg {
     direct_write_to_pmem: AtomicBool,
     native: u8,
-    /// Whether it came as a descriptor. Programs also apply a configuration of their own to a connection, for a peer that has sent none: what this
-    /// process executes says nothing of that one.
+    /// Whether it came as a descriptor. Programs also apply a configuration of their own to a
+    /// connection, for a peer that has sent none: what this process executes says nothing of
+    /// that one.
     heard: bool,
 }
 

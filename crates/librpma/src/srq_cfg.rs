@@ -16,7 +16,8 @@ pub struct SrqCfg {
 const SIZE: u32 = 20;
 
 impl SrqCfg {
-    /// Entries of the queue, and of its completion queue, or 0 for none; the default's where there is no configuration.
+    /// Entries of the queue, and of its completion queue, or 0 for none; the default's where there
+    /// is no configuration.
     ///
     /// # Safety
     ///

@@ -1,8 +1,10 @@
-//! The C functions of libibverbs and librdmacm, found in the two libraries that the dynamic linker gives the program: those that it has loaded
-//! already, where it has. verbs.h's inline functions, which call through a context, are here as they are there.
+//! The C functions of libibverbs and librdmacm, found in the two libraries that the dynamic linker
+//! gives the program: those that it has loaded already, where it has. verbs.h's inline functions,
+//! which call through a context, are here as they are there.
 //!
-//! They are opened when the first function is wanted, for as long as the process lives; not linked to, so that the object can be made where neither
-//! library is, and loads beside one that lacks a function which nobody calls.
+//! They are opened when the first function is wanted, for as long as the process lives; not linked
+//! to, so that the object can be made where neither library is, and loads beside one that lacks a
+//! function which nobody calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::{MaybeUninit, offset_of};
@@ -26,8 +28,8 @@ use crate::object::{end, make};
 
 macro_rules! calls {
     ($($library:ident $name:ident($($arg:ident: $t:ty),*) $(-> $out:ty)?;)*) => {
-        /// The functions that every rdma-core has had since 17, and one that came later. They may be left by unwinding: threads are
-        /// cancelled in those that block.
+        /// The functions that every rdma-core has had since 17, and one that came later. They may
+        /// be left by unwinding: threads are cancelled in those that block.
         #[allow(missing_docs, reason = "the C names")]
         pub struct Calls {
             $(pub $name: unsafe extern "C-unwind" fn($($arg: $t),*) $(-> $out)?,)*
@@ -94,7 +96,8 @@ struct Library(*mut c_void);
 
 /// What the dynamic linker said last, or nothing.
 fn linker_says() -> &'static str {
-    // SAFETY: a string of this thread's, until it calls the dynamic linker again, which it does after it was read.
+    // SAFETY: a string of this thread's, until it calls the dynamic linker again, which it does
+    // after it was read.
     let said = unsafe { libc::dlerror().as_ref().map(|text| CStr::from_ptr(text)) };
     said.and_then(|text| text.to_str().ok()).unwrap_or("no reason is known")
 }
@@ -128,10 +131,12 @@ impl Library {
     }
 }
 
-/// The functions, once they are found. No lock: a child of fork(2) would find it as another thread of its parent held it.
+/// The functions, once they are found. No lock: a child of fork(2) would find it as another thread
+/// of its parent held it.
 static CALLS: AtomicPtr<Calls> = AtomicPtr::new(null_mut());
 
-/// The functions. `PROVIDER`, after a message that says what is missing, where there are none; it is tried again the next time.
+/// The functions. `PROVIDER`, after a message that says what is missing, where there are none; it
+/// is tried again the next time.
 pub fn calls() -> Result<&'static Calls> {
     // SAFETY: what is stored stays.
     if let Some(calls) = unsafe { CALLS.load(Ordering::Acquire).as_ref() } {
@@ -156,7 +161,8 @@ pub fn calls() -> Result<&'static Calls> {
 ///
 /// # Safety
 ///
-/// The context lives, `offset` is that of a member of `verbs_context`, and `F` is the member's type less its `Option`.
+/// The context lives, `offset` is that of a member of `verbs_context`, and `F` is the member's type
+/// less its `Option`.
 unsafe fn member<F>(context: *mut ibv_context, offset: usize) -> Option<F> {
     // SAFETY: the context lives.
     if unsafe { (*context).abi_compat } != VERBS_ABI_IS_EXTENDED {

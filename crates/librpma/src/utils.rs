@@ -65,8 +65,9 @@ const GET: &CStr = c"rpma_utils_get_ibv_context";
 
 /// rpma_utils_get_ibv_context(3).
 ///
-/// A local address may belong to no one device: those of lo do, and the wildcard. rdma_bind_addr(3) succeeds for them and names no device, on a
-/// kernel too, as whoever listens there listens on all. Upstream then gives a NULL context with success, which rpma_peer_new(3) refuses. Here it is
+/// A local address may belong to no one device: those of lo do, and the wildcard. rdma_bind_addr(3)
+/// succeeds for them and names no device, on a kernel too, as whoever listens there listens on all.
+/// Upstream then gives a NULL context with success, which rpma_peer_new(3) refuses. Here it is
 /// the device that a connection to the address goes through; RPMA_E_PROVIDER where there is none.
 pub unsafe extern "C-unwind" fn rpma_utils_get_ibv_context(
     addr: *const c_char,
@@ -87,7 +88,8 @@ unsafe fn get_ibv_context(addr: *const c_char, type_: c_int, out: *mut *mut ibv_
         1 => End::Active,
         _ => return Err(INVAL),
     };
-    // Nothing of this library's own is needed, so it is libibverbs and librdmacm that may lack memory.
+    // Nothing of this library's own is needed, so it is libibverbs and librdmacm that may lack
+    // memory.
     room()?;
     let calls = calls()?;
     // SAFETY: a string, as the caller says.
@@ -127,7 +129,8 @@ unsafe fn device(calls: &Calls, found: *const rdma_addrinfo, which: End) -> Resu
     number(GET, "rdma_create_id", unsafe {
         (calls.rdma_create_id)(null_mut(), &raw mut id, null_mut(), RDMA_PS_TCP)
     })?;
-    // SAFETY: the answer and the identifier are there. An answer for a listener has its address as source.
+    // SAFETY: the answer and the identifier are there. An answer for a listener has its address as
+    // source.
     let (result, context) = unsafe {
         let (from, to) = ((*found).ai_src_addr, (*found).ai_dst_addr);
         let result = match which {

@@ -1,4 +1,5 @@
-//! What the object exports, asked of the dynamic loader itself, read from the file, and held against what Debian's librpma exports.
+//! What the object exports, asked of the dynamic loader itself, read from the file, and held
+//! against what Debian's librpma exports.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString, c_char, c_int};

@@ -1,8 +1,10 @@
-//! Waiting, with a mutex given back meanwhile, until another thread says that what it guards has changed.
+//! Waiting, with a mutex given back meanwhile, until another thread says that what it guards has
+//! changed.
 
 use crate::{MutexGuard, lock};
 
-/// Threads that wait until what a mutex guards has changed. It is for a [`Mutex`](crate::Mutex) of ours. One condition variable goes with one mutex.
+/// Threads that wait until what a mutex guards has changed. It is for a [`Mutex`](crate::Mutex) of
+/// ours. One condition variable goes with one mutex.
 ///
 /// ```
 /// use locks::{Condvar, Mutex, Rank};
@@ -23,12 +25,13 @@ use crate::{MutexGuard, lock};
 pub struct Condvar(lock::Condvar);
 
 impl Condvar {
-    /// Gives the mutex back, waits until it is notified, and takes the mutex again. It may return without being notified: the caller
-    /// looks at what the mutex guards, and waits again.
+    /// Gives the mutex back, waits until it is notified, and takes the mutex again. It may return
+    /// without being notified: the caller looks at what the mutex guards, and waits again.
     ///
     /// # Panics
     ///
-    /// With debug assertions, where the calling thread holds any other lock: that one would be held for as long as it waits.
+    /// With debug assertions, where the calling thread holds any other lock: that one would be held
+    /// for as long as it waits.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {

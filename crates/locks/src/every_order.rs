@@ -1,5 +1,6 @@
-//! Every order of the threads that take a lock and give it back, wait and notify, on loom's models of the atomics and of futex(2):
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-locks --lib --target-dir target/loom every_order`
+//! Every order of the threads that take a lock and give it back, wait and notify, on loom's models
+//! of the atomics and of futex(2): `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-locks
+//! --lib --target-dir target/loom every_order`
 
 use loom::model::Builder;
 use loom::sync::Arc;
@@ -8,7 +9,8 @@ use loom::thread;
 
 use crate::raw::{Condvar, Lock};
 
-/// A lock, threads that wait for a change, and what the lock guards: a thread that has not seen all that was written under the lock before counts wrong.
+/// A lock, threads that wait for a change, and what the lock guards: a thread that has not seen all
+/// that was written under the lock before counts wrong.
 #[derive(Default)]
 struct Counted {
     lock: Lock,

@@ -72,8 +72,10 @@ impl Futex {
     #[cfg(not(loom))]
     fn call(&self, operation: libc::c_int, value: u32) {
         let no_limit = std::ptr::null::<libc::timespec>();
-        // SAFETY: the kernel reads the word of whoever waits, which is there as long as he borrows it. Whoever wakes gives an address only: where another thread has
-        // dropped the word meanwhile, that wakes nobody, or somebody who looks again. What the call says is not needed for the same reason.
+        // SAFETY: the kernel reads the word of whoever waits, which is there as long as he borrows
+        // it. Whoever wakes gives an address only: where another thread has dropped the word
+        // meanwhile, that wakes nobody, or somebody who looks again. What the call says is not
+        // needed for the same reason.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,

@@ -69,7 +69,8 @@ impl<T> Mutex<T> {
     ///
     /// # Panics
     ///
-    /// With debug assertions, where the calling thread holds a lock of the same rank or of a later one.
+    /// With debug assertions, where the calling thread holds a lock of the same rank or of a later
+    /// one.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn lock(&self) -> MutexGuard<'_, T> {
@@ -78,7 +79,8 @@ impl<T> Mutex<T> {
         self.guard(self.inner.lock())
     }
 
-    /// Takes it where no other thread holds it. It waits for nobody, and so is allowed whatever the thread holds.
+    /// Takes it where no other thread holds it. It waits for nobody, and so is allowed whatever the
+    /// thread holds.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.inner.try_lock().map(|inner| self.guard(inner))

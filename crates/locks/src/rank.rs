@@ -1,11 +1,13 @@
 //! The order of all locks.
 
-// Where a lock of yours goes: behind every lock that is held while it is taken, before every lock that is taken while it is held. If
-// there is no such place, one of the two calls has to let go first.
+// Where a lock of yours goes: behind every lock that is held while it is taken, before every lock
+// that is taken while it is held. If there is no such place, one of the two calls has to let go
+// first.
 
 macro_rules! ranks {
     ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// What a lock guards, and its place in the order: a thread that holds one takes only those further down.
+        /// What a lock guards, and its place in the order: a thread that holds one takes only those
+        /// further down.
         ///
         /// | group | why there |
         /// |---|---|
@@ -29,10 +31,12 @@ macro_rules! ranks {
 }
 
 ranks! {
-    /// The C functions: a connection manager's event is taken from its channel, and counted as handed out. Held while its identifier
-    /// is made or brought up to date, which may open a device.
+    /// The C functions: a connection manager's event is taken from its channel, and counted as
+    /// handed out. Held while its identifier is made or brought up to date, which may open a
+    /// device.
     HandingOutCmEvents,
-    /// The C functions: the devices that the connection manager's functions have opened. Held while one is opened.
+    /// The C functions: the devices that the connection manager's functions have opened. Held while
+    /// one is opened.
     OpenedDevices,
     /// The Rust crate: the provider over it, held while that is made.
     Provider,
@@ -50,11 +54,14 @@ ranks! {
     Registrations,
     /// The Rust crate: what a byte stream has received, and may send.
     Stream,
-    /// The Rust crate: the queue pairs whose completions come to one queue. Held while these are taken to whom they are for.
+    /// The Rust crate: the queue pairs whose completions come to one queue. Held while these are
+    /// taken to whom they are for.
     SharedCompletions,
-    /// The Rust crate: the operations of a queue pair that are under way, and the messages that came.
+    /// The Rust crate: the operations of a queue pair that are under way, and the messages that
+    /// came.
     Operations,
-    /// The Rust crate: what has come to the receive queue of an XRC domain, and who waits for it or for an event of a device.
+    /// The Rust crate: what has come to the receive queue of an XRC domain, and who waits for it or
+    /// for an event of a device.
     Awaited,
     /// The Rust crate: the receives of a shared queue that are posted. Held while one is.
     SharedReceives,
@@ -64,23 +71,30 @@ ranks! {
     PostedCompletions,
     /// The Rust crate: the buffers of a pool that are free.
     FreeBuffers,
-    /// The Rust crate over the system's libraries: an event is taken from the connection manager's channel, and given to its identifier.
+    /// The Rust crate over the system's libraries: an event is taken from the connection manager's
+    /// channel, and given to its identifier.
     SystemEvents,
     /// The Rust crate over the system's libraries: identifiers by the addresses of their C objects.
     SystemIds,
-    /// The Rust crate over the system's libraries: an identifier's C object. Held while the connection manager is called with it.
+    /// The Rust crate over the system's libraries: an identifier's C object. Held while the
+    /// connection manager is called with it.
     SystemCall,
     /// The Rust crate over the system's libraries: what an identifier has come to.
     SystemId,
-    /// The Rust crate over the system's libraries: events of an identifier that nobody has looked at.
+    /// The Rust crate over the system's libraries: events of an identifier that nobody has looked
+    /// at.
     SystemInbox,
-    /// The Rust crate over the system's libraries: a completion queue's C objects. Held while they are used, so that nobody destroys them.
+    /// The Rust crate over the system's libraries: a completion queue's C objects. Held while they
+    /// are used, so that nobody destroys them.
     SystemCq,
-    /// The Rust crate over the system's libraries: a queue pair's C object. Held while it is used, so that nobody destroys it.
+    /// The Rust crate over the system's libraries: a queue pair's C object. Held while it is used,
+    /// so that nobody destroys it.
     SystemQp,
-    /// The Rust crate over the system's libraries: a shared receive queue's C object, likewise; also while a queue pair is made with it.
+    /// The Rust crate over the system's libraries: a shared receive queue's C object, likewise;
+    /// also while a queue pair is made with it.
     SystemSrq,
-    /// The Rust crate over the system's libraries: windows, and registrations that they may be bound to, by their numbers. Held while one is bound.
+    /// The Rust crate over the system's libraries: windows, and registrations that they may be
+    /// bound to, by their numbers. Held while one is bound.
     SystemNames,
     /// The Rust crate over the system's libraries: a memory window's C object.
     SystemWindow,
@@ -90,20 +104,24 @@ ranks! {
     SystemDevices,
     /// The Rust crate over the system's libraries: whom descriptors are for.
     SystemReactor,
-    /// The C functions: C objects of one kind by their addresses. Held while one is looked at, so that it is not freed.
+    /// The C functions: C objects of one kind by their addresses. Held while one is looked at, so
+    /// that it is not freed.
     Objects,
     /// The C functions: what such an object keeps alive.
     Kept,
-    /// The C functions: a completion event is taken from its channel, and counted as handed out. The channel is looked at meanwhile.
+    /// The C functions: a completion event is taken from its channel, and counted as handed out.
+    /// The channel is looked at meanwhile.
     HandingOutCompletionEvents,
-    /// The C functions: an asynchronous event is taken from its context, and counted as handed out. Whoever destroys a completion queue
-    /// holds this and the one above.
+    /// The C functions: an asynchronous event is taken from its context, and counted as handed out.
+    /// Whoever destroys a completion queue holds this and the one above.
     HandingOutAsyncEvents,
     /// The C functions: events about an object that the program has not acknowledged.
     Unacked,
-    /// The C functions: rdma_cm identifiers by the addresses of their C objects. Also taken when the last share of one is dropped.
+    /// The C functions: rdma_cm identifiers by the addresses of their C objects. Also taken when
+    /// the last share of one is dropped.
     CmIds,
-    /// The C functions: what one of them keeps for its calls: its channel, parameters for requests, resolved addresses.
+    /// The C functions: what one of them keeps for its calls: its channel, parameters for requests,
+    /// resolved addresses.
     CmId,
     /// The C functions: event channels by the addresses of their C objects.
     EventChannels,
@@ -116,7 +134,8 @@ ranks! {
     ReceiveToken,
     /// Receiving: the buffer of a socket that takes in whole frames, likewise.
     FrameReceiver,
-    /// Receiving: a ring's receive token. Held, too, while what was read is dispatched; a socket's may be held when it is taken.
+    /// Receiving: a ring's receive token. Held, too, while what was read is dispatched; a socket's
+    /// may be held when it is taken.
     RingToken,
 
     /// Connections: the connection manager of all devices: its connections, listeners, resolutions.
@@ -140,7 +159,8 @@ ranks! {
     WorkQueue,
     /// The adapter: queue pairs by their numbers.
     Qps,
-    /// The adapter: shared receive queues by their numbers: those of an XRC domain, and the numbers that a device has given out.
+    /// The adapter: shared receive queues by their numbers: those of an XRC domain, and the numbers
+    /// that a device has given out.
     Srqs,
     /// The adapter: the tags of a shared receive queue.
     TagList,
@@ -170,7 +190,8 @@ ranks! {
     ModeratedCqs,
     /// The adapter: whom to tell what concerns a device.
     Listeners,
-    /// The adapter: completion channels, event channels and asynchronous events: what a program fetches.
+    /// The adapter: completion channels, event channels and asynchronous events: what a program
+    /// fetches.
     EventQueue,
     /// The adapter: what waits until no lock is held.
     Later,
@@ -178,7 +199,8 @@ ranks! {
     Woken,
     /// The Rust crate: who sleeps until when.
     Sleepers,
-    /// The adapter: numbers of queue pairs and communication ids. Held while a block of them is claimed.
+    /// The adapter: numbers of queue pairs and communication ids. Held while a block of them is
+    /// claimed.
     NumberBlocks,
 
     /// The system: work of a storage until a thread takes it.

@@ -1,7 +1,9 @@
-//! What is under a [`Mutex`](crate::Mutex) and a [`Condvar`](crate::Condvar): a word, and the kernel's futex(2) where a thread has to wait.
+//! What is under a [`Mutex`](crate::Mutex) and a [`Condvar`](crate::Condvar): a word, and the
+//! kernel's futex(2) where a thread has to wait.
 //!
-//! The standard library's are the same, and note beside it whether a thread panicked with one held, which nobody here asks for. Crates that
-//! keep those who wait in a table of the process would leave a forked child the locks of that table as the fork found them.
+//! The standard library's are the same, and note beside it whether a thread panicked with one held,
+//! which nobody here asks for. Crates that keep those who wait in a table of the process would
+//! leave a forked child the locks of that table as the fork found them.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +16,8 @@ const HELD: u32 = 1;
 /// The same, and whoever gives it back wakes one that may wait.
 const AWAITED: u32 = 2;
 
-/// So often a thread looks again before it waits: most locks are held for less time than a call of the kernel takes.
+/// So often a thread looks again before it waits: most locks are held for less time than a call of
+/// the kernel takes.
 const SPINS: usize = if cfg!(loom) { 0 } else { 100 };
 
 /// A lock without what it guards.
@@ -72,7 +75,8 @@ impl Lock {
     }
 }
 
-// SAFETY: only whoever changed the word from FREE has the lock, and it is FREE again when he gives it back.
+// SAFETY: only whoever changed the word from FREE has the lock, and it is FREE again when he gives
+// it back.
 #[cfg(not(loom))]
 unsafe impl lock_api::RawMutex for Lock {
     const INIT: Lock = Lock(Futex::new(FREE));
@@ -111,7 +115,8 @@ impl Condvar {
         guard
     }
 
-    /// How often it has been notified. Asked with the mutex held: what changes behind that is told of behind that.
+    /// How often it has been notified. Asked with the mutex held: what changes behind that is told
+    /// of behind that.
     pub(crate) fn notified(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }

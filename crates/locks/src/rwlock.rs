@@ -8,8 +8,8 @@ use crate::Rank;
 #[cfg(debug_assertions)]
 use crate::held::{self, Held};
 
-/// A [`std::sync::RwLock`] that has its place in the order of all locks. A thread that reads does not read it again: a writer that
-/// waits in between would stop both.
+/// A [`std::sync::RwLock`] that has its place in the order of all locks. A thread that reads does
+/// not read it again: a writer that waits in between would stop both.
 pub struct RwLock<T> {
     #[cfg(debug_assertions)]
     rank: Rank,
@@ -48,7 +48,8 @@ impl<T> RwLock<T> {
     ///
     /// # Panics
     ///
-    /// With debug assertions, where the calling thread holds a lock of the same rank or of a later one.
+    /// With debug assertions, where the calling thread holds a lock of the same rank or of a later
+    /// one.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> ReadGuard<'_, T> {
@@ -57,7 +58,8 @@ impl<T> RwLock<T> {
         self.reading(self.inner.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes it for reading where no other thread writes. It waits for nobody, and so is allowed whatever the thread holds.
+    /// Takes it for reading where no other thread writes. It waits for nobody, and so is allowed
+    /// whatever the thread holds.
     #[inline]
     pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
         match self.inner.try_read() {

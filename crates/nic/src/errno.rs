@@ -1,10 +1,12 @@
-//! The number by which the system, and every C function of libibverbs and librdmacm, says why it failed.
+//! The number by which the system, and every C function of libibverbs and librdmacm, says why it
+//! failed.
 
 use std::fmt;
 use std::io;
 
-/// A value of errno(3): positive, Linux's. The traits that the world implements ([`Link`](crate::Link) and its like) fail with one, and
-/// [`Error`](crate::Error) and [`PostError`](crate::PostError) become one where a C function returns.
+/// A value of errno(3): positive, Linux's. The traits that the world implements
+/// ([`Link`](crate::Link) and its like) fail with one, and [`Error`](crate::Error) and
+/// [`PostError`](crate::PostError) become one where a C function returns.
 ///
 /// It prints as name and number, `ENODEV (19)`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,7 +32,8 @@ macro_rules! names {
     };
 }
 
-// What system calls that open, map, lock, send or receive may say, and what the manual pages of both libraries name.
+// What system calls that open, map, lock, send or receive may say, and what the manual pages of
+// both libraries name.
 names! {
     EPERM ENOENT EINTR EIO ENXIO E2BIG EBADF ECHILD EAGAIN ENOMEM EACCES EFAULT EBUSY EEXIST EXDEV ENODEV ENOTDIR EISDIR EINVAL
     ENFILE EMFILE ENOTTY EFBIG ENOSPC ESPIPE EROFS EMLINK EPIPE EDOM ERANGE EDEADLK ENAMETOOLONG ENOSYS ELOOP ENODATA ETIME EPROTO

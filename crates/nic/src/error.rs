@@ -1,5 +1,5 @@
-//! Why the adapter refuses: calls, and work requests. An error names what was wrong and, where there is one, the value; each has one
-//! errno, given here and nowhere else.
+//! Why the adapter refuses: calls, and work requests. An error names what was wrong and, where
+//! there is one, the value; each has one errno, given here and nowhere else.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,10 +9,12 @@ use crate::errno::Errno;
 /// Why the adapter refuses a call; the C functions map each to its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// Objects or options do not go together, or an object is in a state that does not allow the call (EINVAL). The text names them.
+    /// Objects or options do not go together, or an object is in a state that does not allow the
+    /// call (EINVAL). The text names them.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
-    /// A value is wrong, and no range says which are right: nothing has that key or index, a flag is not known (EINVAL).
+    /// A value is wrong, and no range says which are right: nothing has that key or index, a flag
+    /// is not known (EINVAL).
     #[error("invalid argument: {what}: {value}")]
     Value {
         /// What is wrong with the value.
@@ -28,10 +30,12 @@ pub enum Error {
         /// The index.
         index: u64,
     },
-    /// The object's state is another than the caller says, or has no way to the one that is asked for (EINVAL).
+    /// The object's state is another than the caller says, or has no way to the one that is asked
+    /// for (EINVAL).
     #[error("invalid argument: {what} {asked} in state {current}")]
     State {
-        /// What the caller says of the state: a member by its name in the manual pages, or that it asks for it.
+        /// What the caller says of the state: a member by its name in the manual pages, or that it
+        /// asks for it.
         what: &'static str,
         /// The state that it says, as the manual pages write it.
         asked: &'static str,
@@ -152,13 +156,16 @@ pub fn in_range(
     if (least..=most).contains(&value) { Ok(()) } else { Err(Error::OutOfRange { what, value, least, most }) }
 }
 
-/// Why a work request was not taken. Small, and built where a request is refused only: posting is the data path.
+/// Why a work request was not taken. Small, and built where a request is refused only: posting is
+/// the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// The request does not go with its queue, or the queue is in a state that takes none; the text says which (EINVAL).
+    /// The request does not go with its queue, or the queue is in a state that takes none; the text
+    /// says which (EINVAL).
     #[error("invalid work request: {0}")]
     Invalid(&'static str),
-    /// The queue pair is in a state that does not send, named as the manual pages write it (EINVAL).
+    /// The queue pair is in a state that does not send, named as the manual pages write it
+    /// (EINVAL).
     #[error("invalid work request: a queue pair in state {0} does not send")]
     State(&'static str),
     /// More elements than the queue was made for (EINVAL).
@@ -177,7 +184,8 @@ pub enum PostError {
         /// `max_inline_data` of the queue pair.
         most: u32,
     },
-    /// An atomic operation on other than eight bytes at an address that is a multiple of eight (EINVAL).
+    /// An atomic operation on other than eight bytes at an address that is a multiple of eight
+    /// (EINVAL).
     #[error(
         "invalid work request: an atomic works on 8 bytes at a multiple of 8, not on {len_bytes} at {addr:#x}"
     )]

@@ -1,6 +1,7 @@
-//! What is to be done when the thread at hand holds no lock: a [`Signal`](crate::Signal) may call nothing, the wakers of a Rust program may
-//! call anything. So the signal puts the work here, and the world does it when whatever brought the event is over: the
-//! thread that polls before it returns to the program, the engine thread before it sleeps.
+//! What is to be done when the thread at hand holds no lock: a [`Signal`](crate::Signal) may call
+//! nothing, the wakers of a Rust program may call anything. So the signal puts the work here, and
+//! the world does it when whatever brought the event is over: the thread that polls before it
+//! returns to the program, the engine thread before it sleeps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -51,8 +52,9 @@ impl Later {
     ///
     /// # Panics
     ///
-    /// With the first panic of the work, a fault of the stack itself, once all of the work was done. The program's code in it does
-    /// not panic: it is called by [`program::call`](crate::program::call).
+    /// With the first panic of the work, a fault of the stack itself, once all of the work was
+    /// done. The program's code in it does not panic: it is called by
+    /// [`program::call`](crate::program::call).
     #[inline]
     pub fn run(&self) {
         if self.any.load(Ordering::Acquire) {

@@ -1,6 +1,7 @@
-//! A RoCE v2 adapter in software: the objects that a verbs program makes (device, domain, region, queues, queue pair), and the checks of
-//! keys, states and limits between them. It opens no socket, has no thread and never waits: the world around it gives what
-//! [`link`] asks for, and whoever is to be told of something gave a [`Signal`].
+//! A RoCE v2 adapter in software: the objects that a verbs program makes (device, domain, region,
+//! queues, queue pair), and the checks of keys, states and limits between them. It opens no socket,
+//! has no thread and never waits: the world around it gives what [`link`] asks for, and whoever is
+//! to be told of something gave a [`Signal`].
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -19,43 +20,55 @@
 //! | [`limits`] | every limit in one table |
 //! | [`Error`], [`PostError`], [`Errno`] | why a call, or a work request, is refused, and the number that C sees |
 //!
-//! Lower modules know none above them: memory and completion queues know no queue pair, and [`Adapter`] knows neither. Only
-//! [`Device`] and [`Qp`] know each other. A list of something higher is generic (`Turns<T>`, `Groups<T>`, `Flows<T>`).
+//! Lower modules know none above them: memory and completion queues know no queue pair, and
+//! [`Adapter`] knows neither. Only [`Device`] and [`Qp`] know each other. A list of something
+//! higher is generic (`Turns<T>`, `Groups<T>`, `Flows<T>`).
 //!
 //! # A request's way
 //!
-//! [`Qp::sender`] locks the queue pair; [`Sender::post`] checks state, size and operation, and gives the request to the engine, which
-//! may complete it at once (`EngineContext` collects what must be told). [`Sender::finish`] settles: `Inner::transmit` asks the engine to
-//! fill a batch, copying the payload out of registered memory, and [`Link::send`] takes it to the peer, until the engine has no more or
-//! may send no more; then the timer is set, the lock is released, and completion events and asynchronous events are told.
+//! [`Qp::sender`] locks the queue pair; [`Sender::post`] checks state, size and operation, and
+//! gives the request to the engine, which may complete it at once (`EngineContext` collects what
+//! must be told). [`Sender::finish`] settles: `Inner::transmit` asks the engine to fill a batch,
+//! copying the payload out of registered memory, and [`Link::send`] takes it to the peer, until the
+//! engine has no more or may send no more; then the timer is set, the lock is released, and
+//! completion events and asynchronous events are told.
 //!
 //! # A packet's way
 //!
-//! [`Device::input`] finds the queue pair by its number; `qp::receive` locks it, drops what is not from its peer, and hands the rest to
-//! the engine, which executes it: keys are checked and bytes copied by [`memory`], receives taken from the queue pair or its
-//! [`Srq`], completions put into a [`Cq`]. An ACK that may wait is listed (`qp::delayed_ack`), then the queue pair settles as above.
-//! Datagrams to groups come by [`Device::input_group`], frames by [`Device::input_frame`], and the time by [`Device::expire`].
+//! [`Device::input`] finds the queue pair by its number; `qp::receive` locks it, drops what is not
+//! from its peer, and hands the rest to the engine, which executes it: keys are checked and bytes
+//! copied by [`memory`], receives taken from the queue pair or its [`Srq`], completions put into a
+//! [`Cq`]. An ACK that may wait is listed (`qp::delayed_ack`), then the queue pair settles as
+//! above. Datagrams to groups come by [`Device::input_group`], frames by [`Device::input_frame`],
+//! and the time by [`Device::expire`].
 //!
 //! # Who keeps whom, and until when
 //!
-//! An object keeps what it was made from (a queue pair its device, domain and queues; a region's [`Buffer`] its domain), so nothing
-//! goes that is used. Two hold each other, and each has a call that ends it: a device and its queue pairs, with their places in groups and
-//! flow rules ([`Qp::destroy`]), and an object and the events that tell of it ([`Channel::forget`],
-//! [`AsyncEventQueue::forget`](device::async_events::AsyncEventQueue::forget), or fetching them). All other lists hold weak handles.
+//! An object keeps what it was made from (a queue pair its device, domain and queues; a region's
+//! [`Buffer`] its domain), so nothing goes that is used. Two hold each other, and each has a call
+//! that ends it: a device and its queue pairs, with their places in groups and flow rules
+//! ([`Qp::destroy`]), and an object and the events that tell of it ([`Channel::forget`],
+//! [`AsyncEventQueue::forget`](device::async_events::AsyncEventQueue::forget), or fetching them).
+//! All other lists hold weak handles.
 //!
 //! # Locks
 //!
-//! Each has its place in the order of all locks, [`locks::Rank`], which debug builds assert. The adapter's part of it:
+//! Each has its place in the order of all locks, [`locks::Rank`], which debug builds assert. The
+//! adapter's part of it:
 //!
-//! 1. XRC domains by name; the registries that call the world, groups and flow rules (never with a queue pair's lock held);
+//! 1. XRC domains by name; the registries that call the world, groups and flow rules (never with a
+//!    queue pair's lock held);
 //! 2. a queue pair, or a work queue: one at a time, never two;
-//! 3. the table of queue pairs, shared receive queues by number, a tag list, then the receives of its shared receive queue;
+//! 3. the table of queue pairs, shared receive queues by number, a tag list, then the receives of
+//!    its shared receive queue;
 //! 4. a completion queue;
-//! 5. the leaves, under which no other of the adapter's is taken: binding of memory windows, free slots, congestion windows, delayed
-//!    ACKs, turns, timers, moderated completion queues, listeners, channels and event queues.
+//! 5. the leaves, under which no other of the adapter's is taken: binding of memory windows, free
+//!    slots, congestion windows, delayed ACKs, turns, timers, moderated completion queues,
+//!    listeners, channels and event queues.
 //!
-//! [`Signal`]s are called under the lock of their queue. Completion events and asynchronous events are told when queue pairs, shared
-//! receive queues and completion queues are unlocked (`cq::Note`). [`Link::send`] is called under a queue pair's lock.
+//! [`Signal`]s are called under the lock of their queue. Completion events and asynchronous events
+//! are told when queue pairs, shared receive queues and completion queues are unlocked
+//! (`cq::Note`). [`Link::send`] is called under a queue pair's lock.
 #![deny(unsafe_code)]
 
 pub mod cq;

@@ -1,4 +1,5 @@
-//! Every limit of the adapter, in one table. A full resource is ENOMEM, never a wait and never a panic.
+//! Every limit of the adapter, in one table. A full resource is ENOMEM, never a wait and never a
+//! panic.
 //!
 //! | what | limit |
 //! |---|---|

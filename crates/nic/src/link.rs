@@ -1,8 +1,9 @@
-//! What the adapter asks of the world around it, a trait for each thing: [`Link`] carries its packets, [`Frames`] whole Ethernet
-//! frames, [`Platform`] gives time, randomness and threads that may wait.
+//! What the adapter asks of the world around it, a trait for each thing: [`Link`] carries its
+//! packets, [`Frames`] whole Ethernet frames, [`Platform`] gives time, randomness and threads that
+//! may wait.
 //!
-//! None of the calls may wait, but for the work that [`Platform::persist`] hands to a thread of its own: they are made with the
-//! lock of a queue pair held, or of a registry.
+//! None of the calls may wait, but for the work that [`Platform::persist`] hands to a thread of its
+//! own: they are made with the lock of a queue pair held, or of a registry.
 
 use std::any::Any;
 use std::net::IpAddr;
@@ -24,15 +25,15 @@ pub struct Path {
     pub dest: IpAddr,
     /// Index of our interface (the scope of a link-local address).
     pub interface: u32,
-    /// Destination queue pair. Its upper bits tell peer processes apart, so flows to two of them never share a
-    /// source port.
+    /// Destination queue pair. Its upper bits tell peer processes apart, so flows to two of them
+    /// never share a source port.
     pub dest_qpn: Qpn,
     /// IPv4 ToS or IPv6 traffic class.
     pub traffic_class: u8,
     /// TTL or hop limit; 0 leaves the system's default.
     pub hop_limit: u8,
-    /// Counts up when the flow is suspected to end at a process that is stopped: each value leaves from another
-    /// source port.
+    /// Counts up when the flow is suspected to end at a process that is stopped: each value leaves
+    /// from another source port.
     pub source_port_epoch: u32,
     /// What goes to a multicast group does not come back to this host.
     pub no_multicast_loop: bool,
@@ -43,11 +44,11 @@ pub type Fill<'a> = dyn FnMut(SharedBytes<'_>) -> Result<(), Fault> + 'a;
 
 /// RoCE v2 packets: UDP datagrams to addresses, and the multicast groups that are taken in.
 pub trait Link: Send + Sync + 'static {
-    /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and counted, as on any
-    /// wire; protocols above retransmit.
+    /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and
+    /// counted, as on any wire; protocols above retransmit.
     fn send(&self, path: &Path, batch: &mut TxBatch);
-    /// Sends a short message to a process of this host in less than packets, behind all that was sent on this path; false where it has to be a packet,
-    /// and nothing has been sent.
+    /// Sends a short message to a process of this host in less than packets, behind all that was
+    /// sent on this path; false where it has to be a packet, and nothing has been sent.
     fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
         false
     }
@@ -55,9 +56,9 @@ pub trait Link: Send + Sync + 'static {
     fn most_bulk(&self) -> usize {
         0
     }
-    /// Sends several packets as one piece to a process of this host, behind all that was sent on this
-    /// path: the headers of one, and `len` bytes that `fill` stores. Behind the headers stands what
-    /// else the receiver has to know, last of all the path MTU, by its code.
+    /// Sends several packets as one piece to a process of this host, behind all that was sent on
+    /// this path: the headers of one, and `len` bytes that `fill` stores. Behind the headers
+    /// stands what else the receiver has to know, last of all the path MTU, by its code.
     ///
     /// # Errors
     ///
@@ -71,12 +72,13 @@ pub trait Link: Send + Sync + 'static {
     ) -> Result<Bulk, Fault> {
         Ok(Bulk::NoWay)
     }
-    /// Whether what was sent on this path lies where nobody but a process of this host takes it, which has not taken all. False where it ended.
+    /// Whether what was sent on this path lies where nobody but a process of this host takes it,
+    /// which has not taken all. False where it ended.
     fn lies_unread(&self, _path: &Path) -> bool {
         false
     }
-    /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not called twice for the same
-    /// group.
+    /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not
+    /// called twice for the same group.
     ///
     /// # Errors
     ///
@@ -86,8 +88,8 @@ pub trait Link: Send + Sync + 'static {
     fn leave(&self, interface: u32, group: IpAddr);
 }
 
-/// What a world knows of the way of short messages and copies on one path, from one to the next. Whoever has it gives it with that path only, and forgets it when nothing
-/// is to be sent any more.
+/// What a world knows of the way of short messages and copies on one path, from one to the next.
+/// Whoever has it gives it with that path only, and forgets it when nothing is to be sent any more.
 #[derive(Default)]
 pub struct Way(Option<Box<dyn Any + Send + Sync>>);
 
@@ -127,8 +129,8 @@ impl std::fmt::Debug for Way {
     }
 }
 
-/// Whole Ethernet frames of an interface. A world that has none implements nothing: each call then says EPERM, as for a process
-/// that may not (CAP_NET_RAW).
+/// Whole Ethernet frames of an interface. A world that has none implements nothing: each call then
+/// says EPERM, as for a process that may not (CAP_NET_RAW).
 pub trait Frames: Send + Sync + 'static {
     /// Gets ready to send frames on an interface; once for each [`Frames::close_frames`].
     ///
@@ -144,7 +146,8 @@ pub trait Frames: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// EMSGSIZE for one longer than the link takes, EINVAL for one shorter than its header, others where it was lost.
+    /// EMSGSIZE for one longer than the link takes, EINVAL for one shorter than its header, others
+    /// where it was lost.
     fn send_frame(&self, _interface: u32, _frame: &[u8]) -> Result<(), Errno> {
         Err(Errno::EPERM)
     }
@@ -162,22 +165,25 @@ pub trait Frames: Send + Sync + 'static {
 pub trait Platform: Send + Sync + 'static {
     /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
     fn wake_at(&self, at: Instant);
-    /// The same where a millisecond later is as good: a world that wakes by itself meanwhile need not be told.
+    /// The same where a millisecond later is as good: a world that wakes by itself meanwhile need
+    /// not be told.
     fn wake_about(&self, at: Instant) {
         self.wake_at(at);
     }
-    /// An ACK waits for what else has come: [`Device::release`](crate::Device::release) is to be called when all is taken in. A world that calls it in any case need not
-    /// be told.
+    /// An ACK waits for what else has come: [`Device::release`](crate::Device::release) is to be
+    /// called when all is taken in. A world that calls it in any case need not be told.
     fn ack_waits(&self) {}
     /// Fills `bytes` from a cryptographically secure generator.
     fn fill_random(&self, bytes: &mut [u8]);
-    /// A peer waits until memory lies on its storage, or a receive until a peer copies nothing any more: `work` is run in a thread that may wait. Called with no lock held.
+    /// A peer waits until memory lies on its storage, or a receive until a peer copies nothing any
+    /// more: `work` is run in a thread that may wait. Called with no lock held.
     fn persist(&self, work: Persist);
     /// How processes of a host reach each other's memory, where they do.
     fn others_memory(&self) -> Option<&dyn Reach> {
         None
     }
-    /// Whether regions shall lie in large pages where they can: other processes copy them faster then.
+    /// Whether regions shall lie in large pages where they can: other processes copy them faster
+    /// then.
     fn large_pages(&self) -> bool {
         false
     }
@@ -194,7 +200,8 @@ pub trait Platform: Send + Sync + 'static {
     /// Has such memory brought, which is not there, by a thread that may wait for ever. Any lock
     /// may be held.
     fn bring(&self, _addr: u64, _len: u64) {}
-    /// What this world keeps of the memory of its processes by itself. The real one does not: there files do, by the system.
+    /// What this world keeps of the memory of its processes by itself. The real one does not: there
+    /// files do, by the system.
     fn storage(&self) -> Option<&dyn Storage> {
         None
     }
@@ -212,7 +219,8 @@ pub trait Storage {
     fn persist(&self, addr: u64, len: u64) -> Result<(), Errno>;
 }
 
-/// Work that waits: for storage, on which memory shall lie before a peer is answered (FLUSH, IBA annex A19), or for a peer that copies to the memory of a receive which failed.
+/// Work that waits: for storage, on which memory shall lie before a peer is answered (FLUSH, IBA
+/// annex A19), or for a peer that copies to the memory of a receive which failed.
 pub struct Persist(Box<Work>);
 
 /// Waits, then asks for the time.
@@ -224,7 +232,8 @@ impl Persist {
         Persist(Box::new(work))
     }
 
-    /// Waits until it is done, then lets the answer leave. Call it with no lock held; `now` is asked when the wait is over.
+    /// Waits until it is done, then lets the answer leave. Call it with no lock held; `now` is
+    /// asked when the wait is over.
     pub fn run(self, mut now: impl FnMut() -> Instant) {
         (self.0)(&mut now);
     }
@@ -236,8 +245,9 @@ impl std::fmt::Debug for Persist {
     }
 }
 
-/// Somebody to tell that there is something to fetch: the C functions write to an eventfd, a simulation sets a mark.
-/// Called under the lock of the queue it belongs to: must not wait, nor call back.
+/// Somebody to tell that there is something to fetch: the C functions write to an eventfd, a
+/// simulation sets a mark. Called under the lock of the queue it belongs to: must not wait, nor
+/// call back.
 pub trait Signal: Send + Sync {
     /// One more thing to fetch.
     fn signal(&self);

@@ -1,8 +1,10 @@
-//! Memory of the processes of one host, which they reach by themselves: a WRITE or READ of a connection between two of them needs nobody at
-//! the target, neither its processor nor its library.
+//! Memory of the processes of one host, which they reach by themselves: a WRITE or READ of a
+//! connection between two of them needs nobody at the target, neither its processor nor its
+//! library.
 //!
-//! A process says which of its regions and queue pairs others may reach, and takes that back. The way to a peer's memory is a short cut: where it is
-//! closed (no such region, other rights, a queue pair that is not connected so, memory that is not mapped) the request goes as packets,
+//! A process says which of its regions and queue pairs others may reach, and takes that back. The
+//! way to a peer's memory is a short cut: where it is closed (no such region, other rights, a queue
+//! pair that is not connected so, memory that is not mapped) the request goes as packets,
 //! and the peer's responder says what is wrong.
 
 use transport::op::{AtOnce, Remote};
@@ -12,8 +14,9 @@ use crate::link::{Path, Way};
 pub use crate::memory::rights::terms;
 pub use crate::memory::transfer::{Copy, Piece, Prepared, Regions, Transfer};
 
-/// What a world does whose processes reach each other's memory. None of the calls needs more of the caller than that the named objects
-/// are its own; they may be made with the lock of a queue pair held.
+/// What a world does whose processes reach each other's memory. None of the calls needs more of the
+/// caller than that the named objects are its own; they may be made with the lock of a queue pair
+/// held.
 pub trait Reach: Send + Sync {
     /// A table for the regions of one more adapter, which are these. `None`: there are enough.
     fn table(&self, regions: &Regions) -> Option<u8>;
@@ -21,10 +24,12 @@ pub trait Reach: Send + Sync {
     fn publish(&self, table: u8, slot: u16, region: &Region);
     /// They may not any more. Returns when nobody does: at once, unless somebody does just now.
     fn withdraw(&self, table: u8, slot: u16);
-    /// A queue pair in RTR knows its peer, who may speak soon: what answers and [`Reach::open`] need is made now, where it is not there.
+    /// A queue pair in RTR knows its peer, who may speak soon: what answers and [`Reach::open`]
+    /// need is made now, where it is not there.
     fn prepare(&self, _path: &Path) {}
-    /// From now on the peer of a queue pair may reach regions of its protection domain. False where it could otherwise: then it can not any more,
-    /// and may again when [`Reach::close`] has waited.
+    /// From now on the peer of a queue pair may reach regions of its protection domain. False where
+    /// it could otherwise: then it can not any more, and may again when [`Reach::close`] has
+    /// waited.
     fn open(&self, grant: &Grant<'_>) -> bool;
     /// It may not any more. `wait`: returns when it does not.
     fn close(&self, qpn: Qpn, wait: bool);
@@ -48,26 +53,31 @@ pub trait Reach: Send + Sync {
     }
     /// Whether a path leads to this host.
     fn is_here(&self, path: &Path) -> bool;
-    /// The channel to the process of this host at the end of a path, by number, and for how many bytes of packets there is room in it. `None` where
-    /// packets go as by a network.
+    /// The channel to the process of this host at the end of a path, by number, and for how many
+    /// bytes of packets there is room in it. `None` where packets go as by a network.
     fn channel(&self, _path: &Path) -> Option<(u16, u32)> {
         None
     }
     /// Whether memory of the process at the end of a path is reached now, some of it.
     fn reaches(&self, path: &Path) -> bool;
-    /// Whether what the peer at the end of a path names lies, as it seems, in memory that both processes map: a copy takes no longer than in memory of our own.
+    /// Whether what the peer at the end of a path names lies, as it seems, in memory that both
+    /// processes map: a copy takes no longer than in memory of our own.
     fn is_near(&self, _path: &Path, _remote: Remote, _way: &Way) -> bool {
         false
     }
-    /// From how many bytes on a message goes in pieces that both ends copy; `None`: where that is faster.
+    /// From how many bytes on a message goes in pieces that both ends copy; `None`: where that is
+    /// faster.
     fn shares_from(&self) -> Option<u32> {
         None
     }
-    /// Copies between memory of ours and what the peer names, or changes that: what was there goes to the piece. The last word of a WRITE becomes
-    /// visible last; an atomic is done at once for whoever changes the bytes by instructions, and only in memory that both processes map. Where it can not, nothing is copied, or a part, as when a connection breaks:
+    /// Copies between memory of ours and what the peer names, or changes that: what was there goes
+    /// to the piece. The last word of a WRITE becomes visible last; an atomic is done at once
+    /// for whoever changes the bytes by instructions, and only in memory that both processes map.
+    /// Where it can not, nothing is copied, or a part, as when a connection breaks:
     /// `NoWay` where memory of the process is not reached at all, else `Refused`.
     ///
-    /// `way` is of the transfer's path, and of what went on it before. A FLUSH has no pieces. `Refused` where it would have to wait for anything, or is for all of a region.
+    /// `way` is of the transfer's path, and of what went on it before. A FLUSH has no pieces.
+    /// `Refused` where it would have to wait for anything, or is for all of a region.
     fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> AtOnce;
 }
 

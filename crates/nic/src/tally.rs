@@ -1,5 +1,6 @@
-//! A count that one thread at a time adds to, under a lock that it holds anyhow: so none of its steps is a locked instruction. What has come about is brought to
-//! a counter when somebody reads that.
+//! A count that one thread at a time adds to, under a lock that it holds anyhow: so none of its
+//! steps is a locked instruction. What has come about is brought to a counter when somebody reads
+//! that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +19,8 @@ impl Tally {
         self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Brings what has not been brought yet to a counter, always the same. Whoever reads that may do so, also several at once.
+    /// Brings what has not been brought yet to a counter, always the same. Whoever reads that may
+    /// do so, also several at once.
     pub fn bring_to(&self, counter: &AtomicU64) {
         let count = self.count.load(Ordering::Relaxed);
         let before = self.told.swap(count, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Raw packet queue pairs on a device whose link is a list of frames: what is sent, and to whom rules give what comes.
+//! Raw packet queue pairs on a device whose link is a list of frames: what is sent, and to whom
+//! rules give what comes.
 
 mod kit;
 

@@ -24,7 +24,8 @@ impl Mapping {
         // SAFETY: a new mapping where the kernel finds room.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
-        // SAFETY: all of the mapping of just now; changes no content. A kernel that knows no large pages says no.
+        // SAFETY: all of the mapping of just now; changes no content. A kernel that knows no large
+        // pages says no.
         unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
         Mapping { at: at.cast(), len }
     }
@@ -66,7 +67,8 @@ impl Drop for Mapping {
     }
 }
 
-/// Whether this system gives large pages: not where its kernel is before 6.1, or built without them.
+/// Whether this system gives large pages: not where its kernel is before 6.1, or built without
+/// them.
 fn are_to_be_had() -> bool {
     let mapping = Mapping::new(2 * LARGE);
     mapping.fill();

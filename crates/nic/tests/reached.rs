@@ -61,7 +61,8 @@ impl Reach for Neighbours {
         *self.0.may.lock().unwrap() = None;
         if wait {
             *self.0.waits.lock().unwrap() += 1;
-            // Whoever has a packet for the queue pair takes its lock. Debug assertions tell where we hold it.
+            // Whoever has a packet for the queue pair takes its lock. Debug assertions tell where
+            // we hold it.
             self.0.qp.get().and_then(Weak::upgrade).unwrap().state();
         }
     }
@@ -207,7 +208,8 @@ fn other_rights_are_waited_for_without_a_lock_and_then_granted() {
     assert_eq!(now(), (None, 3));
 }
 
-/// A connection to a process of this host, which has the queue pairs of this thousand; and a message to it of 64 packets, not all of which leave.
+/// A connection to a process of this host, which has the queue pairs of this thousand; and a
+/// message to it of 64 packets, not all of which leave.
 fn send_to(thousand: u32, device: &Arc<Device>, pd: &Arc<Pd>) -> Arc<Qp> {
     let (qp, _, start) = connected(device, pd, Qpn::new(thousand << 12));
     let mr = pd.register_null().unwrap();

@@ -1,7 +1,9 @@
-//! The side that is asked: `rdma_listen`, the requests that arrive, `rdma_accept` and `rdma_reject`.
+//! The side that is asked: `rdma_listen`, the requests that arrive, `rdma_accept` and
+//! `rdma_reject`.
 //!
-//! A request is looked at under the connection manager's lock: whether a listener takes it. Then the routing table is asked for the
-//! way back, and a peer on this host is watched, with no lock of the node held; last the request is admitted, if it still stands.
+//! A request is looked at under the connection manager's lock: whether a listener takes it. Then
+//! the routing table is asked for the way back, and a peer on this host is watched, with no lock of
+//! the node held; last the request is admitted, if it still stands.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -52,9 +54,9 @@ impl Core {
 }
 
 impl<W: World> Node<W> {
-    /// `rdma_listen`: an identifier not bound gets a free port on all addresses first. A backlog of 0 or above
-    /// [`MAX_BACKLOG`](crate::listener::MAX_BACKLOG) means that many. EADDRNOTAVAIL or EADDRINUSE where another that shares
-    /// the port listens.
+    /// `rdma_listen`: an identifier not bound gets a free port on all addresses first. A backlog of
+    /// 0 or above [`MAX_BACKLOG`](crate::listener::MAX_BACKLOG) means that many. EADDRNOTAVAIL
+    /// or EADDRINUSE where another that shares the port listens.
     pub fn listen(&self, id: &Arc<Id>, backlog: u32) -> Result<(), Error> {
         if id.lock().progress == Progress::Idle {
             self.bind(id, (Ipv4Addr::UNSPECIFIED, 0).into())?;
@@ -85,8 +87,9 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// The listener's requests come as fast as the program fetches them, not [in turns](crate::listener): for programs that serve several at
-    /// once and know it. Nothing where it does not listen.
+    /// The listener's requests come as fast as the program fetches them, not [in
+    /// turns](crate::listener): for programs that serve several at once and know it. Nothing
+    /// where it does not listen.
     pub fn serve_out_of_turn(&self, listener: &Id) {
         let mut core = self.cm_agent.lock();
         let at = listener.lock().listens_at();
@@ -158,7 +161,8 @@ impl<W: World> Node<W> {
         core.arrived.push(Arrival { key, at, listener, asked: Asked::Service(request) });
     }
 
-    /// The `nth` connection request from now on, 1 for the next, is refused before a listener sees it: for tests of whoever asks.
+    /// The `nth` connection request from now on, 1 for the next, is refused before a listener sees
+    /// it: for tests of whoever asks.
     pub fn refuse_request(&self, nth: u64, why: Refusal) {
         self.cm_agent.lock().refused.push((nth.saturating_sub(1), why));
     }
@@ -174,8 +178,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// What is to be known of a request before it is admitted; the system is asked, so no lock is held. The way back, and whether
-    /// whoever sent it still lives.
+    /// What is to be known of a request before it is admitted; the system is asked, so no lock is
+    /// held. The way back, and whether whoever sent it still lives.
     pub(crate) fn look_up(&self, arrival: &Arrival) -> (Option<Route>, Option<Watch>) {
         let (path, process) = arrival.asked.by();
         let (source, dest) = (path.local_gid.ip(), path.remote_gid.ip());
@@ -185,8 +189,8 @@ impl<W: World> Node<W> {
         (route, watch)
     }
 
-    /// A request gets an identifier, which its listener offers to the program, unless the request, the listener or whoever sent it
-    /// has ended.
+    /// A request gets an identifier, which its listener offers to the program, unless the request,
+    /// the listener or whoever sent it has ended.
     pub(crate) fn admit(
         &self,
         core: &mut Core,
@@ -198,7 +202,8 @@ impl<W: World> Node<W> {
         let stands = core.cm(key).is_some_and(|(cm, conn)| cm.is_unanswered(conn));
         let listens = core.listeners.get(&at).is_some_and(|l| Arc::ptr_eq(&l.id, &listener));
         if !(watch.is_some() && stands && listens) {
-            // What lay in the socket of a process that was stopped, and whoever sent it is gone, among others.
+            // What lay in the socket of a process that was stopped, and whoever sent it is gone,
+            // among others.
             if let Some((cm, conn)) = core.cm(key) {
                 cm.destroy(now, conn);
             }
@@ -249,8 +254,8 @@ impl<W: World> Node<W> {
         id
     }
 
-    /// `rdma_accept`: takes the queue pair to RTS and sends the reply. Without parameters, those of the request, cut to what
-    /// the device has. A depth above the request's is the request's.
+    /// `rdma_accept`: takes the queue pair to RTS and sends the reply. Without parameters, those of
+    /// the request, cut to what the device has. A depth above the request's is the request's.
     pub fn accept(&self, id: &Arc<Id>, param: Option<&ConnParam>, private_data: &[u8]) -> Result<(), Error> {
         if id.is_datagram() {
             return self.serve(id, param.map_or(0, |p| p.qp_num), private_data);
@@ -327,8 +332,9 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// `rdma_notify` of IBV_EVENT_COMM_EST: data has come on a queue pair that was accepted for, so the connection stands though no RTU
-    /// came; Established follows. EISCONN where that was known already, EINVAL before an accept and after the end.
+    /// `rdma_notify` of IBV_EVENT_COMM_EST: data has come on a queue pair that was accepted for, so
+    /// the connection stands though no RTU came; Established follows. EISCONN where that was
+    /// known already, EINVAL before an accept and after the end.
     pub fn communication_established(&self, id: &Arc<Id>) -> Result<(), Error> {
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
@@ -348,8 +354,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// A packet came for a queue pair. The first that counts on one whose peer's RTU is missing establishes the connection; the
-    /// last that one waits for lets its peer end it.
+    /// A packet came for a queue pair. The first that counts on one whose peer's RTU is missing
+    /// establishes the connection; the last that one waits for lets its peer end it.
     #[inline]
     pub(crate) fn data_came(&self, now: Instant, qpn: Qpn) {
         if self.cm_agent.awaits_data() {

@@ -40,7 +40,8 @@ pub(crate) fn with_scope(ip: IpAddr, port: u16, interface: u32) -> SocketAddr {
     }
 }
 
-/// Whether an address is one of the family-specific wildcards' kind that a listener on all addresses takes.
+/// Whether an address is one of the family-specific wildcards' kind that a listener on all
+/// addresses takes.
 pub(crate) fn family_fits(listener: IpAddr, v6_only: bool, dest: IpAddr) -> bool {
     match (listener, dest) {
         (IpAddr::V4(_), IpAddr::V6(_)) => false,

@@ -1,6 +1,7 @@
-//! `AF_IB` addresses (`struct sockaddr_ib`): a GID and a service id. RoCE has no subnet administrator that could find the way to a
-//! GID, so no device here resolves or bears one, as with the kernel; what remains is the GID of all zeros, under which an identifier
-//! listens for a service on all devices.
+//! `AF_IB` addresses (`struct sockaddr_ib`): a GID and a service id. RoCE has no subnet
+//! administrator that could find the way to a GID, so no device here resolves or bears one, as with
+//! the kernel; what remains is the GID of all zeros, under which an identifier listens for a
+//! service on all devices.
 //!
 //! | service id | port space |
 //! |---|---|
@@ -40,7 +41,8 @@ pub struct IbService {
 }
 
 impl IbService {
-    /// The port space that the service id names, if an identifier of `space` may have it: one of RDMA_PS_IB may have each.
+    /// The port space that the service id names, if an identifier of `space` may have it: one of
+    /// RDMA_PS_IB may have each.
     fn space_for(&self, space: PortSpace) -> Option<PortSpace> {
         let mask = self.sid_mask & SPACE_MASK;
         let fits = |named: PortSpace| {
@@ -62,8 +64,9 @@ impl IbService {
 }
 
 impl<W: World> Node<W> {
-    /// `rdma_bind_addr` to an `AF_IB` address. EPROTONOSUPPORT where the service id is of a port space that the identifier's does not
-    /// include, ENODEV for a GID, EADDRNOTAVAIL where the port is taken.
+    /// `rdma_bind_addr` to an `AF_IB` address. EPROTONOSUPPORT where the service id is of a port
+    /// space that the identifier's does not include, ENODEV for a GID, EADDRNOTAVAIL where the
+    /// port is taken.
     pub fn bind_service(&self, id: &Arc<Id>, gid: Gid, service: IbService) -> Result<(), Error> {
         let (v6_only, reuse) = id.lock().bindable()?;
         if gid != Gid::default() {

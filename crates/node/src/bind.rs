@@ -1,5 +1,6 @@
-//! Binding: which of our addresses an identifier has, and which port. A port is a name that a process of this host claims, so the
-//! system is asked before the identifier is locked: what it said counts if the identifier is still as it was.
+//! Binding: which of our addresses an identifier has, and which port. A port is a name that a
+//! process of this host claims, so the system is asked before the identifier is locked: what it
+//! said counts if the identifier is still as it was.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,10 +15,12 @@ use crate::world::World;
 use crate::{Errno, Error, Node};
 
 impl<W: World> Node<W> {
-    /// `rdma_bind_addr`: takes an address and a port (0: any free one). A loopback address is shown as it is, and otherwise stands for
-    /// all of its family (the kernel's cma_any_addr). EADDRNOTAVAIL where no device bears the address, or where the port is taken and
-    /// either is for all addresses; EADDRINUSE where the same address has the port; EINVAL for a link-local address that does not
-    /// say on which link, and for any in RDMA_PS_IPOIB but the wildcards.
+    /// `rdma_bind_addr`: takes an address and a port (0: any free one). A loopback address is shown
+    /// as it is, and otherwise stands for all of its family (the kernel's cma_any_addr).
+    /// EADDRNOTAVAIL where no device bears the address, or where the port is taken and
+    /// either is for all addresses; EADDRINUSE where the same address has the port; EINVAL for a
+    /// link-local address that does not say on which link, and for any in RDMA_PS_IPOIB but the
+    /// wildcards.
     pub fn bind(&self, id: &Arc<Id>, address: SocketAddr) -> Result<(), Error> {
         let (v6_only, reuse) = id.lock().bindable()?;
         let (ip, device) = match normal(address.ip()) {
@@ -46,7 +49,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// An address of ours, and the device that bears it. EADDRNOTAVAIL, or EINVAL for a link-local address without its interface.
+    /// An address of ours, and the device that bears it. EADDRNOTAVAIL, or EINVAL for a link-local
+    /// address without its interface.
     pub(crate) fn own_address(&self, address: &SocketAddr) -> Result<(IpAddr, Arc<Device>), Error> {
         let (ip, scope) = (normal(address.ip()), scope_of(address));
         if is_link_local(ip) && scope == 0 {
@@ -56,7 +60,8 @@ impl<W: World> Node<W> {
         Ok((ip, device))
     }
 
-    /// The device whose interface bears an address; any other loopback address belongs to the loopback interface.
+    /// The device whose interface bears an address; any other loopback address belongs to the
+    /// loopback interface.
     pub(crate) fn device_bearing(&self, ip: IpAddr, scope: u32) -> Option<Arc<Device>> {
         let fits = |d: &Arc<Device>| {
             (scope == 0 || d.config.interface == scope) && d.port().gids.index_of(ip).is_some()
@@ -64,7 +69,8 @@ impl<W: World> Node<W> {
         self.devices.iter().find(|d| fits(d)).cloned()
     }
 
-    /// `rdma_set_option`, RDMA_OPTION_ID_REUSEADDR. EINVAL once it listens, EADDRNOTAVAIL (or EADDRINUSE) where it shares its port already and shall not.
+    /// `rdma_set_option`, RDMA_OPTION_ID_REUSEADDR. EINVAL once it listens, EADDRNOTAVAIL (or
+    /// EADDRINUSE) where it shares its port already and shall not.
     pub fn set_reuse(&self, id: &Id, reuse: bool) -> Result<(), Error> {
         let (before, port, own_name) = {
             let mut inner = id.lock();

@@ -1,8 +1,9 @@
-//! The connection manager of a node: the tables that join identifiers, listeners and connections, and what its outputs
-//! do: messages leave through QP1, events move queue pairs and reach the program.
+//! The connection manager of a node: the tables that join identifiers, listeners and connections,
+//! and what its outputs do: messages leave through QP1, events move queue pairs and reach the
+//! program.
 //!
-//! Every call and every message does the same three things: it takes the lock ([`CmAgent::lock`]), tells the connection manager
-//! of its device ([`Node::with_cm`]), and ends in [`Node::carry_out`].
+//! Every call and every message does the same three things: it takes the lock ([`CmAgent::lock`]),
+//! tells the connection manager of its device ([`Node::with_cm`]), and ends in [`Node::carry_out`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -133,7 +134,8 @@ impl CmAgent {
         self.awaited.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a request to a device is for a listener of this process, or comes again about something that it knows.
+    /// Whether a request to a device is for a listener of this process, or comes again about
+    /// something that it knows.
     pub fn expects(&self, device: DeviceId, from: Origin, request: &Mad, service: Option<Service>) -> bool {
         let core = self.lock();
         service.is_some_and(|service| core.listener(service, from.dest.ip()).is_some())
@@ -155,7 +157,8 @@ impl Core {
         self.cms.iter_mut().find_map(|(&device, cm)| Some((device, cm.poll()?)))
     }
 
-    /// Forgets the identifier of a request that the program will not see; its connection is left to the caller.
+    /// Forgets the identifier of a request that the program will not see; its connection is left to
+    /// the caller.
     pub(crate) fn forget(&mut self, id: &Id) -> Option<ConnKey> {
         let key = {
             let mut inner = id.lock();
@@ -166,7 +169,8 @@ impl Core {
         Some(key)
     }
 
-    /// The connection manager of a connection's device; it exists as long as the node once it was made.
+    /// The connection manager of a connection's device; it exists as long as the node once it was
+    /// made.
     pub(crate) fn cm(&mut self, key: ConnKey) -> Option<(&mut Cm, ConnId)> {
         Some((self.cms.get_mut(&key.0)?, key.1))
     }
@@ -197,7 +201,8 @@ pub(crate) fn plain(id: &Arc<Id>, kind: EventKind, status: i32) -> Event {
 }
 
 impl<W: World> Node<W> {
-    /// Connections that the connection manager knows, in whatever state: time wait and remembered refusals included.
+    /// Connections that the connection manager knows, in whatever state: time wait and remembered
+    /// refusals included.
     pub fn connections(&self) -> usize {
         self.cm_agent.lock().cms.values().map(Cm::len).sum()
     }

@@ -19,8 +19,8 @@ use crate::{Errno, Error, Node};
 pub const CONNECT_DATA: usize = REQ_DATA;
 
 impl<W: World> Node<W> {
-    /// `rdma_connect`: sends a request. EINVAL for parameters beyond the device's limits or more than [`CONNECT_DATA`]
-    /// bytes of private data; what comes of it is an event.
+    /// `rdma_connect`: sends a request. EINVAL for parameters beyond the device's limits or more
+    /// than [`CONNECT_DATA`] bytes of private data; what comes of it is an event.
     pub fn connect(&self, id: &Arc<Id>, param: &ConnParam, private_data: &[u8]) -> Result<(), Error> {
         if id.is_datagram() {
             return self.ask(id, private_data);
@@ -42,8 +42,9 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// Waits for the answer to a request until `at` and no longer: Unreachable with ETIMEDOUT follows then, even where the peer has asked
-    /// for patience. Nothing where there is no request under way.
+    /// Waits for the answer to a request until `at` and no longer: Unreachable with ETIMEDOUT
+    /// follows then, even where the peer has asked for patience. Nothing where there is no
+    /// request under way.
     pub fn give_up_at(&self, id: &Id, at: Instant) {
         let mut core = self.cm_agent.lock();
         let key = id.lock().conn;
@@ -105,8 +106,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// The identifier was given a queue pair after the peer accepted: it goes to RTS, then the peer is told. Where it can not be moved
-    /// the peer is refused.
+    /// The identifier was given a queue pair after the peer accepted: it goes to RTS, then the peer
+    /// is told. Where it can not be moved the peer is refused.
     pub fn finish_connect(&self, id: &Arc<Id>) -> Result<(), Error> {
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
@@ -143,8 +144,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// Where the peer is a process of this host: be told when it ends, because nobody sends a DREQ for one that was killed. `None`
-    /// where it has ended already.
+    /// Where the peer is a process of this host: be told when it ends, because nobody sends a DREQ
+    /// for one that was killed. `None` where it has ended already.
     pub(crate) fn watch_peer(&self, local: bool, process: u32) -> Option<Watch> {
         let owner = process_name(process);
         if !local || self.blocks.owns(owner) { Some(Watch::NONE) } else { self.world.watch(owner) }

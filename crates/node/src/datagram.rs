@@ -1,5 +1,6 @@
-//! Datagram services (RDMA_PS_UDP, RDMA_PS_IPOIB, and RDMA_PS_IB with datagram queue pairs): identifiers whose queue pairs have no peer. Connecting is one
-//! question, SIDR_REQ, for the number and Q_Key of the queue pair that serves; accepting or rejecting is the answer.
+//! Datagram services (RDMA_PS_UDP, RDMA_PS_IPOIB, and RDMA_PS_IB with datagram queue pairs):
+//! identifiers whose queue pairs have no peer. Connecting is one question, SIDR_REQ, for the number
+//! and Q_Key of the queue pair that serves; accepting or rejecting is the answer.
 //!
 //! | private data | bytes |
 //! |---|---|
@@ -22,7 +23,8 @@ use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::world::World;
 use crate::{Errno, Error, Node};
 
-/// Q_Key of every queue pair and group of RDMA_PS_UDP, and of datagrams in RDMA_PS_IB (RDMA_UDP_QKEY of <rdma/rdma_cma.h>).
+/// Q_Key of every queue pair and group of RDMA_PS_UDP, and of datagrams in RDMA_PS_IB
+/// (RDMA_UDP_QKEY of <rdma/rdma_cma.h>).
 pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 /// Consumer private data of a request for a datagram service, in bytes (rdma_connect(3)).
 pub const ASK_DATA: usize = SIDR_REQ_DATA;
@@ -37,8 +39,8 @@ impl Id {
         self.kind == QpType::Ud
     }
 
-    /// The Q_Key of its queue pair and its groups. ENODEV in RDMA_PS_IPOIB: there it is the IPoIB broadcast group's, and no
-    /// device here has an IPoIB interface.
+    /// The Q_Key of its queue pair and its groups. ENODEV in RDMA_PS_IPOIB: there it is the IPoIB
+    /// broadcast group's, and no device here has an IPoIB interface.
     pub(crate) fn qkey(&self) -> Result<Qkey, Error> {
         match self.space {
             PortSpace::Udp | PortSpace::Ib => Ok(UDP_QKEY),
@@ -75,8 +77,8 @@ impl<W: World> Node<W> {
         Ok((attr, bits))
     }
 
-    /// `rdma_connect`: asks for the service's queue pair. Established or Unreachable follows. EINVAL for more than
-    /// [`ASK_DATA`] bytes of private data.
+    /// `rdma_connect`: asks for the service's queue pair. Established or Unreachable follows.
+    /// EINVAL for more than [`ASK_DATA`] bytes of private data.
     pub(crate) fn ask(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(private_data, ASK_DATA)?;
         let now = self.world.now();
@@ -113,8 +115,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// `rdma_accept`: answers with the identifier's queue pair, or where it has none with `qp_num`. EINVAL for more than
-    /// [`ANSWER_DATA`] bytes of private data.
+    /// `rdma_accept`: answers with the identifier's queue pair, or where it has none with `qp_num`.
+    /// EINVAL for more than [`ANSWER_DATA`] bytes of private data.
     pub(crate) fn serve(&self, id: &Arc<Id>, qp_num: u32, private_data: &[u8]) -> Result<(), Error> {
         let qpn = id.lock().qp.as_ref().map_or(Qpn::new(qp_num), |qp| qp.qpn());
         let answer = SidrAnswer { qpn, qkey: id.qkey()?, private_data: private_data.to_vec() };
@@ -145,7 +147,8 @@ impl<W: World> Node<W> {
         let (cm, conn) = core.cm(key).ok_or(NOT_CONNECTED)?;
         say(cm, now, conn).map_err(refused)?;
         core.begun(now, id);
-        // The exchange is over; what remembers the answer for a question that comes again is not the identifier.
+        // The exchange is over; what remembers the answer for a question that comes again is not
+        // the identifier.
         core.ids.remove(&key);
         {
             let mut inner = id.lock();
@@ -174,7 +177,8 @@ impl<W: World> Node<W> {
     }
 }
 
-/// The answer to a question of ours. One that says no leaves the queue pair as it is: it may have other peers.
+/// The answer to a question of ours. One that says no leaves the queue pair as it is: it may have
+/// other peers.
 pub(crate) fn on_sidr_reply(
     core: &mut Core,
     id: &Arc<Id>,
@@ -193,7 +197,8 @@ pub(crate) fn on_sidr_reply(
     core.push(Event { ud, private_data, ..plain(id, kind, status) });
 }
 
-/// How to send to the peer of an identifier; `None` where its device does not bear the address any more.
+/// How to send to the peer of an identifier; `None` where its device does not bear the address any
+/// more.
 pub(crate) fn toward(id: &Id, qpn: Qpn, qkey: Qkey) -> Option<UdParam> {
     let inner = id.lock();
     let (source, dest, device) = (inner.source?.ip(), inner.dest?.ip(), inner.device.as_ref()?);

@@ -1,5 +1,5 @@
-//! What identifiers learn of their device: that its hardware address changed, that it bears their address no more, that
-//! its interface is gone.
+//! What identifiers learn of their device: that its hardware address changed, that it bears their
+//! address no more, that its interface is gone.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -61,8 +61,9 @@ impl Everyone {
 }
 
 impl<W: World> Node<W> {
-    /// RDMA_CM_EVENT_ADDR_CHANGE (rdma_get_cm_event(3)) for whom it concerns: with another hardware address, which the
-    /// default GID is made from, everybody on the device; else those whose own address it bears no more.
+    /// RDMA_CM_EVENT_ADDR_CHANGE (rdma_get_cm_event(3)) for whom it concerns: with another hardware
+    /// address, which the default GID is made from, everybody on the device; else those whose
+    /// own address it bears no more.
     pub(crate) fn addresses_changed(&self, device: &Arc<Device>, before: &GidTable) {
         let now = &device.port().gids;
         let other_hardware = before.get(0).is_some_and(|old| now.get(0).is_none_or(|new| new.gid != old.gid));
@@ -75,9 +76,9 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// The interface of a device is gone: RDMA_CM_EVENT_DEVICE_REMOVAL for everybody on it and nothing after it, its
-    /// queue pairs flush, and who opened it is told (IBV_EVENT_DEVICE_FATAL). Peers find out by themselves: there is no
-    /// way to them.
+    /// The interface of a device is gone: RDMA_CM_EVENT_DEVICE_REMOVAL for everybody on it and
+    /// nothing after it, its queue pairs flush, and who opened it is told
+    /// (IBV_EVENT_DEVICE_FATAL). Peers find out by themselves: there is no way to them.
     pub(crate) fn device_removed(&self, now: Instant, device: &Arc<Device>) {
         let mut core = self.cm_agent.lock();
         let ids = self.cm_agent.everyone.on(device);

@@ -1,8 +1,9 @@
-//! Which devices there are: those that VERBENA_DEVICES names, or by default one for each network interface; and which of
-//! them a packet, a route or an identifier means.
+//! Which devices there are: those that VERBENA_DEVICES names, or by default one for each network
+//! interface; and which of them a packet, a route or an identifier means.
 //!
-//! A device is known by its [`DeviceId`], whatever interface it is on: an interface may have a device of each transport.
-//! Only what arrives says no more than an interface (`Node::device_of_arrival`).
+//! A device is known by its [`DeviceId`], whatever interface it is on: an interface may have a
+//! device of each transport. Only what arrives says no more than an interface
+//! (`Node::device_of_arrival`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -56,8 +57,8 @@ pub enum ConfigError {
     },
 }
 
-/// Parses VERBENA_DEVICES: `name=roce:interface`, comma separated. Each name, and each interface with a transport, may be
-/// there once.
+/// Parses VERBENA_DEVICES: `name=roce:interface`, comma separated. Each name, and each interface
+/// with a transport, may be there once.
 ///
 /// ```
 /// let specs = node::devices::parse("a=roce:lo,b=roce:eth0").unwrap();
@@ -92,9 +93,9 @@ pub fn parse(text: &str) -> Result<Vec<DeviceSpec>, ConfigError> {
     Ok(specs)
 }
 
-/// The devices of a host: those configured, in that order, or by default one for each interface that is up and has an address,
-/// loopback last: programs take the first, and that shall reach others.
-/// `host_id` makes the GUIDs, see [`guid`].
+/// The devices of a host: those configured, in that order, or by default one for each interface
+/// that is up and has an address, loopback last: programs take the first, and that shall reach
+/// others. `host_id` makes the GUIDs, see [`guid`].
 pub fn choose(
     specs: Option<&[DeviceSpec]>,
     interfaces: &[Interface],
@@ -154,8 +155,9 @@ const GUID_VERSION: u64 = 1;
 /// | 2 | version (4 bits), upper 4 bits of the interface's number |
 /// | 3..8 | 40 bits of the host and namespace, mixed with the interface and the transport; byte 3 is never 0xff |
 ///
-/// Connection managers key their tables on it, so it differs between hosts, namespaces and devices, and is the same in all
-/// processes of one, whatever devices they configure: it does not depend on the [`DeviceId`].
+/// Connection managers key their tables on it, so it differs between hosts, namespaces and devices,
+/// and is the same in all processes of one, whatever devices they configure: it does not depend on
+/// the [`DeviceId`].
 pub fn guid(host_id: u64, transport: Transport, interface: u32) -> Guid {
     // RoCE's code is 0: a GUID is what it was before there were other transports.
     let device = u64::from(interface) | (transport as u64) << 32;
@@ -183,8 +185,8 @@ impl<W: World> Node<W> {
         self.devices.get(usize::try_from(id.0).ok()?).cloned()
     }
 
-    /// The device that a packet or a frame is for, which came by an interface. All that arrives so is RoCE's, or a frame for
-    /// a raw packet queue pair of the same device.
+    /// The device that a packet or a frame is for, which came by an interface. All that arrives so
+    /// is RoCE's, or a frame for a raw packet queue pair of the same device.
     #[inline]
     pub(crate) fn device_of_arrival(&self, interface: u32) -> Option<&Arc<Device>> {
         let is_it =
@@ -192,8 +194,8 @@ impl<W: World> Node<W> {
         self.devices.iter().find(is_it)
     }
 
-    /// The device that sends by a route: the first on the route's interface that bears its source address. There is none where
-    /// the source is in no GID table (127.0.0.2, say).
+    /// The device that sends by a route: the first on the route's interface that bears its source
+    /// address. There is none where the source is in no GID table (127.0.0.2, say).
     pub(crate) fn device_of_route(&self, route: &Route) -> Option<Arc<Device>> {
         let sends = |d: &&Arc<Device>| {
             d.config.interface == route.interface && d.port().gids.index_of(route.source).is_some()

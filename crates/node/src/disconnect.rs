@@ -1,4 +1,5 @@
-//! How connections end: `rdma_disconnect`, `rdma_destroy_id`, processes and hosts that are gone, the end of this process.
+//! How connections end: `rdma_disconnect`, `rdma_destroy_id`, processes and hosts that are gone,
+//! the end of this process.
 
 use std::cell::LazyCell;
 use std::net::IpAddr;
@@ -20,8 +21,8 @@ use crate::world::{Name, Watch, World};
 use crate::{Error, Node};
 
 impl<W: World> Node<W> {
-    /// `rdma_disconnect`: the queue pair goes to the error state, the peer is told. On an identifier whose connection
-    /// has ended it does the former only.
+    /// `rdma_disconnect`: the queue pair goes to the error state, the peer is told. On an
+    /// identifier whose connection has ended it does the former only.
     pub fn disconnect(&self, id: &Arc<Id>) -> Result<(), Error> {
         if id.is_datagram() {
             return self.stop(id);
@@ -47,8 +48,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// `rdma_destroy_id`, whatever the state: peers are told what their state calls for, events not yet fetched vanish, and
-    /// with a listener the requests that wait.
+    /// `rdma_destroy_id`, whatever the state: peers are told what their state calls for, events not
+    /// yet fetched vanish, and with a listener the requests that wait.
     pub fn destroy(&self, id: &Arc<Id>) {
         self.detach_all(id);
         let now = self.world.now();
@@ -61,7 +62,8 @@ impl<W: World> Node<W> {
             (inner.conn.take(), inner.channel.clone(), inner.listens_at(), was, names, qp)
         };
         if let Some(qp) = qp {
-            // The queue pair may outlive it, and its peer hears no more after the end of the connection.
+            // The queue pair may outlive it, and its peer hears no more after the end of the
+            // connection.
             qp.let_acks_go(now);
         }
         if let (Progress::Listening, Some(listened)) = (was, listened) {
@@ -90,8 +92,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// The connection is no more. A connection that failed takes its queue pair to the error state; one that the peer ended
-    /// leaves that to the program, as librdmacm does.
+    /// The connection is no more. A connection that failed takes its queue pair to the error state;
+    /// one that the peer ended leaves that to the program, as librdmacm does.
     pub(crate) fn end(&self, id: &Arc<Id>, now: Instant, failed: bool) {
         let qp = {
             let mut inner = id.lock();
@@ -105,8 +107,8 @@ impl<W: World> Node<W> {
 
     /// An ICMP error came for a packet of ours.
     ///
-    /// `ours` is our communication id in it, where it is a message; `process` the block it was for, where the error says that nobody
-    /// has the port.
+    /// `ours` is our communication id in it, where it is a message; `process` the block it was for,
+    /// where the error says that nobody has the port.
     pub(crate) fn peer_unreachable(
         &self,
         now: Instant,
@@ -126,7 +128,8 @@ impl<W: World> Node<W> {
         self.carry_out(core, now);
     }
 
-    /// A process of this host ended. What it said last may still be under way. Another one may bear its name already: connections to that stay.
+    /// A process of this host ended. What it said last may still be under way. Another one may bear
+    /// its name already: connections to that stay.
     pub(crate) fn peer_gone(&self, now: Instant, name: Name, watch: Watch) {
         let devices = self.devices();
         let local = |ip: IpAddr| devices.iter().any(|d| d.port().gids.index_of(ip).is_some());
@@ -140,14 +143,16 @@ impl<W: World> Node<W> {
         let is_borne = LazyCell::new(|| self.world.watch(name).is_some());
         ended.retain(|key| match core.ids.get(key).and_then(|id| id.lock().watch) {
             Some(known) => known == watch,
-            // One that came from nobody we watch yet: whoever that is is found out before it goes on.
+            // One that came from nobody we watch yet: whoever that is is found out before it goes
+            // on.
             None => !*is_borne,
         });
         ended.into_iter().for_each(|key| self.end_by_exit(&mut core, now, key));
         self.carry_out(core, now);
     }
 
-    /// The process ends: what a kernel would say to its peers is said, once. Nobody here is left to be told of anything.
+    /// The process ends: what a kernel would say to its peers is said, once. Nobody here is left to
+    /// be told of anything.
     pub(crate) fn leave_connections(&self, now: Instant) {
         let Some(mut core) = self.cm_agent.try_lock() else { return };
         let mut batch = TxBatch::new();

@@ -1,5 +1,5 @@
-//! What the world tells the node: packets go to their queue pairs, those for QP1 to [`gsi`](crate::gsi), the rest to whom it
-//! concerns.
+//! What the world tells the node: packets go to their queue pairs, those for QP1 to
+//! [`gsi`](crate::gsi), the rest to whom it concerns.
 
 use std::iter::Peekable;
 use std::slice::Chunks;
@@ -154,8 +154,8 @@ fn next_to<'a>(
 }
 
 impl<W: World> Node<W> {
-    /// Packets of one sender. Those that follow each other to one queue pair go there together: it is looked up and locked once
-    /// for all of them, and sends once what they call for.
+    /// Packets of one sender. Those that follow each other to one queue pair go there together: it
+    /// is looked up and locked once for all of them, and sends once what they call for.
     fn datagrams(&self, now: Instant, run: &Datagram<'_>, size: usize) {
         let mut icrc = Icrc::of(Flow { source: run.source, dest: run.dest });
         let mut datagrams = run.bytes.chunks(size).peekable();

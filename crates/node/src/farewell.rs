@@ -1,13 +1,16 @@
-//! The end of a connection, and what was acknowledged before it: a message that was delivered completes as delivered.
+//! The end of a connection, and what was acknowledged before it: a message that was delivered
+//! completes as delivered.
 //!
-//! What an end still owes its peer, an ACK held back, leaves before it says that the connection is over, and both take the same
-//! flow: on the way neither overtakes the other, and a process that shares the peer's address hands on both in their order.
-//! A peer may use two flows (kernels do), and a packet may be handed on by a slow process. The news that a process of this host
-//! ended comes from its name, and overtakes all packets. So an end, told by a DREQ or by such news, waits a moment where
-//! the queue pair still waits for answers.
+//! What an end still owes its peer, an ACK held back, leaves before it says that the connection is
+//! over, and both take the same flow: on the way neither overtakes the other, and a process that
+//! shares the peer's address hands on both in their order. A peer may use two flows (kernels do),
+//! and a packet may be handed on by a slow process. The news that a process of this host
+//! ended comes from its name, and overtakes all packets. So an end, told by a DREQ or by such news,
+//! waits a moment where the queue pair still waits for answers.
 //!
-//! It waits, too, while the program has not fetched all that it was sent. With an adapter a message's completion is there long before the
-//! kernel has told of the end. Here one thread may bring both between two looks of a program that is slow to run: it looks for completions, finds
+//! It waits, too, while the program has not fetched all that it was sent. With an adapter a
+//! message's completion is there long before the kernel has told of the end. Here one thread may
+//! bring both between two looks of a program that is slow to run: it looks for completions, finds
 //! none, then hears of the end, and destroys the queue pair with what came to it.
 
 use std::time::{Duration, Instant};
@@ -22,12 +25,14 @@ use crate::Node;
 use crate::cm_agent::{ConnKey, Core};
 use crate::world::World;
 
-/// How long an end waits for answers under way, or for the program: on a busy machine a process that hands answers on waits for a
-/// processor, some tens of milliseconds. So may this one, with the answers unread in its sockets: it waits in steps, of which the next
-/// begins when it finds the last one over, and reads its sockets between two.
+/// How long an end waits for answers under way, or for the program: on a busy machine a process
+/// that hands answers on waits for a processor, some tens of milliseconds. So may this one, with
+/// the answers unread in its sockets: it waits in steps, of which the next begins when it finds the
+/// last one over, and reads its sockets between two.
 const STEP: Duration = Duration::from_millis(2);
 const STEPS: u32 = 50;
-/// Where hundreds of threads want two processors each step takes a turn of all of them: after that time so few steps are enough.
+/// Where hundreds of threads want two processors each step takes a turn of all of them: after that
+/// time so few steps are enough.
 const LONG: Duration = Duration::from_secs(1);
 const FEWEST: u32 = 5;
 
@@ -55,7 +60,8 @@ enum End {
 }
 
 impl<W: World> Node<W> {
-    /// The way of a message; before one that ends its connection what the queue pair has to acknowledge is acknowledged.
+    /// The way of a message; before one that ends its connection what the queue pair has to
+    /// acknowledge is acknowledged.
     pub(crate) fn way(
         &self,
         core: &Core,
@@ -103,14 +109,16 @@ impl<W: World> Node<W> {
         true
     }
 
-    /// A packet came for a queue pair: an end that waited for it comes if no answer is missing any more. Whether one did.
+    /// A packet came for a queue pair: an end that waited for it comes if no answer is missing any
+    /// more. Whether one did.
     pub(crate) fn end_wait(&self, core: &mut Core, now: Instant, qpn: Qpn) -> bool {
         let Some(waiting) = core.waiting_ends.get(&qpn) else { return false };
         let waits = core.qp(waiting.key).is_some_and(|qp| qp.qpn() == qpn && must_come_later(&qp));
         !waits && self.end_waiting(core, now, qpn)
     }
 
-    /// Steps that are over: the next begin where they are needed, and what has waited long enough comes.
+    /// Steps that are over: the next begin where they are needed, and what has waited long enough
+    /// comes.
     pub(crate) fn end_waits(&self, core: &mut Core, now: Instant) {
         let over = core.waiting_ends.iter().filter(|(_, waiting)| waiting.until <= now);
         let over: Vec<_> = over
@@ -167,7 +175,8 @@ fn is_farewell(mad: &Mad) -> bool {
     }
 }
 
-/// The way of a message. One that ends a connection takes that of its data, where that is known, the first time.
+/// The way of a message. One that ends a connection takes that of its data, where that is known,
+/// the first time.
 pub(crate) fn way(path: &cm::PathRecord, mad: &Mad, attempt: u32, data: Option<Path>) -> Path {
     let way = Path {
         source: path.local_gid.ip(),

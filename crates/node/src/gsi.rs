@@ -1,5 +1,6 @@
-//! QP1, the general services interface: management datagrams come in and are handed to the connection manager, or to the process of
-//! this host that they are for; the connection manager's leave (IBA 1.4 §13.5).
+//! QP1, the general services interface: management datagrams come in and are handed to the
+//! connection manager, or to the process of this host that they are for; the connection manager's
+//! leave (IBA 1.4 §13.5).
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -21,7 +22,8 @@ use crate::world::{Datagram, Name, World};
 use crate::{Node, farewell};
 
 impl<W: World> Node<W> {
-    /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process it is for.
+    /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process
+    /// it is for.
     pub(crate) fn management(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
         // IBA 1.4 §9.6.1.1.3: any P_Key of the port's table.
         if !nic::device::port::is_of_partition(packet.header.bth.pkey) {
@@ -34,7 +36,8 @@ impl<W: World> Node<W> {
         };
         let from = origin(d);
         let Some(device) = self.device_of_arrival(d.interface) else {
-            // Handed on by a process that has a device there: nobody can listen where this one has none.
+            // Handed on by a process that has a device there: nobody can listen where this one has
+            // none.
             count(&self.counters.unknown_device);
             return self.refuse_unknown_service(now, from, &mad);
         };
@@ -50,7 +53,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// A request goes to whoever bears the name of the service; where nobody does, it is refused here.
+    /// A request goes to whoever bears the name of the service; where nobody does, it is refused
+    /// here.
     fn request(
         &self,
         now: Instant,
@@ -114,7 +118,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// Hands a message to the process that it is for, where that is one of this host and can be had so.
+    /// Hands a message to the process that it is for, where that is one of this host and can be had
+    /// so.
     fn hand_over(&self, way: &Path, mad: &Mad, batch: &mut TxBatch) -> bool {
         match cm::ib::destination(mad) {
             Destination::CommId(id) => self.world.hand_over(&[comm_owner(id)], way, batch),

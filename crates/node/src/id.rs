@@ -1,4 +1,5 @@
-//! rdma_cm identifiers: what each holds, and the calls that change nothing else: create, migrate, write an event.
+//! rdma_cm identifiers: what each holds, and the calls that change nothing else: create, migrate,
+//! write an event.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,7 +38,8 @@ pub enum Progress {
     Connecting,
     /// A request of a peer, to be accepted or rejected.
     Requested,
-    /// Accepted, the peer is not heard yet; or on the active side the reply came and the program has not established.
+    /// Accepted, the peer is not heard yet; or on the active side the reply came and the program
+    /// has not established.
     Answered,
     /// Data may flow.
     Connected,
@@ -91,7 +93,8 @@ pub struct Id {
     pub space: PortSpace,
     /// The type of its queue pair.
     pub kind: QpType,
-    /// The owner's mark, such as the address of its C structure; 0 for a new one that came with a request.
+    /// The owner's mark, such as the address of its C structure; 0 for a new one that came with a
+    /// request.
     pub cookie: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -119,7 +122,8 @@ pub struct Inner {
     pub ack_timeout: Option<u8>,
     /// What peers may do beside what the kernel grants (bits of `enum ibv_access_flags`).
     pub more_access: u32,
-    /// Code of the timer in RNR NAKs sent, 0 to 31, in place of the connection manager's 0 (655.36 ms).
+    /// Code of the timer in RNR NAKs sent, 0 to 31, in place of the connection manager's 0 (655.36
+    /// ms).
     pub min_rnr_timer: Option<u8>,
     /// Wildcard listeners of IPv6 take IPv6 only.
     pub v6_only: bool,
@@ -244,7 +248,8 @@ impl Id {
     }
 }
 
-/// RDMA_PS_IPOIB is for devices with an IPoIB interface, of which there is none; the kernel says the same of RoCE.
+/// RDMA_PS_IPOIB is for devices with an IPoIB interface, of which there is none; the kernel says
+/// the same of RoCE.
 pub(crate) const NO_IPOIB: Error = Error::Invalid("no device here has an IPoIB interface");
 
 impl Inner {
@@ -284,7 +289,8 @@ impl<W: World> Node<W> {
         id
     }
 
-    /// `rdma_write_cm_event`, and the outcome of `rdma_resolve_addrinfo`: an event that the program causes itself.
+    /// `rdma_write_cm_event`, and the outcome of `rdma_resolve_addrinfo`: an event that the program
+    /// causes itself.
     pub fn write_event(&self, id: &Arc<Id>, kind: EventKind, status: i32, arg: u64) {
         let channel = id.lock().channel.clone();
         channel.push(Event { arg, ..plain(id, kind, status) });

@@ -1,8 +1,10 @@
 //! Ports whose listener is gone while a request that it took may come again.
 //!
-//! A server may stop listening as soon as it has accepted. Where the REP is lost, its client repeats the REQ. The kernel may give that to
-//! another process of the address, which finds the process with the connection by the name of the port, or refuses the request. So
-//! the name stays until the connections are established, for [`KEPT`] at most. Its own process may bind the port anew at once.
+//! A server may stop listening as soon as it has accepted. Where the REP is lost, its client
+//! repeats the REQ. The kernel may give that to another process of the address, which finds the
+//! process with the connection by the name of the port, or refuses the request. So the name stays
+//! until the connections are established, for [`KEPT`] at most. Its own process may bind the port
+//! anew at once.
 
 use std::time::{Duration, Instant};
 
@@ -38,7 +40,8 @@ impl KeptPort {
 }
 
 impl Core {
-    /// Keeps the names of a listener that is gone, where one of its requests may come again; else returns them.
+    /// Keeps the names of a listener that is gone, where one of its requests may come again; else
+    /// returns them.
     pub(crate) fn keep_port(&mut self, now: Instant, at: &ListenKey, names: Names) -> Option<Names> {
         let &(space, _, port) = at;
         let service = Service { space, port };

@@ -1,5 +1,5 @@
-//! One RDMA host: the adapters, the connection manager, rdma_cm identifiers and port spaces. Generic over [`World`]:
-//! written once, run by the real world and by the simulated one.
+//! One RDMA host: the adapters, the connection manager, rdma_cm identifiers and port spaces.
+//! Generic over [`World`]: written once, run by the real world and by the simulated one.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -38,8 +38,9 @@
 //!
 //! # Locks
 //!
-//! In the order of [`locks::Rank`], from the outermost in: the receive token of a socket (`host`), under which packets come in by
-//! [`Guest::input`]; then those of this crate, and the adapter's ([`nic`]).
+//! In the order of [`locks::Rank`], from the outermost in: the receive token of a socket (`host`),
+//! under which packets come in by [`Guest::input`]; then those of this crate, and the adapter's
+//! ([`nic`]).
 //!
 //! | rank | whose | what is done under it |
 //! |---|---|---|
@@ -51,8 +52,8 @@
 //! | `EventQueue` | [`event`] | an event is put in or taken out, and its signal given |
 //! | `NumberBlocks` | [`number_blocks`] | a block is claimed |
 //!
-//! Ports are claimed, the routing table is asked and random numbers are drawn before an identifier is locked; then it is looked at
-//! again. Names are given back after it is unlocked.
+//! Ports are claimed, the routing table is asked and random numbers are drawn before an identifier
+//! is locked; then it is looked at again. Names are given back after it is unlocked.
 #![forbid(unsafe_code)]
 
 pub mod accept;
@@ -150,7 +151,8 @@ impl<W: World> Node<W> {
         self.devices.clone()
     }
 
-    /// Everything counted since the start, the node's own under `node.` and each device's under its name; waits for no lock.
+    /// Everything counted since the start, the node's own under `node.` and each device's under its
+    /// name; waits for no lock.
     pub fn counted(&self) -> Vec<(String, u64)> {
         let own = self.counters.snapshot().map(|(name, n)| (format!("node.{name}"), n));
         let of_device =
@@ -158,21 +160,22 @@ impl<W: World> Node<W> {
         own.into_iter().chain(self.devices.iter().flat_map(of_device)).collect()
     }
 
-    /// Opens the UDP port of a device, which must be done before its first packet; repeated calls are harmless.
-    /// EADDRINUSE where another user, or the kernel's rdma_rxe, owns the port.
+    /// Opens the UDP port of a device, which must be done before its first packet; repeated calls
+    /// are harmless. EADDRINUSE where another user, or the kernel's rdma_rxe, owns the port.
     pub fn attach(&self, device: &Device) -> Result<(), Error> {
         self.world.attach(device.config.interface).map_err(Error::System)
     }
 
-    /// The process ends, while other threads go on and may hold any lock; none is waited for. ACKs held back leave
-    /// ([`Device::on_exit`]), and peers hear that connections end.
+    /// The process ends, while other threads go on and may hold any lock; none is waited for. ACKs
+    /// held back leave ([`Device::on_exit`]), and peers hear that connections end.
     pub fn on_exit(&self, now: Instant) {
         self.devices.iter().for_each(|d| d.on_exit());
         self.leave_connections(now);
     }
 
-    /// The interfaces are now as given: ports and GID tables follow, and identifiers are told. Devices neither come nor
-    /// go while a program runs; the port of one whose interface is gone is down and has no GID.
+    /// The interfaces are now as given: ports and GID tables follow, and identifiers are told.
+    /// Devices neither come nor go while a program runs; the port of one whose interface is
+    /// gone is down and has no GID.
     fn update_interfaces(&self, now: Instant, interfaces: &[Interface]) {
         for device in &self.devices {
             let before = device.port();

@@ -1,17 +1,21 @@
 //! Listeners and the requests that wait at them.
 //!
-//! **Turns.** A program is handed one request of a listener at a time: the next comes once the program has begun to serve
-//! the one before (gave it a queue pair, accepted, rejected or destroyed it), or did not for a while. Adapters take tens of
-//! microseconds between two requests, and programs count on it without knowing: one that passes requests from the thread
-//! that reads events to the thread that serves them through a single variable (`rping -P` does) loses one when two come
-//! at once. The while starts at [`PATIENCE`] and halves each time it passes in vain, so a program that collects
-//! requests before it serves them is not held up; it doubles back when a request was begun in time.
+//! **Turns.** A program is handed one request of a listener at a time: the next comes once the
+//! program has begun to serve the one before (gave it a queue pair, accepted, rejected or destroyed
+//! it), or did not for a while. Adapters take tens of microseconds between two requests, and
+//! programs count on it without knowing: one that passes requests from the thread that reads events
+//! to the thread that serves them through a single variable (`rping -P` does) loses one when two
+//! come at once. The while starts at [`PATIENCE`] and halves each time it passes in vain, so a
+//! program that collects requests before it serves them is not held up; it doubles back when a
+//! request was begun in time.
 //!
-//! A listener [out of turn](crate::Node::serve_out_of_turn) hands out the next as soon as the one before was fetched.
+//! A listener [out of turn](crate::Node::serve_out_of_turn) hands out the next as soon as the one
+//! before was fetched.
 //!
-//! **Backlog.** A request takes a place from its arrival until the program fetches its event. One that finds no place waits
-//! for one, because bursts pass; after [`FULL_FOR`] it is refused (REJ, no resources). Those that wait at one listener, places or
-//! none, are at most [`MAX_BACKLOG`] and at most its share of half of [`MAX_PENDING`].
+//! **Backlog.** A request takes a place from its arrival until the program fetches its event. One
+//! that finds no place waits for one, because bursts pass; after [`FULL_FOR`] it is refused (REJ,
+//! no resources). Those that wait at one listener, places or none, are at most [`MAX_BACKLOG`] and
+//! at most its share of half of [`MAX_PENDING`].
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,7 +33,8 @@ use crate::id::Id;
 pub const PATIENCE: Duration = Duration::from_millis(64);
 /// What patience shrinks to with a program that collects requests.
 const LEAST_PATIENCE: Duration = Duration::from_millis(1);
-/// How long a request may find the backlog full; less than the time after which any peer repeats or gives up.
+/// How long a request may find the backlog full; less than the time after which any peer repeats or
+/// gives up.
 pub const FULL_FOR: Duration = Duration::from_secs(2);
 /// Requests that may wait at a listener, whatever backlog it asks for.
 pub const MAX_BACKLOG: usize = 1024;
@@ -86,7 +91,8 @@ impl Listener {
         }
     }
 
-    /// Whether not even a wait for a place can be had, as one of so many listeners: none takes the places of its neighbours.
+    /// Whether not even a wait for a place can be had, as one of so many listeners: none takes the
+    /// places of its neighbours.
     pub fn is_full(&self, listeners: usize) -> bool {
         let share = (MAX_PENDING / 2 / listeners.max(1)).max(LEAST_SHARE);
         self.waiting.len() >= share.min(MAX_BACKLOG)

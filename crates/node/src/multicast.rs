@@ -1,8 +1,9 @@
-//! Multicast groups of datagram identifiers (rdma_join_multicast(3)). RoCE has no subnet manager to ask: the group's GID is
-//! its address (IPv4: mapped), and joining is a membership of the interface, IGMP or MLD.
+//! Multicast groups of datagram identifiers (rdma_join_multicast(3)). RoCE has no subnet manager to
+//! ask: the group's GID is its address (IPv4: mapped), and joining is a membership of the
+//! interface, IGMP or MLD.
 //!
-//! A join is complete when its event is fetched: then the identifier's queue pair, if it has one, is attached to the group
-//! and the interface joins it. A send-only member is never attached.
+//! A join is complete when its event is fetched: then the identifier's queue pair, if it has one,
+//! is attached to the group and the interface joins it. A send-only member is never attached.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,9 +28,11 @@ pub(crate) struct Membership {
 }
 
 impl<W: World> Node<W> {
-    /// `rdma_join_multicast_ex`: MulticastJoin follows, with `context`. Of a group that the identifier belongs to already,
-    /// only another event. EINVAL where it is not of RDMA_PS_UDP, has no device, is beyond address resolution, or `group` is no
-    /// multicast address or of another family than the identifier's; ENOMEM at [`nic::limits::MAX_GROUPS`] groups.
+    /// `rdma_join_multicast_ex`: MulticastJoin follows, with `context`. Of a group that the
+    /// identifier belongs to already, only another event. EINVAL where it is not of
+    /// RDMA_PS_UDP, has no device, is beyond address resolution, or `group` is no
+    /// multicast address or of another family than the identifier's; ENOMEM at
+    /// [`nic::limits::MAX_GROUPS`] groups.
     pub fn join_multicast(
         &self,
         id: &Arc<Id>,
@@ -80,8 +83,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// The program fetches the event of a join: the queue pair is attached. Where that fails the event says so, and the
-    /// identifier belongs to the group no more.
+    /// The program fetches the event of a join: the queue pair is attached. Where that fails the
+    /// event says so, and the identifier belongs to the group no more.
     pub(crate) fn complete_join(&self, event: &mut Event) {
         let Some(group) = event.ud.map(|ud| ud.av.dgid.ip()) else { return };
         let full_member = |id: &Id| {
@@ -102,8 +105,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// `rdma_leave_multicast`: the queue pair is detached; joins whose events nobody fetched are forgotten. EADDRNOTAVAIL
-    /// where the identifier does not belong to the group.
+    /// `rdma_leave_multicast`: the queue pair is detached; joins whose events nobody fetched are
+    /// forgotten. EADDRNOTAVAIL where the identifier does not belong to the group.
     pub fn leave_multicast(&self, id: &Arc<Id>, group: IpAddr) -> Result<(), Error> {
         let group = normal(group);
         let (member, qp, channel) = {
@@ -123,7 +126,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// Takes a queue pair that leaves its identifier, or whose identifier ends, out of the identifier's groups.
+    /// Takes a queue pair that leaves its identifier, or whose identifier ends, out of the
+    /// identifier's groups.
     pub(crate) fn detach_all(&self, id: &Id) {
         let (groups, qp) = {
             let inner = id.lock();

@@ -1,6 +1,6 @@
-//! Queue pair numbers and communication ids of this process. Both carry the number of a block in their upper bits; a
-//! block is a name that one process of the host claims, so a packet that reached the wrong process is handed to the right
-//! one by name.
+//! Queue pair numbers and communication ids of this process. Both carry the number of a block in
+//! their upper bits; a block is a name that one process of the host claims, so a packet that
+//! reached the wrong process is handed to the right one by name.
 //!
 //! | number | bits | block |
 //! |---|---|---|
@@ -53,7 +53,8 @@ pub(crate) fn block_of(name: Name) -> Option<u32> {
     if let Name::Block(block) = name { Some(block.into()) } else { None }
 }
 
-/// Whether a name can be anybody's: block 0 holds QP0, QP1 and the identifier that stands for none, 0xfff the multicast number.
+/// Whether a name can be anybody's: block 0 holds QP0, QP1 and the identifier that stands for none,
+/// 0xfff the multicast number.
 pub(crate) fn may_be_borne(name: Name) -> bool {
     !matches!(name, Name::Block(0 | 0xfff..))
 }
@@ -68,7 +69,8 @@ struct Block {
 }
 
 impl Block {
-    /// A number that nobody can guess. One that was given back is used again as late as possible, so old packets find nobody.
+    /// A number that nobody can guess. One that was given back is used again as late as possible,
+    /// so old packets find nobody.
     fn take(&mut self, random: impl FnOnce() -> u32) -> Option<u16> {
         match self.fresh.len() {
             0 => self.used.pop_front(),
@@ -89,7 +91,8 @@ struct Inner {
 /// The blocks of this process.
 pub struct NumberBlocks<W> {
     world: Arc<W>,
-    /// A bit for each block of the host: it is one of ours. Readable without the lock: each packet asks.
+    /// A bit for each block of the host: it is one of ours. Readable without the lock: each packet
+    /// asks.
     owned: [AtomicU64; OWNED],
     inner: Mutex<Inner>,
 }
@@ -109,7 +112,8 @@ impl<W: World> NumberBlocks<W> {
         word.is_some_and(|word| word.load(Ordering::Acquire) >> (prefix % 64) & 1 == 1)
     }
 
-    /// A random communication id in a block of this process; whoever keeps the table of those in use asks again where it is.
+    /// A random communication id in a block of this process; whoever keeps the table of those in
+    /// use asks again where it is.
     pub fn comm_id(&self) -> Result<CommId, Error> {
         let mut inner = self.lock();
         if inner.blocks.is_empty() {

@@ -1,6 +1,7 @@
-//! Ports of the port spaces: who may have which. The rules are those of TCP (socket(7), ip(7), ipv6(7)), and hold for all
-//! processes of the host, because a port is a [`Name`]. Errors are the kernel's (cma_check_port): EADDRNOTAVAIL where either side
-//! is for all addresses, which loopback addresses are too, EADDRINUSE for the same address.
+//! Ports of the port spaces: who may have which. The rules are those of TCP (socket(7), ip(7),
+//! ipv6(7)), and hold for all processes of the host, because a port is a [`Name`]. Errors are the
+//! kernel's (cma_check_port): EADDRNOTAVAIL where either side is for all addresses, which loopback
+//! addresses are too, EADDRINUSE for the same address.
 //!
 //! | bound | name | in conflict with |
 //! |---|---|---|
@@ -8,8 +9,9 @@
 //! | to `0.0.0.0` or 127.0.0.0/8, or to `::` or `::1` for IPv6 only | the unspecified address | all of its family |
 //! | to `::` or `::1`, or to an `AF_IB` service id | no address | all |
 //!
-//! With RDMA_OPTION_ID_REUSEADDR several may hold a port until one of them listens: each holds a [`Name::Shared`], which is in conflict
-//! only with those who do not share. Whoever listens claims the port itself too: that name is how requests find it.
+//! With RDMA_OPTION_ID_REUSEADDR several may hold a port until one of them listens: each holds a
+//! [`Name::Shared`], which is in conflict only with those who do not share. Whoever listens claims
+//! the port itself too: that name is how requests find it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -34,7 +36,8 @@ pub(crate) struct Place {
 }
 
 impl<W: World> Node<W> {
-    /// Claims a port, with 0 any free one. EADDRINUSE or EADDRNOTAVAIL where it is taken, EADDRNOTAVAIL where none is free.
+    /// Claims a port, with 0 any free one. EADDRINUSE or EADDRNOTAVAIL where it is taken,
+    /// EADDRNOTAVAIL where none is free.
     pub(crate) fn claim_port(&self, place: Place, port: u16) -> Result<(u16, Box<dyn Claim>), Error> {
         if port != 0 {
             self.give_up_kept(place.space, port);
@@ -55,7 +58,8 @@ impl<W: World> Node<W> {
         Err(Error::System(Errno::EADDRNOTAVAIL))
     }
 
-    /// Different names do not exclude each other by themselves: claim, then look for those in conflict, then back off.
+    /// Different names do not exclude each other by themselves: claim, then look for those in
+    /// conflict, then back off.
     fn claim_one(&self, place: Place, port: u16) -> Result<Box<dyn Claim>, Error> {
         let Place { space, addr, reuse } = place;
         let mine = match reuse {
@@ -69,7 +73,8 @@ impl<W: World> Node<W> {
         })
     }
 
-    /// Whoever shares a port begins to listen. The errors are those of a port that is taken, where another of them listens.
+    /// Whoever shares a port begins to listen. The errors are those of a port that is taken, where
+    /// another of them listens.
     pub(crate) fn claim_to_listen(&self, place: Place, port: u16) -> Result<Box<dyn Claim>, Error> {
         let Place { space, addr, .. } = place;
         self.claim_beside(Name::Port { space, addr, port }, addr, |other| match other {
@@ -78,7 +83,8 @@ impl<W: World> Node<W> {
         })
     }
 
-    /// Claims a name unless one of those for the same port, at the address that `counts` tells, is in conflict.
+    /// Claims a name unless one of those for the same port, at the address that `counts` tells, is
+    /// in conflict.
     fn claim_beside(
         &self,
         mine: Name,
@@ -126,7 +132,8 @@ fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
     }
 }
 
-/// The error of whoever wants a port that another has: two that overlap are the same address, or one is for all.
+/// The error of whoever wants a port that another has: two that overlap are the same address, or
+/// one is for all.
 fn taken(mine: Option<IpAddr>, theirs: Option<IpAddr>) -> Errno {
     let everywhere = |addr: Option<IpAddr>| addr.is_none_or(|ip| ip.is_unspecified());
     if everywhere(mine) || everywhere(theirs) { Errno::EADDRNOTAVAIL } else { Errno::EADDRINUSE }

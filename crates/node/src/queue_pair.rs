@@ -1,4 +1,5 @@
-//! The queue pair of an identifier: given, taken away, and moved to RTS with what the connection manager negotiated.
+//! The queue pair of an identifier: given, taken away, and moved to RTS with what the connection
+//! manager negotiated.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,8 +27,8 @@ pub const RTS_MASK: u32 =
     mask::STATE | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC;
 
 impl<W: World> Node<W> {
-    /// Gives an identifier its queue pair, in state Reset, and takes it to INIT as `rdma_create_qp` does; one for datagrams
-    /// to RTS.
+    /// Gives an identifier its queue pair, in state Reset, and takes it to INIT as `rdma_create_qp`
+    /// does; one for datagrams to RTS.
     pub fn set_qp(&self, id: &Arc<Id>, qp: &Arc<Qp>) -> Result<(), Error> {
         {
             let mut inner = id.lock();
@@ -52,8 +53,9 @@ impl<W: World> Node<W> {
         begun.inspect_err(|_| id.lock().qp = None)
     }
 
-    /// The identifier's queue pair from now on, `None` for none: one that the program has made itself, in whatever state, or the one
-    /// that it has. Connecting announces it and moves it. EINVAL for another device's.
+    /// The identifier's queue pair from now on, `None` for none: one that the program has made
+    /// itself, in whatever state, or the one that it has. Connecting announces it and moves it.
+    /// EINVAL for another device's.
     pub fn take_in_qp(&self, id: &Id, qp: Option<Arc<Qp>>) -> Result<(), Error> {
         let mut inner = id.lock();
         if let (Some(qp), Some(device)) = (&qp, &inner.device)
@@ -98,7 +100,8 @@ impl<W: World> Node<W> {
             (inner.progress == Progress::Requested, inner.starting_psn)
         };
         if is_requested {
-            // The program moves its queue pair before it accepts: the PSN is chosen now, and the REP will tell it.
+            // The program moves its queue pair before it accepts: the PSN is chosen now, and the
+            // REP will tell it.
             let chosen = told.unwrap_or_else(|| self.random_psn());
             attr.rq_psn = *id.lock().starting_psn.get_or_insert(chosen);
         }
@@ -148,7 +151,8 @@ impl<W: World> Node<W> {
             let inner = id.lock();
             (inner.ack_timeout, inner.more_access, inner.min_rnr_timer)
         };
-        // As the kernel grants: writes always; READs, atomics and, on a device that has it, FLUSH where the connection accepts any.
+        // As the kernel grants: writes always; READs, atomics and, on a device that has it, FLUSH
+        // where the connection accepts any.
         let reads = match wants.max_dest_rd_atomic {
             0 => 0,
             _ => {

@@ -1,4 +1,5 @@
-//! Resolving: the way to a destination, from an address of ours (rdma_resolve_addr(3), rdma_resolve_route(3)).
+//! Resolving: the way to a destination, from an address of ours (rdma_resolve_addr(3),
+//! rdma_resolve_route(3)).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,8 +16,8 @@ use crate::world::{Route, RouteQuery, World};
 use crate::{Errno, Error, Node};
 
 impl<W: World> Node<W> {
-    /// `rdma_resolve_addr`: finds device and route to `dest`; AddrResolved or AddrError follows. ENETUNREACH at once where
-    /// there is no route.
+    /// `rdma_resolve_addr`: finds device and route to `dest`; AddrResolved or AddrError follows.
+    /// ENETUNREACH at once where there is no route.
     pub fn resolve_addr(
         &self,
         id: &Arc<Id>,
@@ -45,7 +46,8 @@ impl<W: World> Node<W> {
                 wanted.map(|_| self.own_address(&source)).transpose()?;
             }
         }
-        // A loopback address says no more than a wildcard, but to which interface's members a group's packets go.
+        // A loopback address says no more than a wildcard, but to which interface's members a
+        // group's packets go.
         let says = |ip: &IpAddr| !if group { *ip } else { everywhere(*ip) }.is_unspecified();
         let bound = id.lock().source.map(|s| s.ip()).filter(says).or(wanted);
         let mut dest = dest;
@@ -92,8 +94,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// Which of our addresses leads to a destination; `None` for a multicast group, without a route, and where no device bears the
-    /// address.
+    /// Which of our addresses leads to a destination; `None` for a multicast group, without a
+    /// route, and where no device bears the address.
     pub fn source_for(&self, dest: &SocketAddr) -> Option<SocketAddr> {
         let ip = normal(dest.ip());
         if ip.is_multicast() || ip.is_ipv4() != dest.is_ipv4() {
@@ -104,8 +106,8 @@ impl<W: World> Node<W> {
         Some(with_scope(route.source, 0, route.interface))
     }
 
-    /// The route from an address to a multicast group: by the interface that bears it, whatever the routing table says
-    /// (rdma_join_multicast(3)).
+    /// The route from an address to a multicast group: by the interface that bears it, whatever the
+    /// routing table says (rdma_join_multicast(3)).
     fn group_route(&self, source: IpAddr, dest: &SocketAddr) -> Result<Route, Error> {
         if source.is_ipv4() != dest.is_ipv4() {
             return Err(Error::address("the group is of another address family than the source", dest.ip()));
@@ -138,7 +140,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// `rdma_resolve_route`: on RoCE the route follows from the address; RouteResolved comes at once.
+    /// `rdma_resolve_route`: on RoCE the route follows from the address; RouteResolved comes at
+    /// once.
     pub fn resolve_route(&self, id: &Arc<Id>) -> Result<(), Error> {
         self.take_route(id, None)
     }
@@ -156,8 +159,9 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// `rdma_set_option`, RDMA_OPTION_IB_PATH: instead of resolving the route the program gives it; RouteResolved comes at once. EINVAL
-    /// unless the address is resolved and the path leads from the one to the other.
+    /// `rdma_set_option`, RDMA_OPTION_IB_PATH: instead of resolving the route the program gives it;
+    /// RouteResolved comes at once. EINVAL unless the address is resolved and the path leads
+    /// from the one to the other.
     pub fn choose_path(&self, id: &Arc<Id>, ends: (Gid, Gid), path: PathChoice) -> Result<(), Error> {
         let wrong = |gid: Gid| {
             Err(Error::address("the path ends at another address than the identifier's", gid.ip()))

@@ -1,6 +1,6 @@
-//! What is for nobody: requests for a service that nobody has, messages about connections that nobody knows, packets to queue
-//! pairs of no process. Anybody can send any number of them, so each kind costs a bounded amount of work a second, and none of
-//! it is remembered.
+//! What is for nobody: requests for a service that nobody has, messages about connections that
+//! nobody knows, packets to queue pairs of no process. Anybody can send any number of them, so each
+//! kind costs a bounded amount of work a second, and none of it is remembered.
 //!
 //! | what | bounded by |
 //! |---|---|
@@ -22,8 +22,8 @@ use crate::{Node, number_blocks};
 
 /// Source ports of answers to nobody in particular.
 pub(crate) const PORTS: u32 = 4;
-/// For how long a block that nobody bore is taken to be nobody's: a process that claims it loses no more than packets that are
-/// sent again.
+/// For how long a block that nobody bore is taken to be nobody's: a process that claims it loses no
+/// more than packets that are sent again.
 const ABSENT_MS: u32 = 20;
 /// Addresses share so many accounts, by a hash that only we know.
 const ACCOUNTS: usize = 64;
@@ -128,7 +128,8 @@ impl Strangers {
 }
 
 impl<W: World> Node<W> {
-    /// Hands a packet of a queue pair to the process it is for. What came from another process goes no further: no loops.
+    /// Hands a packet of a queue pair to the process it is for. What came from another process goes
+    /// no further: no loops.
     pub(crate) fn pass_on(&self, now: Instant, owner: Name, d: &Datagram<'_>) {
         let Name::Block(block) = owner else { return count(&self.counters.unknown_owner) };
         if d.forwarded || self.strangers.absent.has(now, block) {
@@ -140,7 +141,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// Hands a message to the first of `names` that somebody bears. `None` where it is not allowed to find out.
+    /// Hands a message to the first of `names` that somebody bears. `None` where it is not allowed
+    /// to find out.
     pub(crate) fn pass_message_on(&self, now: Instant, names: &[Name], d: &Datagram<'_>) -> Option<bool> {
         if d.forwarded {
             return Some(false);

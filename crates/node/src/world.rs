@@ -32,11 +32,12 @@ pub struct Interface {
     pub addresses: Vec<IpAddr>,
 }
 
-/// A name that one process of this host claims; it vanishes with the process. Names are scoped like the addresses (to
-/// the network namespace).
+/// A name that one process of this host claims; it vanishes with the process. Names are scoped like
+/// the addresses (to the network namespace).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Name {
-    /// The upper 12 bits of the queue pair numbers and communication ids a process hands out, 1 to 0xffe.
+    /// The upper 12 bits of the queue pair numbers and communication ids a process hands out, 1 to
+    /// 0xffe.
     Block(u16),
     /// A bound port of a port space, on one address or on all.
     Port {
@@ -104,7 +105,8 @@ pub struct Route {
     pub source: IpAddr,
     /// Address to send to.
     pub dest: IpAddr,
-    /// Interface that bears `source` and sends: for one of this host's own addresses the interface bearing it.
+    /// Interface that bears `source` and sends: for one of this host's own addresses the interface
+    /// bearing it.
     pub interface: u32,
     /// The neighbour packets go to first: the gateway, or `dest` itself.
     pub next_hop: IpAddr,
@@ -136,27 +138,31 @@ pub struct Datagram<'a> {
 pub enum Input<'a> {
     /// A packet.
     Datagram(Datagram<'a>),
-    /// Packets of one sender that came together, as the system puts them together (UDP_GRO): the bytes of the datagram hold them
-    /// one behind the other, each of `size` bytes (1 or more) but for the last, which may be shorter.
+    /// Packets of one sender that came together, as the system puts them together (UDP_GRO): the
+    /// bytes of the datagram hold them one behind the other, each of `size` bytes (1 or more)
+    /// but for the last, which may be shorter.
     Datagrams {
         /// All of them.
         run: Datagram<'a>,
         /// Bytes of each but the last.
         size: usize,
     },
-    /// The same from a process of this host, by no network: the last four bytes of each packet are room for an ICRC that nobody filled in.
+    /// The same from a process of this host, by no network: the last four bytes of each packet are
+    /// room for an ICRC that nobody filled in.
     Unsealed {
         /// All of them.
         run: Datagram<'a>,
         /// Bytes of each but the last.
         size: usize,
     },
-    /// A short message from a process of this host, perhaps with an ACK, in place of their packets; the bytes are the message's.
+    /// A short message from a process of this host, perhaps with an ACK, in place of their packets;
+    /// the bytes are the message's.
     Short(Datagram<'a>, transport::Short),
-    /// Several packets of a message from a process of this host, as one piece: the headers of one, which the datagram's bytes are, and all of
-    /// their payload.
+    /// Several packets of a message from a process of this host, as one piece: the headers of one,
+    /// which the datagram's bytes are, and all of their payload.
     Bulk(Datagram<'a>, SharedBytes<'a>),
-    /// A whole Ethernet frame, while the node watches those of an interface ([`Frames::watch_frames`]).
+    /// A whole Ethernet frame, while the node watches those of an interface
+    /// ([`Frames::watch_frames`]).
     Frame {
         /// The interface.
         interface: u32,
@@ -169,7 +175,8 @@ pub enum Input<'a> {
     Resolved {
         /// The caller's mark.
         ticket: u64,
-        /// Whether the neighbour answers; why not, where it does not (EHOSTUNREACH; ETIMEDOUT is the node's own).
+        /// Whether the neighbour answers; why not, where it does not (EHOSTUNREACH; ETIMEDOUT is
+        /// the node's own).
         result: Result<(), Errno>,
     },
     /// An ICMP error for a packet of ours.
@@ -185,8 +192,8 @@ pub enum Input<'a> {
     },
     /// The interfaces or their addresses changed; all of them, as they are now.
     Interfaces(&'a [Interface]),
-    /// A name that [`World::watch`] watches is gone: the process ended that bore it when that call gave this number. Another process may bear it
-    /// by now.
+    /// A name that [`World::watch`] watches is gone: the process ended that bore it when that call
+    /// gave this number. Another process may bear it by now.
     Gone(Name, Watch),
 }
 
@@ -199,19 +206,22 @@ impl Watch {
     pub const NONE: Watch = Watch(0);
 }
 
-/// The world around a node. No call waits (a bounded system call such as a netlink request is not waiting).
+/// The world around a node. No call waits (a bounded system call such as a netlink request is not
+/// waiting).
 pub trait World: Link + Frames + Platform {
-    /// Opens the UDP port on all addresses of an interface, now and as they change; repeated calls are harmless.
-    /// EADDRINUSE where another user or the kernel's rxe owns the port.
+    /// Opens the UDP port on all addresses of an interface, now and as they change; repeated calls
+    /// are harmless. EADDRINUSE where another user or the kernel's rxe owns the port.
     fn attach(&self, interface: u32) -> Result<(), Errno>;
     /// Asks the routing table. ENETUNREACH, EHOSTUNREACH and the like where no route leads there.
     fn route(&self, query: RouteQuery) -> Result<Route, Errno>;
-    /// Whether the next hop of a route needs no finding out: this host itself, or behind a link that has no neighbours.
+    /// Whether the next hop of a route needs no finding out: this host itself, or behind a link
+    /// that has no neighbours.
     fn has_no_neighbour(&self, _route: &Route) -> bool {
         false
     }
-    /// Starts to find out whether the next hop of a route answers (ARP, ND). [`Input::Resolved`] follows, never
-    /// from inside this call; for a neighbour already known, or a local address, at once.
+    /// Starts to find out whether the next hop of a route answers (ARP, ND). [`Input::Resolved`]
+    /// follows, never from inside this call; for a neighbour already known, or a local address,
+    /// at once.
     fn reach(&self, ticket: u64, route: &Route);
     /// Claims a name.
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError>;
@@ -219,23 +229,26 @@ pub trait World: Link + Frames + Platform {
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name>;
     /// Hands a packet to the process that bears `name`; false where nobody of this user does.
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool;
-    /// Hands packets for QP1 to the process that bears one of `names`, past any network. False where they have to go by [`Link::send`]: no
-    /// process of this host and user bears one, or packets shall be seen on the wire.
+    /// Hands packets for QP1 to the process that bears one of `names`, past any network. False
+    /// where they have to go by [`Link::send`]: no process of this host and user bears one, or
+    /// packets shall be seen on the wire.
     fn hand_over(&self, _names: &[Name], _path: &Path, _batch: &mut TxBatch) -> bool {
         false
     }
     /// Whether [`World::forward`] to `name` is cheap, because its bearer is known from earlier.
     fn is_known(&self, name: Name) -> bool;
-    /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where nobody bears it.
+    /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where
+    /// nobody bears it.
     fn watch(&self, name: Name) -> Option<Watch>;
-    /// The host's random part of GUIDs: the same for all processes of this host and namespace, 40 bits.
+    /// The host's random part of GUIDs: the same for all processes of this host and namespace, 40
+    /// bits.
     fn host_id(&self) -> u64;
     /// The time, for calls that come from programs.
     fn now(&self) -> Instant;
 }
 
-/// Whom the last short messages by some way were for: the next ones mostly are for the same queue pairs, which need not be looked up then. It keeps
-/// none of them.
+/// Whom the last short messages by some way were for: the next ones mostly are for the same queue
+/// pairs, which need not be looked up then. It keeps none of them.
 #[derive(Debug, Default)]
 pub struct Before([Addressee; Before::MOST]);
 
@@ -268,8 +281,9 @@ impl Before {
 pub trait Guest: Send + Sync + 'static {
     /// Takes what the world has to tell.
     fn input(&self, now: Instant, input: Input<'_>);
-    /// Takes [`Input::Short`] apart from its bytes, so that nobody puts it together for each message: `from` says where it came from and went to,
-    /// `before` is of the messages that came before by the same way.
+    /// Takes [`Input::Short`] apart from its bytes, so that nobody puts it together for each
+    /// message: `from` says where it came from and went to, `before` is of the messages that
+    /// came before by the same way.
     fn short(
         &self,
         now: Instant,
@@ -281,11 +295,13 @@ pub trait Guest: Send + Sync + 'static {
     ) {
         self.input(now, Input::Short(Datagram { hold, bytes, ..*from }, *short));
     }
-    /// When [`Guest::expire`] wants to be called at the latest. It is asked after each such call; an earlier time is set by [`Platform::wake_at`].
+    /// When [`Guest::expire`] wants to be called at the latest. It is asked after each such call;
+    /// an earlier time is set by [`Platform::wake_at`].
     fn deadline(&self) -> Option<Instant>;
     /// Timers may have run out.
     fn expire(&self, now: Instant);
-    /// ACKs held back leave: with `all` every one, because a thread of the program that reads packets is back for more;
-    /// without those that need not wait for the program, because all was read that was there.
+    /// ACKs held back leave: with `all` every one, because a thread of the program that reads
+    /// packets is back for more; without those that need not wait for the program, because all
+    /// was read that was there.
     fn release(&self, all: bool);
 }

@@ -1,4 +1,5 @@
-//! A ring of records in memory that two processes share: one writes, one reads, and neither trusts the other.
+//! A ring of records in memory that two processes share: one writes, one reads, and neither trusts
+//! the other.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -11,16 +12,20 @@
 //! | 1 | | nothing: what the reader writes and the first record do not share a line that a processor fetches with its neighbour | |
 //! | 2 and on | | records | writer |
 //!
-//! A record begins with a line and lies in one piece: a word that says its length in bytes (upper half), the number of its first line (31
-//! bits of it) and 1 (one bit), then the bytes, then whatever was there up to the next line. Length 2^32 - 1 is no record: the rest of the ring is
-//! left out, because the next one would not lie in one piece, or because the reader has read enough of it and the front of the ring will do.
+//! A record begins with a line and lies in one piece: a word that says its length in bytes (upper
+//! half), the number of its first line (31 bits of it) and 1 (one bit), then the bytes, then
+//! whatever was there up to the next line. Length 2^32 - 1 is no record: the rest of the ring is
+//! left out, because the next one would not lie in one piece, or because the reader has read enough
+//! of it and the front of the ring will do.
 //!
-//! The reader watches the first word of the next record, so a message costs the two processors as few lines as it fills. The writer
-//! makes that word 0 before it publishes the record in front of it: what lay there before, bytes of an older record, is never
-//! taken for a record.
+//! The reader watches the first word of the next record, so a message costs the two processors as
+//! few lines as it fills. The writer makes that word 0 before it publishes the record in front of
+//! it: what lay there before, bytes of an older record, is never taken for a record.
 //!
-//! What the other process writes is input, as a packet is: a reader looks at a record's length once, and copies out what it looks at, or only copies (a long body); a number that
-//! can not be is [`Broken`]. Words are read and written as atomics, so that nothing the other does is undefined here.
+//! What the other process writes is input, as a packet is: a reader looks at a record's length
+//! once, and copies out what it looks at, or only copies (a long body); a number that can not be is
+//! [`Broken`]. Words are read and written as atomics, so that nothing the other does is undefined
+//! here.
 //!
 //! | file | what |
 //! |---|---|
@@ -52,7 +57,8 @@ pub use writer::{PushError, Writer};
 /// One word of the shared memory.
 pub type Word = atomic::AtomicU64;
 
-/// The memory that two processes share. Whoever maps it may know a faster way to copy many words than one by one.
+/// The memory that two processes share. Whoever maps it may know a faster way to copy many words
+/// than one by one.
 pub trait Memory: Deref<Target = [Word]> {
     /// Stores bytes, as many words as there are eights of them.
     fn store(words: &[Word], bytes: &[[u8; 8]]) {
@@ -70,8 +76,9 @@ pub trait Memory: Deref<Target = [Word]> {
 
 impl Memory for Arc<[Word]> {}
 
-/// Whether nothing is there to read, as the word says that the reader watches ([`Reader::watches`]). Where there is, most of it may be in the line behind that word's, which is
-/// on its way from the writer's processor then.
+/// Whether nothing is there to read, as the word says that the reader watches
+/// ([`Reader::watches`]). Where there is, most of it may be in the line behind that word's, which
+/// is on its way from the writer's processor then.
 #[inline]
 pub fn seems_empty<M: Memory>(memory: &M, watches: usize) -> bool {
     let is_empty = memory[watches].load(Acquire) == 0;
@@ -92,14 +99,16 @@ const DONE: usize = 0;
 const ASLEEP: usize = 1;
 /// Bytes of a record that are not the message's.
 const RECORD_HEADER: usize = 8;
-/// Where the body of a record begins that has a head and a body ([`Writer::push_with`]): with a line, so that a long one is copied fast.
+/// Where the body of a record begins that has a head and a body ([`Writer::push_with`]): with a
+/// line, so that a long one is copied fast.
 pub const BODY: usize = LINE_BYTES - RECORD_HEADER;
 /// The length that says that the rest of the ring is left out.
 const SKIP: u32 = u32::MAX;
 /// Fewest lines of records that make a ring.
 const FEWEST: usize = 4;
 
-/// Who is to be woken when a record is written while the reader sleeps. A process that reads has two that may.
+/// Who is to be woken when a record is written while the reader sleeps. A process that reads has
+/// two that may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whom {
     /// The thread that is always there.
@@ -116,7 +125,8 @@ impl Whom {
         }
     }
 
-    /// What the reader wrote; `None` where it does not sleep. No number is an error: somebody who is always there is woken.
+    /// What the reader wrote; `None` where it does not sleep. No number is an error: somebody who
+    /// is always there is woken.
     const fn of(word: u64) -> Option<Whom> {
         match word {
             0 => None,
@@ -138,7 +148,8 @@ impl std::fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Bytes of memory that a ring takes whose records have `bytes` of room, their headers included; whole pages of 4,096 bytes.
+/// Bytes of memory that a ring takes whose records have `bytes` of room, their headers included;
+/// whole pages of 4,096 bytes.
 pub const fn memory_len(bytes: usize) -> usize {
     (bytes + HEAD * LINE_BYTES).next_multiple_of(4096)
 }

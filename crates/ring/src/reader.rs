@@ -5,7 +5,8 @@ use crate::atomic::fence;
 use crate::words::copy_out;
 use crate::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty};
 
-/// The writer is told what was read when it is more than so many lines, or than an eighth of the ring.
+/// The writer is told what was read when it is more than so many lines, or than an eighth of the
+/// ring.
 const TOLD: u64 = 256;
 
 /// Reads records. There is one to a ring.
@@ -78,7 +79,8 @@ impl<M: Memory> Reader<M> {
         empty
     }
 
-    /// The next record, which stays in the ring until [`Reader::leave`]; `None` where there is none.
+    /// The next record, which stays in the ring until [`Reader::leave`]; `None` where there is
+    /// none.
     ///
     /// # Errors
     ///
@@ -125,7 +127,8 @@ impl<M: Memory> Reader<M> {
         copy_out::<M>(self.words(found), &mut to[..len]);
     }
 
-    /// The record that was found last, until what is returned goes; then the reader goes on behind it.
+    /// The record that was found last, until what is returned goes; then the reader goes on behind
+    /// it.
     pub fn hold(&mut self, found: Found) -> Held<'_, M> {
         Held { reader: self, found: Some(found) }
     }
@@ -163,10 +166,11 @@ impl<M: Memory> Reader<M> {
         (HEAD + self.at) * LINE
     }
 
-    /// Says that nobody looks any more, so that whoever writes wakes `whom`; false where there is something to read already,
-    /// and then it is as if nothing had been said.
+    /// Says that nobody looks any more, so that whoever writes wakes `whom`; false where there is
+    /// something to read already, and then it is as if nothing had been said.
     pub fn sleep(&mut self, whom: Whom) -> bool {
-        // It says so already, since a time at which nothing was there, and whoever wrote since would have taken it back.
+        // It says so already, since a time at which nothing was there, and whoever wrote since
+        // would have taken it back.
         let says_so = self.told == self.position && self.memory[ASLEEP].load(Acquire) == whom.word();
         if says_so && self.is_empty() {
             return true;

@@ -103,7 +103,8 @@ fn short_records_keep_to_the_front_of_a_ring_whose_reader_keeps_up() {
 fn short_records_have_all_of_the_ring_where_the_reader_lags() {
     const LINES: usize = 8 * 1024;
     let (mut writer, mut reader, memory) = ring(LINES);
-    // Rounds of more records than the front of the ring takes: all wait for no reader, but for the first few rounds.
+    // Rounds of more records than the front of the ring takes: all wait for no reader, but for the
+    // first few rounds.
     let round = 3_000;
     for n in 0..20 {
         let sent = (0..round).take_while(|at| writer.push_words([*at, n], &[1; 64]).is_ok()).count();
@@ -458,7 +459,8 @@ proptest! {
                 }
             }
             if inside.is_empty() {
-                // Where the rest of the ring was left out for a record that was not filled, it sees that when it looks for one.
+                // Where the rest of the ring was left out for a record that was not filled, it sees
+                // that when it looks for one.
                 prop_assert_eq!(read(&mut reader), None);
                 prop_assert!(reader.is_empty());
             }

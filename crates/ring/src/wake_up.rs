@@ -1,5 +1,6 @@
 //! Every order of a writer and a reader that goes to sleep, on loom's models of the atomics:
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-ring --lib --target-dir target/loom wake_up`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-ring --lib --target-dir target/loom
+//! wake_up`
 
 use loom::model::Builder;
 use loom::sync::Arc;

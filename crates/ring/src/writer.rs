@@ -8,10 +8,12 @@ use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, 
 /// Lines behind which a writer begins again ([`Writer::begin_again`]).
 const ENOUGH: usize = 128;
 
-/// The same for short records ([`Writer::push_words`]), at first: so that few pages are touched, and the caches of both processors hold them.
+/// The same for short records ([`Writer::push_words`]), at first: so that few pages are touched,
+/// and the caches of both processors hold them.
 const SHORT_ENOUGH: usize = 1024;
 
-/// Lines behind the next record's first that are fetched before there is one: a message of 64 bytes fills two, and a word of the third is made 0.
+/// Lines behind the next record's first that are fetched before there is one: a message of 64 bytes
+/// fills two, and a word of the third is made 0.
 const AHEAD: usize = 2;
 
 /// Writes records. There is one to a ring, and it starts with the memory all zero.
@@ -25,7 +27,8 @@ pub struct Writer<M> {
     at: usize,
     /// How many of them the reader was done with when last looked at.
     done: u64,
-    /// Lines behind which short records begin again; twice as many each time that there was no room for one.
+    /// Lines behind which short records begin again; twice as many each time that there was no room
+    /// for one.
     enough: usize,
 }
 
@@ -61,7 +64,8 @@ impl<M: Memory> Writer<M> {
         self.capacity / 2 * crate::LINE_BYTES - crate::RECORD_HEADER
     }
 
-    /// Writes one record, these parts one behind the other, and publishes it. Nothing is written where it fails.
+    /// Writes one record, these parts one behind the other, and publishes it. Nothing is written
+    /// where it fails.
     ///
     /// # Errors
     ///
@@ -77,15 +81,17 @@ impl<M: Memory> Writer<M> {
         Ok(())
     }
 
-    /// Before a record that comes alone: where the reader has read all, it goes to the front of the ring again, as a few lines that both have at hand serve better
-    /// than new ones each time. Until the reader has come by there is less room.
+    /// Before a record that comes alone: where the reader has read all, it goes to the front of the
+    /// ring again, as a few lines that both have at hand serve better than new ones each time.
+    /// Until the reader has come by there is less room.
     pub fn begin_again(&mut self) {
         if self.at >= ENOUGH {
             self.begin_unless_unread(0);
         }
     }
 
-    /// The next record goes to the front of the ring, unless the reader has said of more than so many lines that it has not read them.
+    /// The next record goes to the front of the ring, unless the reader has said of more than so
+    /// many lines that it has not read them.
     #[cold]
     fn begin_unless_unread(&mut self, most: usize) {
         let done = self.memory[DONE].load(Acquire);
@@ -96,7 +102,8 @@ impl<M: Memory> Writer<M> {
         }
     }
 
-    /// Writes one record of these words, each lowest byte first, and a few bytes behind them. The same as [`Writer::push`], with less to look at.
+    /// Writes one record of these words, each lowest byte first, and a few bytes behind them. The
+    /// same as [`Writer::push`], with less to look at.
     ///
     /// # Errors
     ///
@@ -116,8 +123,8 @@ impl<M: Memory> Writer<M> {
         let (front, body) = words.split_at(N.min(words.len()));
         let (near, far) = body.split_at((LINE - 1 - N).min(body.len()));
         let (near_bytes, far_bytes) = bytes.split_at(bytes.len().min(size_of_val(near)));
-        // The line that the reader watches comes last and at once: were another one waited for in between, he would take it back, and it would have to come a
-        // second time.
+        // The line that the reader watches comes last and at once: were another one waited for in
+        // between, he would take it back, and it would have to come a second time.
         words::fill::<M>(far, far_bytes);
         words::fill::<M>(near, near_bytes);
         words::store(front, head.map(u64::to_le_bytes).as_slice());
@@ -126,8 +133,9 @@ impl<M: Memory> Writer<M> {
         Ok(())
     }
 
-    /// Writes one record of a head, at most [`BODY`] bytes, and a body of `len` bytes that `fill` stores, from the first byte of its words on. No record
-    /// is where it fails, or `fill` does.
+    /// Writes one record of a head, at most [`BODY`] bytes, and a body of `len` bytes that `fill`
+    /// stores, from the first byte of its words on. No record is where it fails, or `fill`
+    /// does.
     ///
     /// # Errors
     ///
@@ -153,7 +161,8 @@ impl<M: Memory> Writer<M> {
         Ok(Ok(()))
     }
 
-    /// Makes sure of the place for a record of so many bytes, which is at the line that comes next then.
+    /// Makes sure of the place for a record of so many bytes, which is at the line that comes next
+    /// then.
     #[inline(always)]
     fn reserve(&mut self, len: usize) -> Result<Reserved, PushError> {
         if len > self.longest() {
@@ -187,8 +196,9 @@ impl<M: Memory> Writer<M> {
         self.at = place.next;
     }
 
-    /// Has the processor fetch the lines that the next short record takes beside its first, where they are known to be free, while the reader is busy with this one: else
-    /// the next one would wait for them. Its first line is here already.
+    /// Has the processor fetch the lines that the next short record takes beside its first, where
+    /// they are known to be free, while the reader is busy with this one: else the next one
+    /// would wait for them. Its first line is here already.
     #[inline]
     fn take_lines(&mut self) {
         let free = self.capacity - (self.position - self.done) as usize;
@@ -197,10 +207,12 @@ impl<M: Memory> Writer<M> {
         }
     }
 
-    /// Who is to be woken now for what was written before, where the reader sleeps. Once for each time that it goes to sleep.
+    /// Who is to be woken now for what was written before, where the reader sleeps. Once for each
+    /// time that it goes to sleep.
     #[inline(always)]
     pub fn must_wake(&self) -> Option<Whom> {
-        // The reader says that it sleeps, then looks for records; here a record is written, then looked whether it sleeps.
+        // The reader says that it sleeps, then looks for records; here a record is written, then
+        // looked whether it sleeps.
         fence(SeqCst);
         let asleep = &self.memory[ASLEEP];
         if asleep.load(Relaxed) == 0 { None } else { Whom::of(asleep.swap(0, AcqRel)) }
@@ -212,7 +224,8 @@ impl<M: Memory> Writer<M> {
         Whom::of(self.memory[ASLEEP].load(Relaxed))
     }
 
-    /// Whether the reader has not said that it read all. It says so before it sleeps, and from time to time.
+    /// Whether the reader has not said that it read all. It says so before it sleeps, and from time
+    /// to time.
     pub fn has_unread(&self) -> bool {
         self.memory[DONE].load(Acquire) != self.position
     }

@@ -1,12 +1,14 @@
-//! Appends entries to a log in a peer's memory, flushes each, then says how many there are, by one eight-byte store.
+//! Appends entries to a log in a peer's memory, flushes each, then says how many there are, by one
+//! eight-byte store.
 //!
 //! ```text
 //! cargo run -p verbena-rpma --example append -- serve 10.0.0.1 7777 FILE
 //! cargo run -p verbena-rpma --example append -- append 10.0.0.2 10.0.0.1:7777 entry entry ..
 //! ```
 //!
-//! The server's private data is its memory's descriptor and its configuration's, so either end may be a C program on librpma. FILE is 4096 bytes or more on a
-//! disk; without one the memory is anonymous, and entries are flushed to visibility.
+//! The server's private data is its memory's descriptor and its configuration's, so either end may
+//! be a C program on librpma. FILE is 4096 bytes or more on a disk; without one the memory is
+//! anonymous, and entries are flushed to visibility.
 
 use std::error::Error;
 use std::fs::File;

@@ -1,5 +1,7 @@
-//! A key-value log in a peer's persistent memory. A client appends by WRITE and FLUSH, and the server's processor does nothing; whatever becomes of the server,
-//! what `put` has returned for is there when it starts again. crates/librpma/examples/kv_log.c is the same in C, and either talks to the other.
+//! A key-value log in a peer's persistent memory. A client appends by WRITE and FLUSH, and the
+//! server's processor does nothing; whatever becomes of the server, what `put` has returned for is
+//! there when it starts again. crates/librpma/examples/kv_log.c is the same in C, and either talks
+//! to the other.
 //!
 //! ```text
 //! cargo run -p verbena-rpma --example kv_log -- serve 10.0.0.1:7777 /var/lib/log
@@ -90,7 +92,8 @@ impl Log {
         let bytes = MrLocal::zeroed(&self.peer, entry.len(), Usage::WRITE_SRC)?;
         bytes.shared().copy_from(0, &entry)?;
         self.conn.write(bytes.source(0..entry.len())?, &self.log, self.end).await.0?;
-        // First the entry, then, when that is persistent, where it ends: both at once might survive the other way round.
+        // First the entry, then, when that is persistent, where it ends: both at once might survive
+        // the other way round.
         self.conn.flush(&self.log, self.end, len, FlushType::Persistent).await?;
         self.conn.atomic_write(&self.log, 0, end.to_ne_bytes()).await?;
         self.conn.flush(&self.log, 0, 8, FlushType::Persistent).await?;

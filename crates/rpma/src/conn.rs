@@ -1,5 +1,6 @@
-//! Connections: their events and their end (rpma_conn_next_event(3), rpma_conn_disconnect(3)). Operations are in [`op`](crate::op); [`Ep`](crate::Ep)
-//! shows a connection from its request to its end.
+//! Connections: their events and their end (rpma_conn_next_event(3), rpma_conn_disconnect(3)).
+//! Operations are in [`op`](crate::op); [`Ep`](crate::Ep) shows a connection from its request to
+//! its end.
 //!
 //! ```
 //! use rpma::ConnEvent;
@@ -65,8 +66,8 @@ impl Display for ConnEvent {
     }
 }
 
-/// A connection: a handle, clones are the same one, any thread may use any of them. The last one dropped disconnects: nobody waits, what
-/// is under way is flushed, memory follows.
+/// A connection: a handle, clones are the same one, any thread may use any of them. The last one
+/// dropped disconnects: nobody waits, what is under way is flushed, memory follows.
 #[derive(Clone)]
 pub struct Conn(Arc<Inner>);
 
@@ -94,7 +95,8 @@ impl Conn {
         Ok(Conn(Arc::new(Inner { pending, private_data, told, remote, flushed, posted })))
     }
 
-    /// The next event: whether it was established, and then how it ended. Cancelling loses none; each comes once, to one of those who wait.
+    /// The next event: whether it was established, and then how it ended. Cancelling loses none;
+    /// each comes once, to one of those who wait.
     ///
     /// # Errors
     ///
@@ -137,8 +139,8 @@ impl Conn {
         self.0.pending.queue_pair().pd().device().provider().wait(self.next_event())?
     }
 
-    /// What the peer's program said, once [`ConnEvent::Established`] was told: with its request (56 bytes) or its acceptance (196), zero-padded.
-    /// Nothing protects it on its way.
+    /// What the peer's program said, once [`ConnEvent::Established`] was told: with its request (56
+    /// bytes) or its acceptance (196), zero-padded. Nothing protects it on its way.
     pub fn private_data(&self) -> Option<&[u8]> {
         self.0.private_data.get().map(Vec::as_slice)
     }
@@ -152,7 +154,8 @@ impl Conn {
         PeerCfg::of_bytes(self.0.remote.each_ref().map(|byte| byte.load(Ordering::Acquire)))
     }
 
-    /// Begins to end the connection; [`ConnEvent::Closed`] says that it has ended. After that, there is nothing to do.
+    /// Begins to end the connection; [`ConnEvent::Closed`] says that it has ended. After that,
+    /// there is nothing to do.
     ///
     /// # Errors
     ///
@@ -161,8 +164,9 @@ impl Conn {
         Ok(self.0.pending.disconnect()?)
     }
 
-    /// The next message, in the order in which they came. Cancelling loses nothing. `None` after the connection has ended, and all that came
-    /// before was taken. Dropping the message posts its receive again: a peer that finds none posted waits.
+    /// The next message, in the order in which they came. Cancelling loses nothing. `None` after
+    /// the connection has ended, and all that came before was taken. Dropping the message posts
+    /// its receive again: a peer that finds none posted waits.
     ///
     /// # Errors
     ///

@@ -1,6 +1,8 @@
-//! Connection requests, outgoing and incoming (rpma_conn_req_new(3), rpma_conn_req_connect(3)). [`Ep`](crate::Ep) shows both.
+//! Connection requests, outgoing and incoming (rpma_conn_req_new(3), rpma_conn_req_connect(3)).
+//! [`Ep`](crate::Ep) shows both.
 //!
-//! Upstream's rpma_conn_req_recv(3) has no counterpart: all receives of a connection are posted before its peer can send.
+//! Upstream's rpma_conn_req_recv(3) has no counterpart: all receives of a connection are posted
+//! before its peer can send.
 //!
 //! ```
 //! use rpma::{ConnCfg, ConnEvent, ConnReq, Peer};
@@ -40,8 +42,9 @@ impl ConnReq {
     ///
     /// # Errors
     ///
-    /// `Provider` where there is no way, or nobody answers in time, or the configuration has a size of 0 for the completion queue; `Inval`
-    /// where the way leads over another device than the peer's; `NoMem`.
+    /// `Provider` where there is no way, or nobody answers in time, or the configuration has a size
+    /// of 0 for the completion queue; `Inval` where the way leads over another device than the
+    /// peer's; `NoMem`.
     pub async fn new(peer: &Peer, to: impl ToAddr, cfg: &ConnCfg) -> Result<ConnReq> {
         if cfg.cq_size == 0 {
             return Err(Error::Inval("a completion queue of size 0"));
@@ -66,8 +69,8 @@ impl ConnReq {
         ConnReq { which: Which::Incoming(request), peer: peer.clone(), cfg: cfg.clone() }
     }
 
-    /// What the peer's program said with an incoming request: 56 bytes, zero-padded; `None` of an outgoing one. Nothing protects it on its
-    /// way: see rpma_conn_get_private_data(3).
+    /// What the peer's program said with an incoming request: 56 bytes, zero-padded; `None` of an
+    /// outgoing one. Nothing protects it on its way: see rpma_conn_get_private_data(3).
     pub fn private_data(&self) -> Option<&[u8]> {
         match &self.which {
             Which::Incoming(request) => Some(request.private_data()),
@@ -75,13 +78,13 @@ impl ConnReq {
         }
     }
 
-    /// Sends or accepts it, with bytes for the peer's program, at most 56 or 196. It waits for nothing: [`Conn::next_event`] says what became
-    /// of it.
+    /// Sends or accepts it, with bytes for the peer's program, at most 56 or 196. It waits for
+    /// nothing: [`Conn::next_event`] says what became of it.
     ///
     /// # Errors
     ///
-    /// `Provider` for too many bytes, for sizes out of range, where the request came by another device than the peer's, or the other side has
-    /// given up; `NoMem`. The request is gone.
+    /// `Provider` for too many bytes, for sizes out of range, where the request came by another
+    /// device than the peer's, or the other side has given up; `NoMem`. The request is gone.
     pub fn connect(self, private_data: &[u8]) -> Result<Conn> {
         let ConnReq { which, peer, cfg } = self;
         let (pd, queues) = (peer.pd(), cfg.queues());
@@ -98,7 +101,8 @@ impl ConnReq {
         Conn::new(pending, &cfg)
     }
 
-    /// Rejects an incoming request, with at most 148 bytes for the peer's program; an outgoing one is dropped (rpma_conn_req_delete(3)).
+    /// Rejects an incoming request, with at most 148 bytes for the peer's program; an outgoing one
+    /// is dropped (rpma_conn_req_delete(3)).
     ///
     /// # Errors
     ///

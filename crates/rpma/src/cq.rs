@@ -1,5 +1,6 @@
-//! Completions by a queue in place of futures (rpma_cq_wait(3), rpma_cq_get_wc(3), rpma_conn_wait(3)): operations are posted with a number of the program's, which
-//! comes back with their completion, in the order in which they were posted.
+//! Completions by a queue in place of futures (rpma_cq_wait(3), rpma_cq_get_wc(3),
+//! rpma_conn_wait(3)): operations are posted with a number of the program's, which comes back with
+//! their completion, in the order in which they were posted.
 //!
 //! | configuration | [`Cq::next`] gives | [`Cq::next_of_both`] |
 //! |---|---|---|
@@ -138,8 +139,8 @@ impl Posted {
     }
 }
 
-/// A connection's completion queue, for one thread or task at a time; there is one ([`Conn::take_cq`]). It keeps the connection. Its order is that in
-/// which operations were posted.
+/// A connection's completion queue, for one thread or task at a time; there is one
+/// ([`Conn::take_cq`]). It keeps the connection. Its order is that in which operations were posted.
 pub struct Cq {
     conn: Conn,
     entries: VecDeque<Entry>,
@@ -150,12 +151,13 @@ impl Cq {
         Cq { conn, entries: VecDeque::new() }
     }
 
-    /// Waits for the next completion or, where messages have no queue of their own, message. Cancelling loses none.
+    /// Waits for the next completion or, where messages have no queue of their own, message.
+    /// Cancelling loses none.
     ///
     /// # Errors
     ///
-    /// `NoCompletion` when the connection has ended, and all was given; `SharedChannel`; `Provider` for what the connection failed by, once,
-    /// where messages come here.
+    /// `NoCompletion` when the connection has ended, and all was given; `SharedChannel`; `Provider`
+    /// for what the connection failed by, once, where messages come here.
     pub async fn next(&mut self) -> Result<Wc> {
         let posted = self.conn.posted();
         if posted.shared {

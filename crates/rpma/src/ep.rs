@@ -31,7 +31,8 @@ use crate::conn_req::ConnReq;
 use crate::error::Result;
 use crate::peer::Peer;
 
-/// A listening endpoint. Dropping it is upstream's shutdown: requests that wait are refused, connections go on.
+/// A listening endpoint. Dropping it is upstream's shutdown: requests that wait are refused,
+/// connections go on.
 #[derive(Debug)]
 pub struct Ep {
     listener: Listener,
@@ -57,7 +58,8 @@ impl Ep {
         peer.provider().wait(Ep::listen(peer, on))?
     }
 
-    /// The next request, whose connection will have this configuration. Cancelling loses none; several tasks may take turns.
+    /// The next request, whose connection will have this configuration. Cancelling loses none;
+    /// several tasks may take turns.
     ///
     /// # Errors
     ///

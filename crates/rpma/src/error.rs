@@ -1,4 +1,5 @@
-//! What goes wrong: upstream's error codes (`RPMA_E_*`) as an enum, with its texts (rpma_err_2str(3)) and, behind them, the cause.
+//! What goes wrong: upstream's error codes (`RPMA_E_*`) as an enum, with its texts
+//! (rpma_err_2str(3)) and, behind them, the cause.
 //!
 //! ```
 //! use rpma::{Error, MrRemote};

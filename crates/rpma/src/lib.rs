@@ -1,8 +1,10 @@
-//! librpma's remote persistent memory access in safe Rust: its objects over `verbena`, sync and async, over software, rdma-core's adapters or a
-//! simulated network. Buffers belong to their operations, and objects may be dropped in any order. A session is in [`op`] and [`ep`].
+//! librpma's remote persistent memory access in safe Rust: its objects over `verbena`, sync and
+//! async, over software, rdma-core's adapters or a simulated network. Buffers belong to their
+//! operations, and objects may be dropped in any order. A session is in [`op`] and [`ep`].
 //!
-//! The example `kv_log` is a log of keys and values in a peer's persistent memory: remote append, flush, crash, recover, on real files, and the same code on simulated
-//! hosts whose power fails between any two of its steps (`cargo test -p verbena-rpma --example kv_log`).
+//! The example `kv_log` is a log of keys and values in a peer's persistent memory: remote append,
+//! flush, crash, recover, on real files, and the same code on simulated hosts whose power fails
+//! between any two of its steps (`cargo test -p verbena-rpma --example kv_log`).
 //!
 //! | module | what | librpma |
 //! |---|---|---|
@@ -19,8 +21,8 @@
 //! | [`error`] | [`Error`] | `RPMA_E_*`, `rpma_err_2str` |
 //! | [`log`] | thresholds, the program's function | `rpma_log_*` |
 //!
-//! Threads: all objects are `Send` and `Sync`, but for a [`Cq`], which is one thread's at a time; upstream's rules which of them two threads may use at
-//! once need not be known.
+//! Threads: all objects are `Send` and `Sync`, but for a [`Cq`], which is one thread's at a time;
+//! upstream's rules which of them two threads may use at once need not be known.
 #![forbid(unsafe_code)]
 
 pub mod conn;

@@ -1,6 +1,7 @@
-//! What the library says of itself (rpma_log_set_threshold(3), rpma_log_set_function(3)): messages up to the main threshold go to a function of the
-//! program's, or to stderr up to the auxiliary one; and in any case to `tracing`, under the target `rpma`, whose own filters decide.
-//! Upstream's default function also writes to syslog(3): here that is a subscriber's of `tracing`.
+//! What the library says of itself (rpma_log_set_threshold(3), rpma_log_set_function(3)): messages
+//! up to the main threshold go to a function of the program's, or to stderr up to the auxiliary
+//! one; and in any case to `tracing`, under the target `rpma`, whose own filters decide. Upstream's
+//! default function also writes to syslog(3): here that is a subscriber's of `tracing`.
 //!
 //! ```
 //! use std::sync::{Arc, Mutex};
@@ -51,7 +52,8 @@ const LEVELS: [Level; 6] =
 pub enum Threshold {
     /// Messages above it are not made; [`Level::Warning`] where nobody says otherwise.
     Main,
-    /// For logging functions; without a program's own, what goes to stderr. None where nobody says otherwise.
+    /// For logging functions; without a program's own, what goes to stderr. None where nobody says
+    /// otherwise.
     Aux,
 }
 
@@ -106,8 +108,8 @@ pub fn threshold(threshold: Threshold) -> Option<Level> {
     LEVELS.into_iter().find(|level| *level as u8 == is)
 }
 
-/// Has messages go to this function, whatever thread they come from. No lock is held meanwhile. A panic of
-/// it is caught.
+/// Has messages go to this function, whatever thread they come from. No lock is held meanwhile. A
+/// panic of it is caught.
 pub fn set_function(function: impl Fn(&Message<'_>) + Send + Sync + 'static) {
     let function: Function = Box::new(function);
     FUNCTION.store(Some(Arc::new(function)));

@@ -1,5 +1,5 @@
-//! Memory: what of it peers may reach, and what they need to know for it (rpma_mr_reg(3), rpma_mr_get_descriptor(3)). A descriptor is 21 bytes, numbers
-//! are little-endian:
+//! Memory: what of it peers may reach, and what they need to know for it (rpma_mr_reg(3),
+//! rpma_mr_get_descriptor(3)). A descriptor is 21 bytes, numbers are little-endian:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -44,7 +44,8 @@ impl Usage {
     pub const WRITE_DST: Usage = Usage(1 << 3);
     /// Peers flush it to where all see it.
     pub const FLUSH_VISIBILITY: Usage = Usage(1 << 4);
-    /// Peers flush it to what survives a loss of power: only memory of [`MrLocal::open`] and [`MrLocal::map_file`].
+    /// Peers flush it to what survives a loss of power: only memory of [`MrLocal::open`] and
+    /// [`MrLocal::map_file`].
     pub const FLUSH_PERSISTENT: Usage = Usage(1 << 5);
     /// Messages are sent from there.
     pub const SEND: Usage = Usage(1 << 6);
@@ -74,7 +75,8 @@ impl Usage {
         self.0 & other.0 != 0
     }
 
-    /// The rights that peers need: a READ may stand for a FLUSH. FLUSH itself only where the device has it.
+    /// The rights that peers need: a READ may stand for a FLUSH. FLUSH itself only where the device
+    /// has it.
     fn access(self, peer: &Peer) -> Access {
         let device = peer.pd().device();
         let can = |access| if device.supports(access) { access } else { Access::NONE };
@@ -114,8 +116,8 @@ impl FlushType {
     }
 }
 
-/// Registered memory of ours: a handle, clones are the same. The last one dropped takes the key back (rpma_mr_dereg(3)): what peers still do
-/// fails, what is under way from here keeps its bytes.
+/// Registered memory of ours: a handle, clones are the same. The last one dropped takes the key
+/// back (rpma_mr_dereg(3)): what peers still do fails, what is under way from here keeps its bytes.
 #[derive(Clone, Debug)]
 pub struct MrLocal {
     mr: Arc<Mr<RemoteWrite>>,
@@ -127,7 +129,8 @@ impl MrLocal {
     ///
     /// # Errors
     ///
-    /// `Inval` for no bytes; `NoSupp` with [`Usage::FLUSH_PERSISTENT`]: what is in no file does not survive; `NoMem`, `Provider`.
+    /// `Inval` for no bytes; `NoSupp` with [`Usage::FLUSH_PERSISTENT`]: what is in no file does not
+    /// survive; `NoMem`, `Provider`.
     pub fn zeroed(peer: &Peer, size: usize, usage: Usage) -> Result<MrLocal> {
         if size == 0 {
             return Err(Error::Inval("memory of no bytes"));
@@ -138,8 +141,9 @@ impl MrLocal {
         MrLocal::register(peer, &Memory::zeroed(size)?, usage)
     }
 
-    /// Persistent memory by its name: a file of `size` bytes, made of zeros where there is none; on a simulated host one of its own, which outlives a loss
-    /// of power as far as it was flushed (`verbena::Memory::open`).
+    /// Persistent memory by its name: a file of `size` bytes, made of zeros where there is none; on
+    /// a simulated host one of its own, which outlives a loss of power as far as it was flushed
+    /// (`verbena::Memory::open`).
     ///
     /// # Errors
     ///
@@ -151,13 +155,14 @@ impl MrLocal {
         MrLocal::register(peer, &Memory::open(path, size)?, usage)
     }
 
-    /// All of a file, opened for reading and writing, mapped and shared: a FLUSH to persistence is complete when its bytes are on the file's storage.
+    /// All of a file, opened for reading and writing, mapped and shared: a FLUSH to persistence is
+    /// complete when its bytes are on the file's storage.
     ///
     /// # Errors
     ///
-    /// `NoSupp` with [`Usage::FLUSH_PERSISTENT`] for a file that ends with its processes, as memfd_create(2) makes; one of tmpfs outlives them, but
-    /// not the machine. `Provider` for an empty one, or as mmap(2) says;
-    /// `NoMem`.
+    /// `NoSupp` with [`Usage::FLUSH_PERSISTENT`] for a file that ends with its processes, as
+    /// memfd_create(2) makes; one of tmpfs outlives them, but not the machine. `Provider` for
+    /// an empty one, or as mmap(2) says; `NoMem`.
     pub fn map_file(peer: &Peer, file: &File, usage: Usage) -> Result<MrLocal> {
         let registered = MrLocal::register(peer, &Memory::map_file(file)?, usage);
         registered.map_err(|error| match error {
@@ -175,7 +180,8 @@ impl MrLocal {
         Ok(MrLocal { mr: Arc::new(mr), usage })
     }
 
-    /// A part as source of [`Conn::write`](crate::Conn::write) or [`Conn::send`](crate::Conn::send).
+    /// A part as source of [`Conn::write`](crate::Conn::write) or
+    /// [`Conn::send`](crate::Conn::send).
     ///
     /// # Errors
     ///
@@ -202,7 +208,8 @@ impl MrLocal {
     pub fn shared(&self) -> SharedSlice<'_> {
         self.mr.memory().shared()
     }
-    /// The memory: what this process itself writes there it makes persistent by [`Memory::persist`].
+    /// The memory: what this process itself writes there it makes persistent by
+    /// [`Memory::persist`].
     pub fn memory(&self) -> &Memory<RemoteWrite> {
         self.mr.memory()
     }
@@ -231,8 +238,9 @@ impl MrRemote {
     /// Bytes of a descriptor.
     pub const DESCRIPTOR: usize = 21;
 
-    /// From a descriptor; bytes behind it are ignored. Whoever can change it on its way has others' memory written: private data of connections is
-    /// not protected (rpma_mr_remote_from_descriptor(3)).
+    /// From a descriptor; bytes behind it are ignored. Whoever can change it on its way has others'
+    /// memory written: private data of connections is not protected
+    /// (rpma_mr_remote_from_descriptor(3)).
     ///
     /// # Errors
     ///

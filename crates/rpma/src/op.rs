@@ -1,4 +1,5 @@
-//! Operations on a connection: each is a future, or waits, or is posted, as those of `verbena`. Buffers go into an operation and come back with its result:
+//! Operations on a connection: each is a future, or waits, or is posted, as those of `verbena`.
+//! Buffers go into an operation and come back with its result:
 //! parts of [`MrLocal`](crate::MrLocal), or a `RegBuf` of a `verbena::Pool`.
 //!
 //! | operation | native | where either end does not have it |
@@ -62,7 +63,8 @@ pub(crate) const FLUSH_READ: usize = 8;
 /// What `verbena`'s operations with a buffer give.
 type Below<B> = (verbena::Result<Completion>, B);
 
-/// A READ, WRITE or SEND. Nothing happens before it is awaited, waited for or posted; from then on it goes on, whoever drops it.
+/// A READ, WRITE or SEND. Nothing happens before it is awaited, waited for or posted; from then on
+/// it goes on, whoever drops it.
 #[must_use = "an operation does nothing unless awaited, waited for or posted"]
 #[derive(Debug)]
 pub struct Op<'c, K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static> {
@@ -98,7 +100,8 @@ impl<'c, K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static> Op<'c, K
         Op { conn, state }
     }
 
-    /// Posts, and blocks until it is complete; `Provider` (`BlockingInSimulation`) on simulated hosts.
+    /// Posts, and blocks until it is complete; `Provider` (`BlockingInSimulation`) on simulated
+    /// hosts.
     ///
     /// # Panics
     ///
@@ -112,11 +115,13 @@ impl<'c, K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static> Op<'c, K
         }
     }
 
-    /// Posts it, and waits for nothing: several may be under way at once. What it gives is a future of `verbena`, with its errors.
+    /// Posts it, and waits for nothing: several may be under way at once. What it gives is a future
+    /// of `verbena`, with its errors.
     ///
     /// # Errors
     ///
-    /// Why it can not be, and itself: `Provider` for a full send queue or a connection that does not stand, `Inval`.
+    /// Why it can not be, and itself: `Provider` for a full send queue or a connection that does
+    /// not stand, `Inval`.
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
     pub fn post(self) -> std::result::Result<InFlight<K, B>, (Error, Self)> {
         let conn = self.conn;
@@ -133,11 +138,13 @@ impl<'c, K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static> Op<'c, K
         }
     }
 
-    /// Posts it; the completion comes to the connection's [`Cq`](crate::Cq) with this number. The buffer is dropped then.
+    /// Posts it; the completion comes to the connection's [`Cq`](crate::Cq) with this number. The
+    /// buffer is dropped then.
     ///
     /// # Errors
     ///
-    /// `Again` where as many are posted to the queue as it has entries; those of [`Op::post`]. The operation comes back.
+    /// `Again` where as many are posted to the queue as it has entries; those of [`Op::post`]. The
+    /// operation comes back.
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
     pub fn post_to_cq(self, context: u64, flags: Flags) -> std::result::Result<(), (Error, Self)> {
         let conn = self.conn;
@@ -197,7 +204,8 @@ impl Ordered<'_> {
     ///
     /// # Errors
     ///
-    /// Those of what made it; `Provider` for how it failed, or (`BlockingInSimulation`) on simulated hosts.
+    /// Those of what made it; `Provider` for how it failed, or (`BlockingInSimulation`) on
+    /// simulated hosts.
     pub fn wait(self) -> Result<()> {
         let result = match self.way {
             Way::Refused(error) => return Err(error.unwrap_or(Error::Unknown)),
@@ -212,7 +220,8 @@ impl Ordered<'_> {
     ///
     /// # Errors
     ///
-    /// `Again` where as many are posted to the queue as it has entries; `Provider` for a full send queue; those of what made it.
+    /// `Again` where as many are posted to the queue as it has entries; `Provider` for a full send
+    /// queue; those of what made it.
     pub fn post_to_cq(self, context: u64, flags: Flags) -> Result<()> {
         let posted = self.conn.posted();
         posted.reserve()?;
@@ -249,10 +258,11 @@ impl Future for Ordered<'_> {
     }
 }
 
-/// All operations fail with `Inval` where a range leaves the remote memory; `Provider` before the connection stands, after it has ended, and as they
-/// complete.
+/// All operations fail with `Inval` where a range leaves the remote memory; `Provider` before the
+/// connection stands, after it has ended, and as they complete.
 impl Conn {
-    /// Reads `len` bytes of the peer's memory, from `offset` on, to the beginning of `dst` (rpma_read(3)).
+    /// Reads `len` bytes of the peer's memory, from `offset` on, to the beginning of `dst`
+    /// (rpma_read(3)).
     pub fn read<B: IoBufMut>(&self, dst: B, src: &MrRemote, offset: u64, len: u64) -> Op<'_, Read, B> {
         let from = src.slice(offset, len);
         Op::new(self, from.map(|from| move |dst| self.qp().read(dst, from)), dst)
@@ -262,7 +272,8 @@ impl Conn {
         let to = dst.from(offset);
         Op::new(self, to.map(|to| move |src| self.qp().write(src, to)), src)
     }
-    /// The same, and tells the peer so: it gets a message without bytes, with this number (rpma_write_with_imm(3)).
+    /// The same, and tells the peer so: it gets a message without bytes, with this number
+    /// (rpma_write_with_imm(3)).
     pub fn write_with_imm<B: IoBuf>(
         &self,
         src: B,
@@ -282,8 +293,9 @@ impl Conn {
         Op::new(self, Ok(move |src| self.qp().send(src).imm(imm)), src)
     }
 
-    /// Stores eight bytes at once (rpma_atomic_write(3)): nobody sees a part of them, where both ends have ATOMIC WRITE. A WRITE that stands for it
-    /// is as atomic as the peer's adapter makes it.
+    /// Stores eight bytes at once (rpma_atomic_write(3)): nobody sees a part of them, where both
+    /// ends have ATOMIC WRITE. A WRITE that stands for it is as atomic as the peer's adapter
+    /// makes it.
     ///
     /// `Inval` where `offset` is no multiple of 8.
     pub fn atomic_write(&self, dst: &MrRemote, offset: u64, src: [u8; 8]) -> Ordered<'_> {
@@ -304,9 +316,11 @@ impl Conn {
         Ordered { conn: self, way }
     }
 
-    /// Complete when all that was written to these bytes before is visible, or persistent (rpma_flush(3)).
+    /// Complete when all that was written to these bytes before is visible, or persistent
+    /// (rpma_flush(3)).
     ///
-    /// `NoSupp` where the memory is not registered for that, or for persistence without FLUSH and without direct write: see the module.
+    /// `NoSupp` where the memory is not registered for that, or for persistence without FLUSH and
+    /// without direct write: see the module.
     pub fn flush(&self, dst: &MrRemote, offset: u64, len: u64, how: FlushType) -> Ordered<'_> {
         let way = self.way(dst, offset, len, how);
         Ordered { conn: self, way: way.unwrap_or_else(|error| Way::Refused(Some(error))) }

@@ -1,4 +1,5 @@
-//! A device, and a protection domain of it: what all other objects are made with (rpma_peer_new(3), rpma_utils_get_ibv_context(3)).
+//! A device, and a protection domain of it: what all other objects are made with (rpma_peer_new(3),
+//! rpma_utils_get_ibv_context(3)).
 //!
 //! ```
 //! let peer = rpma::Peer::local("127.0.0.1".parse().unwrap())?;
@@ -25,7 +26,8 @@ impl Peer {
         Peer { pd: pd.clone() }
     }
 
-    /// With a domain of its own on the device that bears this address of ours (RPMA_UTIL_IBV_CONTEXT_LOCAL), of the current provider.
+    /// With a domain of its own on the device that bears this address of ours
+    /// (RPMA_UTIL_IBV_CONTEXT_LOCAL), of the current provider.
     ///
     /// # Errors
     ///
@@ -43,7 +45,8 @@ impl Peer {
         Ok(Peer { pd: provider.device_of(address)?.new_pd()? })
     }
 
-    /// The same on the device that leads to an address of a remote host (RPMA_UTIL_IBV_CONTEXT_REMOTE); its port does not matter.
+    /// The same on the device that leads to an address of a remote host
+    /// (RPMA_UTIL_IBV_CONTEXT_REMOTE); its port does not matter.
     ///
     /// # Errors
     ///

@@ -5,7 +5,8 @@
 //! | 0 | whether writes reach persistent memory directly: 0, or anything else |
 //! | 1 | absent in upstream's; bit 0: FLUSH is executed, bit 1: ATOMIC WRITE is |
 //!
-//! Upstream reads the first byte and ignores others, so either side understands the other's. The second byte is there only where it says something.
+//! Upstream reads the first byte and ignores others, so either side understands the other's. The
+//! second byte is there only where it says something.
 //!
 //! ```
 //! use rpma::PeerCfg;
@@ -26,7 +27,8 @@ use crate::peer::Peer;
 const FLUSH: u8 = 1;
 const ATOMIC_WRITE: u8 = 2;
 
-/// Configuration of a peer, which others apply to their connections with it ([`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg)).
+/// Configuration of a peer, which others apply to their connections with it
+/// ([`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCfg {
     direct_write_to_pmem: bool,
@@ -34,13 +36,14 @@ pub struct PeerCfg {
 }
 
 impl PeerCfg {
-    /// Upstream's defaults: no direct write to persistent memory; nothing that upstream does not have.
+    /// Upstream's defaults: no direct write to persistent memory; nothing that upstream does not
+    /// have.
     pub fn new() -> PeerCfg {
         PeerCfg::default()
     }
 
-    /// The same, with the word that this peer executes FLUSH and ATOMIC WRITE, where its device does: they need no emulation then, and a
-    /// persistent FLUSH needs no direct write.
+    /// The same, with the word that this peer executes FLUSH and ATOMIC WRITE, where its device
+    /// does: they need no emulation then, and a persistent FLUSH needs no direct write.
     pub fn of(peer: &Peer) -> PeerCfg {
         let device = peer.pd().device();
         let has_flush = device.supports(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT);
@@ -49,8 +52,8 @@ impl PeerCfg {
         PeerCfg { direct_write_to_pmem: false, native }
     }
 
-    /// Declares whether what is written reaches persistent memory with no more ado (librpma(7), DIRECT WRITE TO PMEM). Who declares it
-    /// falsely loses data.
+    /// Declares whether what is written reaches persistent memory with no more ado (librpma(7),
+    /// DIRECT WRITE TO PMEM). Who declares it falsely loses data.
     pub fn set_direct_write_to_pmem(&mut self, supported: bool) {
         self.direct_write_to_pmem = supported;
     }
@@ -82,7 +85,8 @@ impl PeerCfg {
 
     /// From a descriptor; bytes behind it are ignored, but for the second.
     ///
-    /// Whoever can change it on its way can have data lost: private data of connections is not protected.
+    /// Whoever can change it on its way can have data lost: private data of connections is not
+    /// protected.
     ///
     /// # Errors
     ///

@@ -30,8 +30,9 @@ impl Default for SrqCfg {
     }
 }
 
-/// A shared receive queue: a handle, clones are the same one. A message comes to the connection that it was sent by; its buffer is posted
-/// again when it is dropped. Over rdma-core there is none.
+/// A shared receive queue: a handle, clones are the same one. A message comes to the connection
+/// that it was sent by; its buffer is posted again when it is dropped. Over rdma-core there is
+/// none.
 #[derive(Clone, Debug)]
 pub struct Srq(verbena::Srq);
 

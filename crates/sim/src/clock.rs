@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 #[derive(Debug)]
 pub(crate) struct Clock {
-    /// An [`Instant`] can not be made from nothing; only differences to this one are ever looked at.
+    /// An [`Instant`] can not be made from nothing; only differences to this one are ever looked
+    /// at.
     zero: Instant,
     nanos: AtomicU64,
 }

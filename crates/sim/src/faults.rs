@@ -1,9 +1,11 @@
-//! What may happen to packets between two hosts. Inside a host packets only take their time; copies may fail.
+//! What may happen to packets between two hosts. Inside a host packets only take their time; copies
+//! may fail.
 
 use std::time::Duration;
 
-/// Probabilities (0.0 to 1.0, each for each packet) and durations of what goes wrong on every link. One direction of a
-/// link knows nothing of the other: what clogs or cuts one leaves the other as it was.
+/// Probabilities (0.0 to 1.0, each for each packet) and durations of what goes wrong on every link.
+/// One direction of a link knows nothing of the other: what clogs or cuts one leaves the other as
+/// it was.
 ///
 /// A packet that no fault hits arrives in order, `delay` plus up to `jitter` after it was sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,9 +26,10 @@ pub struct Faults {
     pub reorder: f64,
     /// Longest time a packet is late.
     pub reorder_delay: Duration,
-    /// One byte arrives changed. Over IPv6 the ICRC tells always; over IPv4 it is checked without knowing the packet's
-    /// identification, which lets one in 2^15 pass (see [`wire::icrc::open`]). On a real network the UDP checksum, which this
-    /// one does not have, finds that one.
+    /// One byte arrives changed. Over IPv6 the ICRC tells always; over IPv4 it is checked without
+    /// knowing the packet's identification, which lets one in 2^15 pass (see
+    /// [`wire::icrc::open`]). On a real network the UDP checksum, which this one does not have,
+    /// finds that one.
     pub corrupt: f64,
     /// The link stops for up to `clog_time`; what is on it arrives then, in order.
     pub clog: f64,
@@ -36,7 +39,8 @@ pub struct Faults {
     pub partition: f64,
     /// Longest partition.
     pub partition_time: Duration,
-    /// The power of the host that it is sent to fails, where that has files ([`Sim::open_file`](crate::Sim::open_file)) and runs.
+    /// The power of the host that it is sent to fails, where that has files
+    /// ([`Sim::open_file`](crate::Sim::open_file)) and runs.
     pub power_fail: f64,
     /// Longest time that the power is off.
     pub power_time: Duration,
@@ -44,15 +48,18 @@ pub struct Faults {
     pub flush: Duration,
     /// Most added to `flush`.
     pub flush_jitter: Duration,
-    /// Received together with the packets of its flow that arrive at the same moment (UDP_GRO). No fault, but a program then finds
-    /// that more has happened than its next completion tells of.
+    /// Received together with the packets of its flow that arrive at the same moment (UDP_GRO). No
+    /// fault, but a program then finds that more has happened than its next completion tells
+    /// of.
     pub together: f64,
-    /// A copy to or from the memory of another process of the host does not come about, or only a part: memory that is not there for a moment.
-    /// What was to be copied goes as packets then.
+    /// A copy to or from the memory of another process of the host does not come about, or only a
+    /// part: memory that is not there for a moment. What was to be copied goes as packets then.
     pub unreached: f64,
-    /// Registered memory is such as the processes of the host map: it is always reached at once, by atomics too. No fault, but another way.
+    /// Registered memory is such as the processes of the host map: it is always reached at once, by
+    /// atomics too. No fault, but another way.
     pub mapped: f64,
-    /// A piece of a message of some thousand bytes is one that both processes of the host copy, from memory to memory, whatever is faster. No fault, but another way.
+    /// A piece of a message of some thousand bytes is one that both processes of the host copy,
+    /// from memory to memory, whatever is faster. No fault, but another way.
     pub shared: f64,
 }
 

@@ -1,5 +1,6 @@
-//! A simulated world of RDMA hosts: the shipped [`node::Node`] on a virtual clock, in one thread, over a network that loses,
-//! repeats, reorders, delays, corrupts and cuts off, all of it from one seed.
+//! A simulated world of RDMA hosts: the shipped [`node::Node`] on a virtual clock, in one thread,
+//! over a network that loses, repeats, reorders, delays, corrupts and cuts off, all of it from one
+//! seed.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -14,9 +15,10 @@
 //! | [`dice`] | [`Dice`]: seeded randomness |
 //! | [`seeds`] | running a test on many seeds, and saying how to repeat the one that failed |
 //!
-//! The same seed and the same calls give the same run, packet for packet ([`Sim::trace`] is equal). Two things keep it so:
-//! memory is registered under addresses of the simulation's own choice, and a node is never entered from inside one of
-//! its own calls: what it sends waits in an outbox until the call is over.
+//! The same seed and the same calls give the same run, packet for packet ([`Sim::trace`] is equal).
+//! Two things keep it so: memory is registered under addresses of the simulation's own choice, and
+//! a node is never entered from inside one of its own calls: what it sends waits in an outbox until
+//! the call is over.
 //!
 //! ```
 //! use std::time::Duration;
@@ -61,7 +63,8 @@ pub use sim::{Counters, Power, Sim};
 pub use storage::Mapped;
 pub use world::{HostId, ProcessId, SimWorld};
 
-/// A [`nic::Signal`] that counts: for channels whose owner looks at them after every step anyway. Clones share the count.
+/// A [`nic::Signal`] that counts: for channels whose owner looks at them after every step anyway.
+/// Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct Mark(Arc<AtomicU64>);
 

@@ -1,4 +1,5 @@
-//! Memory of other processes of a simulated host ([`nic::Reach`]). The copies are real ones, in the one address space that a simulation has.
+//! Memory of other processes of a simulated host ([`nic::Reach`]). The copies are real ones, in the
+//! one address space that a simulation has.
 
 use nic::reach::{Copy, Grant, Prepared, Reach, Region, Regions, Transfer};
 use nic::{Path, Way};
@@ -93,8 +94,8 @@ impl Reach for SimWorld {
 }
 
 impl Host {
-    /// How many bytes of a copy between two processes come about; `None`: all. It ends where one of the two dies, and where memory
-    /// can not be had, as the faults of the host say.
+    /// How many bytes of a copy between two processes come about; `None`: all. It ends where one of
+    /// the two dies, and where memory can not be had, as the faults of the host say.
     fn copies(&mut self, now: u64, both: [ProcessId; 2], len: u64) -> Option<u64> {
         let lives = both.map(|process| self.goes_on(now, process));
         let SameHost { unreached, dice, .. } = &mut self.same_host;

@@ -1,5 +1,6 @@
-//! What the processes of one host are to each other: channels between them, which keep the order and lose nothing, and memory that they reach by
-//! themselves. A process that dies takes back what it lent at once, in the middle of whatever it did or others did with it.
+//! What the processes of one host are to each other: channels between them, which keep the order
+//! and lose nothing, and memory that they reach by themselves. A process that dies takes back what
+//! it lent at once, in the middle of whatever it did or others did with it.
 //!
 //! | real host | here |
 //! |---|---|
@@ -196,7 +197,8 @@ impl SameHost {
         region.is_some_and(|(_, is_mapped)| *is_mapped)
     }
 
-    /// The regions in which bytes are that a queue pair names to its peer in `target`, if that lets it have them.
+    /// The regions in which bytes are that a queue pair names to its peer in `target`, if that lets
+    /// it have them.
     pub fn find(&self, target: ProcessId, transfer: &Transfer<'_>) -> Option<Regions> {
         let &Transfer { path, from, remote, what, .. } = transfer;
         let grant = self.grants.get(&(target, path.dest_qpn.get()))?;
@@ -216,7 +218,8 @@ impl SameHost {
         (allowed && inside && is_done).then(|| regions.clone())
     }
 
-    /// A process is dead: nothing of it is reached from now on, and those that sent to it learn of it soon.
+    /// A process is dead: nothing of it is reached from now on, and those that sent to it learn of
+    /// it soon.
     pub fn bury(&mut self, now: u64, process: ProcessId) {
         self.fuses.remove(&process);
         self.tables.remove(&process);

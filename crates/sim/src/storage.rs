@@ -1,8 +1,10 @@
 //! Memory of a host that outlives its processes, and what a loss of power leaves of it.
 //!
-//! A file is there twice: as programs see it, in caches and in the memory behind them, and as it is persistent. A flush makes a range persistent as it is
-//! then. Before that any word may become persistent at any time, in any order, since a processor writes its caches back when it likes. Words are
-//! eight aligned bytes, which no storage tears; all that is larger is torn here, also inside of a cache line.
+//! A file is there twice: as programs see it, in caches and in the memory behind them, and as it is
+//! persistent. A flush makes a range persistent as it is then. Before that any word may become
+//! persistent at any time, in any order, since a processor writes its caches back when it likes.
+//! Words are eight aligned bytes, which no storage tears; all that is larger is torn here, also
+//! inside of a cache line.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +24,8 @@ const WORD: usize = 8;
 #[repr(C, align(4096))]
 struct Page([AtomicU64; WORDS]);
 
-/// A file of a host as its programs see it. After a loss of power this is what they had, and nobody else sees it.
+/// A file of a host as its programs see it. After a loss of power this is what they had, and nobody
+/// else sees it.
 #[derive(Clone, Debug)]
 pub struct Mapped {
     pages: Arc<[Page]>,
@@ -35,7 +38,8 @@ impl Mapped {
         let page = |page| Page(std::array::from_fn(|word| AtomicU64::new(words(page * WORDS + word))));
         Mapped { pages: (0..len.div_ceil(WORD * WORDS)).map(page).collect(), len, host }
     }
-    /// Its first byte: of whole pages, all of it atomics. They are there as long as the value and its clones.
+    /// Its first byte: of whole pages, all of it atomics. They are there as long as the value and
+    /// its clones.
     pub fn first(&self) -> *const AtomicU64 {
         self.pages.as_ptr().cast()
     }
@@ -100,7 +104,8 @@ impl Storage {
         self.files.is_empty()
     }
 
-    /// The file of this name, made of zeros where there is none; else as it is, whatever `len` says.
+    /// The file of this name, made of zeros where there is none; else as it is, whatever `len`
+    /// says.
     pub fn open(&mut self, host: HostId, name: &str, len: usize) -> Mapped {
         let file = self.files.entry(name.to_owned()).or_insert_with(|| File {
             seen: Mapped::new(host, len, |_| 0),
@@ -154,7 +159,8 @@ impl Storage {
         }
     }
 
-    /// The power fails: of the words that were not flushed some are left, from none to all. What there is then is seen from now on.
+    /// The power fails: of the words that were not flushed some are left, from none to all. What
+    /// there is then is seen from now on.
     pub fn power_fail(&mut self) {
         let Storage { files, dice, .. } = self;
         for file in files.values_mut() {

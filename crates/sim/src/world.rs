@@ -1,4 +1,5 @@
-//! What a node sees of the simulated world: its host's names, routes and neighbours, the clock, the way out.
+//! What a node sees of the simulated world: its host's names, routes and neighbours, the clock, the
+//! way out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -127,7 +128,8 @@ pub(crate) enum Action {
     Persist(Persist),
 }
 
-/// What goes by a channel at once: packets of `size` bytes but for the last, which may be shorter, unsealed.
+/// What goes by a channel at once: packets of `size` bytes but for the last, which may be shorter,
+/// unsealed.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub source: SocketAddr,
@@ -135,7 +137,8 @@ pub(crate) struct Record {
     pub size: usize,
     /// In place of packets: a message, whose bytes these are.
     pub short: Option<Short>,
-    /// In place of packets: their headers, where they are one piece, of which the bytes are the payload.
+    /// In place of packets: their headers, where they are one piece, of which the bytes are the
+    /// payload.
     pub headers: Option<Vec<u8>>,
     pub bytes: Vec<u8>,
 }
@@ -168,7 +171,8 @@ impl Shared {
     pub fn alarms(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    /// The hosts that get what is sent to an address: those with members of a multicast group, or the one that bears it.
+    /// The hosts that get what is sent to an address: those with members of a multicast group, or
+    /// the one that bears it.
     pub fn hosts_of(&self, address: IpAddr) -> Vec<HostId> {
         if !address.is_multicast() {
             return self.host_of(address).into_iter().collect();
@@ -213,7 +217,8 @@ impl SimWorld {
             self.shared.outbox().push_back((self.process, action));
         }
     }
-    /// Whether what leaves by a path goes by a channel: to the process of this host that bears a block, where there is one.
+    /// Whether what leaves by a path goes by a channel: to the process of this host that bears a
+    /// block, where there is one.
     fn goes_by_channel(&self, block: u16, path: &Path) -> bool {
         let now = self.shared.clock.nanos();
         let way = |host: &mut Host| {
@@ -443,7 +448,8 @@ impl World for SimWorld {
     }
 }
 
-/// A name held by a process. What a killed process held is gone already when this is dropped, and may be another's.
+/// A name held by a process. What a killed process held is gone already when this is dropped, and
+/// may be another's.
 struct Held {
     shared: Arc<Shared>,
     host: HostId,

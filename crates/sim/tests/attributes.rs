@@ -1,4 +1,5 @@
-//! What `ibv_modify_qp` changes about a queue pair that runs, seen from its traffic; and the drained send queue of SQD.
+//! What `ibv_modify_qp` changes about a queue pair that runs, seen from its traffic; and the
+//! drained send queue of SQD.
 
 mod kit;
 

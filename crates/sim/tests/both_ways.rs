@@ -1,4 +1,5 @@
-//! What RC promises is the same over a network and between processes of one host: each test runs over both.
+//! What RC promises is the same over a network and between processes of one host: each test runs
+//! over both.
 
 mod kit;
 
@@ -63,7 +64,8 @@ fn requests_have_their_effect_and_complete_in_the_order_in_which_they_were_poste
         area[..3_000].copy_from_slice(&bytes(LONG, 1)[100..3_100]);
         assert!(b.memory.holds(1_000, &area) && a.memory.holds(300_000, &area), "{way:?}");
         assert!(b.memory.holds(200_000, &bytes(LONG, 1)) && b.memory.holds(50_000, &bytes(2_000, 1)));
-        // The WRITE behind the FETCH ADD may have had either of what was there; the fenced one has what it left.
+        // The WRITE behind the FETCH ADD may have had either of what was there; the fenced one has
+        // what it left.
         assert_eq!(a.memory.read(320_000, 8), 0_u64.to_ne_bytes());
         assert_eq!(
             (a.memory.read(320_008, 8), b.memory.read(8, 8)),
@@ -106,7 +108,8 @@ fn a_message_alone_says_all_that_it_is_and_does_no_more_than_it_may() {
             expected[at..at + len].copy_from_slice(&bytes(1024, 6)[..len]);
             assert!(b.memory.holds(0, &expected), "{way:?} {len} {op:?}");
         }
-        // By a wrong key nothing is written and no receive is taken; without bytes there is nothing to reach.
+        // By a wrong key nothing is written and no receive is taken; without bytes there is nothing
+        // to reach.
         pair.b.memory.write(0, &[0; 4096]);
         pair.b.receive(90, 2000, 1024);
         let wrong = write(&pair.b, Rkey(key.0 ^ 1));
@@ -284,7 +287,8 @@ fn a_window_is_good_until_it_is_invalidated_here_or_by_the_peer() {
     }
 }
 
-/// Posted so that nobody waits for any of them: the first ones need no packet, those behind them do, and a long one among these does not.
+/// Posted so that nobody waits for any of them: the first ones need no packet, those behind them
+/// do, and a long one among these does not.
 #[test]
 fn a_stream_of_short_requests_keeps_its_order_whichever_way_each_goes() {
     for way in WAYS {
@@ -297,7 +301,8 @@ fn a_stream_of_short_requests_keeps_its_order_whichever_way_each_goes() {
         pair.prove();
         let Pair { a, b, .. } = &pair;
         let copies = pair.sim.counters().copied;
-        // Each writes its number to one place, of which each tenth reads; and one writes it to the begin of a long area.
+        // Each writes its number to one place, of which each tenth reads; and one writes it to the
+        // begin of a long area.
         let [numbers, reads, area] = [0, 10_000, 50_000];
         for n in 0..200 {
             a.memory.write(numbers + 8 * n, &(n as u64).to_ne_bytes());

@@ -1,4 +1,5 @@
-//! Errors of RC are the same over a network and between processes of one host: each test runs over both.
+//! Errors of RC are the same over a network and between processes of one host: each test runs over
+//! both.
 
 mod kit;
 

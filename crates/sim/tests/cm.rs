@@ -1,5 +1,5 @@
-//! Connections by rdma_cm between simulated nodes: established on both sides or failed on both, ended on both, and nothing
-//! left of them.
+//! Connections by rdma_cm between simulated nodes: established on both sides or failed on both,
+//! ended on both, and nothing left of them.
 
 mod kit;
 

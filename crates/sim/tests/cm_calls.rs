@@ -1,4 +1,5 @@
-//! Calls of rdma_cm on a perfect network: limits, refusals, unreachable hosts, processes that are killed.
+//! Calls of rdma_cm on a perfect network: limits, refusals, unreachable hosts, processes that are
+//! killed.
 
 mod kit;
 

@@ -1,5 +1,5 @@
-//! A process killed in every state of a connection: its peer hears of it within two seconds, its work is flushed, nothing
-//! is left.
+//! A process killed in every state of a connection: its peer hears of it within two seconds, its
+//! work is flushed, nothing is left.
 
 mod kit;
 
@@ -298,8 +298,8 @@ fn the_end_of_an_earlier_bearer_of_a_name_ends_no_connection_to_the_one_of_now()
 }
 
 impl Pair {
-    /// What the programs do upon what happened: the server accepts. The end of the connection, where the one that will
-    /// live hears of it.
+    /// What the programs do upon what happened: the server accepts. The end of the connection,
+    /// where the one that will live hears of it.
     fn serve(&mut self, case: &Case) -> Option<EventKind> {
         let mut end = None;
         while let Some(event) = self.server.next() {

@@ -1,4 +1,5 @@
-//! A server that stops listening as soon as it has accepted: its connection is made all the same, whatever is lost.
+//! A server that stops listening as soon as it has accepted: its connection is made all the same,
+//! whatever is lost.
 
 mod kit;
 
@@ -12,8 +13,8 @@ use wire::mad::PortSpace;
 
 const SEEDS: u64 = 30;
 
-/// A client whose request the server has accepted, with a reply that is lost; nothing listens any more. Other processes
-/// share the server's address.
+/// A client whose request the server has accepted, with a reply that is lost; nothing listens any
+/// more. Other processes share the server's address.
 struct Answered {
     sim: Sim,
     client: Party,

@@ -1,5 +1,5 @@
-//! Connections by rdma_cm over networks that lose a given share of all packets, repeat and reorder them: every one ends
-//! established on both sides or failed on both.
+//! Connections by rdma_cm over networks that lose a given share of all packets, repeat and reorder
+//! them: every one ends established on both sides or failed on both.
 
 mod kit;
 

@@ -1,4 +1,5 @@
-//! Each message of a connection lost, late or crossed, over seeds: what the programs at both ends see of it.
+//! Each message of a connection lost, late or crossed, over seeds: what the programs at both ends
+//! see of it.
 
 mod kit;
 
@@ -239,7 +240,8 @@ fn a_peer_cut_off_for_good_costs_two_seconds() {
         p.client.node.disconnect(ours.id.as_ref().unwrap()).unwrap();
         assert_eq!(p.wait(false, 2_001 * MS).kind, EventKind::Disconnected);
         assert_eq!(p.wait(false, 5_000 * MS).kind, EventKind::TimewaitExit);
-        // The other side learns of it at the latest when the way is open again: by a probe, if no DREQ came through.
+        // The other side learns of it at the latest when the way is open again: by a probe, if no
+        // DREQ came through.
         assert_eq!(p.wait(true, 33_000 * MS).kind, EventKind::Disconnected);
         p.sim.run_for(5_000 * MS);
         assert_eq!(p.wait(true, MS).kind, EventKind::TimewaitExit);

@@ -1,5 +1,5 @@
-//! A host that writes connection manager messages in another's name, beside connections that are made and used: nothing
-//! ends, and nobody is connected to anybody else.
+//! A host that writes connection manager messages in another's name, beside connections that are
+//! made and used: nothing ends, and nobody is connected to anybody else.
 
 mod kit;
 

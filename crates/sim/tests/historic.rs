@@ -1,5 +1,6 @@
-//! What once went wrong in other implementations, seen by whole hosts: strangers' packets, numbers that can be foreseen,
-//! resolutions that overlap. docs/historic-bugs.md lists all of them and their tests.
+//! What once went wrong in other implementations, seen by whole hosts: strangers' packets, numbers
+//! that can be foreseen, resolutions that overlap. docs/historic-bugs.md lists all of them and
+//! their tests.
 
 mod kit;
 
@@ -72,8 +73,8 @@ struct Ending {
     stalls_after: Option<u64>,
 }
 
-/// The server has a message and ends the connection at once; the client hears of the end and flushes what it has not heard of.
-/// How the client's message completes.
+/// The server has a message and ends the connection at once; the client hears of the end and
+/// flushes what it has not heard of. How the client's message completes.
 fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
     let (mut sim, client, server, ours, mut theirs) = connected_with(seed, ending.together);
     // Others share the addresses, and hand packets of this connection on.
@@ -152,7 +153,8 @@ fn an_answer_that_waits_for_the_processor_is_heard_before_the_end_of_the_connect
     });
 }
 
-/// When the server hears of the end of a connection whose last message it fetches after so long, or never.
+/// When the server hears of the end of a connection whose last message it fetches after so long, or
+/// never.
 fn end_is_heard(fetches_after: Option<Duration>) -> Duration {
     let (mut sim, client, server, ours, mut theirs) = connected_with(1, false);
     let endpoint = ours.endpoint.as_ref().unwrap();
@@ -184,7 +186,8 @@ fn the_end_of_a_connection_waits_for_who_has_not_fetched_the_last_message_and_no
     assert!(ms(100) <= heard && heard <= ms(120), "{heard:?}");
 }
 
-/// Whether numbers given one after the other are as scattered as chance makes them: hardly two alike, hardly ever neighbours.
+/// Whether numbers given one after the other are as scattered as chance makes them: hardly two
+/// alike, hardly ever neighbours.
 fn scattered(numbers: &[u32]) -> bool {
     let distinct: BTreeSet<_> = numbers.iter().collect();
     let neighbours = numbers.windows(2).filter(|w| w[0].abs_diff(w[1]) <= 2).count();
@@ -265,7 +268,8 @@ fn starting_psns_cannot_be_foreseen() {
 fn an_answer_to_an_earlier_resolution_does_not_end_a_later_one() {
     let (mut sim, [node, _other]) = hosts();
     let caller = Caller::new(&node);
-    // Nobody is there; the neighbour's silence is told after three seconds, but the first caller waits for one only.
+    // Nobody is there; the neighbour's silence is told after three seconds, but the first caller
+    // waits for one only.
     assert!(caller.resolve(8, 1));
     assert!(!caller.resolve(2, 1), "one at a time");
     sim.run_for(Duration::from_millis(1500));

@@ -1,5 +1,6 @@
-//! Connections whose ends do not fit: whatever does not fit, each operation ends between processes of one host as it ends over a
-//! network, at both ends. So no short cut asks less than the way that it replaces.
+//! Connections whose ends do not fit: whatever does not fit, each operation ends between processes
+//! of one host as it ends over a network, at both ends. So no short cut asks less than the way that
+//! it replaces.
 
 mod kit;
 
@@ -104,7 +105,8 @@ impl Ends {
     }
 }
 
-/// What does not fit. Each is made before the ends are connected, when they are, or when they have worked for a while.
+/// What does not fit. Each is made before the ends are connected, when they are, or when they have
+/// worked for a while.
 #[derive(Clone, Copy)]
 struct Misfit {
     name: &'static str,
@@ -274,8 +276,8 @@ const CHANGES: &[Misfit] = &[
     }),
 ];
 
-/// Numbers that the peer has seen. What it remembers of READs and atomics it answers again, and of those
-/// that needed nobody there it remembers nothing: so these are left out.
+/// Numbers that the peer has seen. What it remembers of READs and atomics it answers again, and of
+/// those that needed nobody there it remembers nothing: so these are left out.
 const USED_UP: &[Misfit] = &[
     midway("this end begins again with its first number", |e| e.again([true, false])),
     midway("this end begins again with another path MTU", |e| {
@@ -333,7 +335,8 @@ fn see(way: Way, misfit: &Misfit, operation: Operation) -> Seen {
     bring_up(&e.b, &e.sides[1]);
     bring_up(&e.a, &e.sides[0]);
     (misfit.after)(&mut e);
-    // Until each knows what the other one lends: the first request might be copied, if it might at all.
+    // Until each knows what the other one lends: the first request might be copied, if it might at
+    // all.
     e.pass();
     let mut refused = Vec::new();
     let mut sent = Vec::new();

@@ -1,4 +1,5 @@
-//! Ports and listeners of rdma_cm between processes of simulated hosts: who may have a port, and who is asked.
+//! Ports and listeners of rdma_cm between processes of simulated hosts: who may have a port, and
+//! who is asked.
 
 mod kit;
 

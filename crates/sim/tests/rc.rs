@@ -1,6 +1,7 @@
-//! Two queue pairs, wired by hand, with random work in both directions over bad networks, and between two processes of one host. Every
-//! message must have the effect it has on a perfect network, once and in order, or the queue pair must end in the error state with the
-//! completions the standard gives it.
+//! Two queue pairs, wired by hand, with random work in both directions over bad networks, and
+//! between two processes of one host. Every message must have the effect it has on a perfect
+//! network, once and in order, or the queue pair must end in the error state with the completions
+//! the standard gives it.
 
 mod kit;
 
@@ -172,7 +173,8 @@ impl Run {
                 self.poll(1);
             }
         }
-        // Late copies of packets change nothing; those a dead requester left on a clogged link have their effect, one by one.
+        // Late copies of packets change nothing; those a dead requester left on a clogged link have
+        // their effect, one by one.
         let end = self.sim.elapsed() + Duration::from_secs(1);
         while self.sim.step(end) {
             self.poll(0);
@@ -305,8 +307,8 @@ impl Run {
         }
     }
 
-    /// A completion of the receive queue: the peer's jobs up to it have had their effect, and none after it where packets are
-    /// received one by one.
+    /// A completion of the receive queue: the peer's jobs up to it have had their effect, and none
+    /// after it where packets are received one by one.
     fn received(&mut self, me: usize, c: &Completion) {
         let one_by_one = self.sim.faults().together == 0.0 && self.way == Way::Wire;
         let Run { ends, max, dice, .. } = self;
@@ -412,7 +414,8 @@ fn worse(dice: &mut Dice) -> Faults {
     }
 }
 
-/// None; copies that do not come about, now and then or mostly; memory that both map, or some of it.
+/// None; copies that do not come about, now and then or mostly; memory that both map, or some of
+/// it.
 fn of_one_host(dice: &mut Dice) -> Faults {
     let unreached = dice.pick(&[0.0, 0.0, 0.1, 0.7]);
     let mapped = dice.pick(&[0.0, 0.0, 0.5, 1.0]);

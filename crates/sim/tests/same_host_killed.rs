@@ -1,5 +1,6 @@
-//! A process that is killed at any step, in the midst of calls of its own and of copies that others do with its memory, or ends the connection:
-//! what its peer on the same host is told is true, its queue ends, and nobody touches the memory of the dead.
+//! A process that is killed at any step, in the midst of calls of its own and of copies that others
+//! do with its memory, or ends the connection: what its peer on the same host is told is true, its
+//! queue ends, and nobody touches the memory of the dead.
 
 mod kit;
 

@@ -1,5 +1,5 @@
-//! Datagram services by rdma_cm between simulated nodes: a question is answered once, as the server decided, whatever
-//! the network does to it, and nothing is left of it.
+//! Datagram services by rdma_cm between simulated nodes: a question is answered once, as the server
+//! decided, whatever the network does to it, and nothing is left of it.
 
 mod kit;
 

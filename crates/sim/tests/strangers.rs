@@ -1,5 +1,5 @@
-//! Messages of connection managers that concern nobody, in any number: they are answered so often and no more, and leave nothing
-//! behind.
+//! Messages of connection managers that concern nobody, in any number: they are answered so often
+//! and no more, and leave nothing behind.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -31,7 +31,8 @@ fn victim() -> (Sim, Node) {
     (sim, node)
 }
 
-/// A message of the stranger's arrives: of the CM class, with an attribute and what follows the common header of 24 bytes.
+/// A message of the stranger's arrives: of the CM class, with an attribute and what follows the
+/// common header of 24 bytes.
 fn hear(node: &Node, attribute: u16, body: &[u8]) {
     let header = Header {
         bth: Bth { dest_qp: Qpn::GSI, ..Bth::default() },
@@ -56,7 +57,8 @@ fn hear(node: &Node, attribute: u16, body: &[u8]) {
     node.input(node.world().now(), Input::Datagram(datagram));
 }
 
-/// A REQ for some port of RDMA_PS_TCP (IBA 1.4 table 106), from queue pair and communication id `n`.
+/// A REQ for some port of RDMA_PS_TCP (IBA 1.4 table 106), from queue pair and communication id
+/// `n`.
 fn request(node: &Node, n: u32) {
     let mut body = [0; 232];
     body[..4].copy_from_slice(&n.to_be_bytes());

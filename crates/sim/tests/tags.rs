@@ -1,4 +1,5 @@
-//! Tag matching between two hosts: eager and rendezvous messages, unexpected ones, and keeping in step with them.
+//! Tag matching between two hosts: eager and rendezvous messages, unexpected ones, and keeping in
+//! step with them.
 
 mod kit;
 
@@ -18,7 +19,8 @@ use wire::{Mtu, Psn};
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 const LEN: usize = 200_000;
-/// Where the receives of the receiver's ordinary queue begin, each of `ROOM` bytes; tagged buffers lie before.
+/// Where the receives of the receiver's ordinary queue begin, each of `ROOM` bytes; tagged buffers
+/// lie before.
 const UNEXPECTED: usize = 150_000;
 const ROOM: usize = 8_000;
 /// Seeds of the lossy network.
@@ -76,7 +78,8 @@ impl Scene {
         let data = if len == 0 {
             Data::inline(headers)
         } else {
-            // The headers lie apart, and are read before they change: one message is sent at a time.
+            // The headers lie apart, and are read before they change: one message is sent at a
+            // time.
             Data::Sges(
                 [self.source.sge(space, headers.len()), self.source.sge(at, len)].into_iter().collect(),
             )

@@ -1,5 +1,5 @@
-//! What one peer asks for holds nobody else up: turns, timers, partitions, seen by whole hosts that get packets no honest
-//! peer sends.
+//! What one peer asks for holds nobody else up: turns, timers, partitions, seen by whole hosts that
+//! get packets no honest peer sends.
 
 mod kit;
 

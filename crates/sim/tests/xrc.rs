@@ -1,4 +1,5 @@
-//! XRC between two hosts: initiator and target queue pairs, domains, and shared receive queues named by number.
+//! XRC between two hosts: initiator and target queue pairs, domains, and shared receive queues
+//! named by number.
 
 mod kit;
 
@@ -19,7 +20,8 @@ const LEN: usize = 20_000;
 /// Seeds of the lossy network.
 const SEEDS: u64 = 40;
 
-/// An initiator here, a target and two shared receive queues there; the second queue's memory is in another domain.
+/// An initiator here, a target and two shared receive queues there; the second queue's memory is in
+/// another domain.
 struct Scene {
     sim: Sim,
     initiator: Endpoint,
@@ -183,7 +185,8 @@ fn an_initiator_receives_nothing_and_a_target_sends_nothing() {
     let op = SendOp::Send(SendTail::None);
     let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
     assert!(s.target.qp.post_send(node::World::now(&**s.there.world()), wr).is_err());
-    // An ordinary queue pair takes no receives of a queue for XRC, and a target is made in a domain.
+    // An ordinary queue pair takes no receives of a queue for XRC, and a target is made in a
+    // domain.
     let device = s.target.qp.device();
     let of = |kind, srq| Qp::create(device, &s.target.pd, QpInit { kind, srq, ..plain_init(&s) }).err();
     assert!(matches!(of(QpType::Rc, Some(s.queues[0].clone())), Some(Error::Invalid(_))));

@@ -30,15 +30,18 @@ struct Raw {
     armed: bool,
 }
 
-// SAFETY: the objects may be used by all threads; the lock says that nobody destroys them meanwhile.
+// SAFETY: the objects may be used by all threads; the lock says that nobody destroys them
+// meanwhile.
 unsafe impl Send for Raw {}
 
 impl Cq {
-    /// One of at least so many entries; `signal` is called, with no lock held, when a completion has come after [`Cq::arm`].
+    /// One of at least so many entries; `signal` is called, with no lock held, when a completion
+    /// has come after [`Cq::arm`].
     ///
     /// # Errors
     ///
-    /// Errno of ibv_create_comp_channel(3), ibv_create_cq(3): EINVAL for more entries than the device has.
+    /// Errno of ibv_create_comp_channel(3), ibv_create_cq(3): EINVAL for more entries than the
+    /// device has.
     pub fn new(
         device: &Arc<Device>,
         entries: u32,
@@ -99,7 +102,8 @@ impl Cq {
         let count = {
             let lock = self.raw.lock();
             let Some(raw) = &*lock else { return 0 };
-            // SAFETY: the queue lives; its context has the functions that verbs.h calls; there is room for so many.
+            // SAFETY: the queue lives; its context has the functions that verbs.h calls; there is
+            // room for so many.
             let count = unsafe {
                 let Some(poll) = (*raw.cq.as_ref().context).ops.poll_cq else { return 0 };
                 poll(raw.cq.as_ptr(), most.min(BATCH) as i32, batch.as_mut_ptr().cast())
@@ -119,8 +123,8 @@ impl Cq {
         let Some(raw) = lock.as_mut() else { return };
         let calls = &self.device.system.calls;
         let (mut cq, mut context) = (null_mut(), null_mut());
-        // SAFETY: the channel lives, and does not block; its one queue lives, whose events are acknowledged at once, so that destroying it
-        // waits for nobody.
+        // SAFETY: the channel lives, and does not block; its one queue lives, whose events are
+        // acknowledged at once, so that destroying it waits for nobody.
         unsafe {
             while (calls.ibv_get_cq_event)(raw.channel.as_ptr(), &raw mut cq, &raw mut context) == 0 {
                 (calls.ibv_ack_cq_events)(cq, 1);
@@ -129,7 +133,8 @@ impl Cq {
         }
     }
 
-    /// The channel tells of the next completion. True where some may have come before: then clear and look once more.
+    /// The channel tells of the next completion. True where some may have come before: then clear
+    /// and look once more.
     pub fn arm(&self) -> bool {
         let mut lock = self.raw.lock();
         let Some(raw) = lock.as_mut().filter(|raw| !raw.armed) else { return false };
@@ -151,7 +156,8 @@ impl Cq {
         if let Some(watch) = raw.watch.take() {
             system.reactor.forget(watch);
         }
-        // SAFETY: both live, and nobody else has them any more. The channel stays where its queue does.
+        // SAFETY: both live, and nobody else has them any more. The channel stays where its queue
+        // does.
         unsafe {
             if (system.calls.ibv_destroy_cq)(raw.cq.as_ptr()) != 0
                 || (system.calls.ibv_destroy_comp_channel)(raw.channel.as_ptr()) != 0

@@ -31,7 +31,8 @@ pub struct Device {
     pub(crate) capabilities: u64,
 }
 
-// SAFETY: a context may be used by all threads at once (ibv_open_device(3), "thread safe" in rdma-core's Documentation/libibverbs.md).
+// SAFETY: a context may be used by all threads at once (ibv_open_device(3), "thread safe" in
+// rdma-core's Documentation/libibverbs.md).
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}

@@ -1,4 +1,5 @@
-//! Memory of a device (ibv_alloc_dm(3)), and what is registered without an address of the process: that, and dma-bufs.
+//! Memory of a device (ibv_alloc_dm(3)), and what is registered without an address of the process:
+//! that, and dma-bufs.
 
 use std::ffi::{c_int, c_uint};
 use std::mem::offset_of;
@@ -95,7 +96,8 @@ impl Mr {
     ///
     /// # Errors
     ///
-    /// `Unsupported`; errno of ibv_reg_dm_mr: EINVAL for rights that it can not have, or more bytes than there are.
+    /// `Unsupported`; errno of ibv_reg_dm_mr: EINVAL for rights that it can not have, or more bytes
+    /// than there are.
     pub fn on_device(pd: &Arc<Pd>, memory: &Arc<DeviceMemory>, len: usize, access: u32) -> Result<Mr, Error> {
         type Register = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr;
         // SAFETY: the context lives; verbs.h has this type.
@@ -109,7 +111,8 @@ impl Mr {
         Ok(unsafe { Mr::of(pd, made, 0, Some(memory.clone())) })
     }
 
-    /// Registers `len` bytes of a dma-buf from `offset` on, which count from `iova` on: both lie alike in their pages.
+    /// Registers `len` bytes of a dma-buf from `offset` on, which count from `iova` on: both lie
+    /// alike in their pages.
     ///
     /// # Errors
     ///
@@ -122,7 +125,8 @@ impl Mr {
         access: u32,
     ) -> Result<Mr, Error> {
         let register = pd.system().calls.ibv_reg_dmabuf_mr.ok_or(NO_DMABUF)?;
-        // SAFETY: the domain lives; the library keeps what it needs of the descriptor's file, and touches no memory of the process's own.
+        // SAFETY: the domain lives; the library keeps what it needs of the descriptor's file, and
+        // touches no memory of the process's own.
         let made =
             object(unsafe { register(pd.raw(), offset, len, iova, fd, access as c_int) }).map_err(known)?;
         // SAFETY: just made.

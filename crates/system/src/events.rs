@@ -1,5 +1,6 @@
-//! What the connection manager tells of identifiers: one channel for all of them, read by whoever is told that there is something; each
-//! event is copied, acknowledged, and put to its identifier's [`Inbox`].
+//! What the connection manager tells of identifiers: one channel for all of them, read by whoever
+//! is told that there is something; each event is copied, acknowledged, and put to its identifier's
+//! [`Inbox`].
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
@@ -162,7 +163,8 @@ impl System {
             let mut event = null_mut();
             // SAFETY: the channel lives as long as the process, and does not block.
             while unsafe { (self.calls.rdma_get_cm_event)(channel, &raw mut event) } == 0 {
-                // SAFETY: an event lives until it is acknowledged, and its identifier at least as long.
+                // SAFETY: an event lives until it is acknowledged, and its identifier at least as
+                // long.
                 unsafe { self.take_event(event, &mut left) };
                 // SAFETY: it was got just now.
                 unsafe { (self.calls.rdma_ack_cm_event)(event) };
@@ -187,7 +189,8 @@ impl System {
         // SAFETY: as the caller says.
         let c = unsafe { &*event };
         let Some(mut kind) = kind(c.event) else { return };
-        // SAFETY: as the caller says: the identifier lives, and its port space says which parameters there are.
+        // SAFETY: as the caller says: the identifier lives, and its port space says which
+        // parameters there are.
         let (param, private_data, ud) = unsafe { told(c, kind) };
         let mut status = c.status;
         let known = |raw: *mut _| self.ids.lock().get(&(raw as usize)).and_then(std::sync::Weak::upgrade);
@@ -236,7 +239,8 @@ impl System {
 /// What is left over when events have been taken.
 #[derive(Default)]
 struct Left {
-    /// Identifiers that may have no other owner: to be dropped with no lock held, when their events are acknowledged.
+    /// Identifiers that may have no other owner: to be dropped with no lock held, when their events
+    /// are acknowledged.
     ids: Vec<Arc<Id>>,
     /// Connections that could not be made.
     failed: Vec<(Arc<Id>, Event)>,

@@ -1,6 +1,7 @@
-//! What came to libibverbs later, where the library and the device have it: the second table of a context's functions (`struct verbs_context`,
-//! which verbs.h's inline functions call), extended queue pairs, and with them FLUSH and ATOMIC WRITE (IBA annex A19), which
-//! ibv_post_send(3) has no opcodes for.
+//! What came to libibverbs later, where the library and the device have it: the second table of a
+//! context's functions (`struct verbs_context`, which verbs.h's inline functions call), extended
+//! queue pairs, and with them FLUSH and ATOMIC WRITE (IBA annex A19), which ibv_post_send(3) has no
+//! opcodes for.
 
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{NonNull, null};
@@ -17,7 +18,8 @@ use crate::libraries::Calls;
 use crate::number;
 use crate::posting::{Refusal, refused};
 
-/// A function of the second table; `None` where the library's table does not reach so far, or it is not there.
+/// A function of the second table; `None` where the library's table does not reach so far, or it is
+/// not there.
 ///
 /// # Safety
 ///
@@ -161,7 +163,8 @@ impl Extended {
         ) {
             return Err(NONE);
         }
-        // SAFETY: it lives. Between start and complete the library holds its own lock, and this thread is the only one to write the fields.
+        // SAFETY: it lives. Between start and complete the library holds its own lock, and this
+        // thread is the only one to write the fields.
         let posted = unsafe {
             start(qp);
             (*qp).wr_id = wr.wr_id;

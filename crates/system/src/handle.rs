@@ -53,7 +53,8 @@ pub(crate) fn gid(address: IpAddr) -> ibv_gid {
 }
 
 impl Ah {
-    /// From an address of ours to another, with this traffic class. It may wait until the neighbour has said where it is.
+    /// From an address of ours to another, with this traffic class. It may wait until the neighbour
+    /// has said where it is.
     ///
     /// # Errors
     ///

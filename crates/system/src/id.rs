@@ -1,5 +1,5 @@
-//! Identifiers of the connection manager (rdma_cm(7)): of RDMA_PS_TCP for reliable connections, of RDMA_PS_IB for unreliable ones, of RDMA_PS_UDP for
-//! datagram services.
+//! Identifiers of the connection manager (rdma_cm(7)): RDMA_PS_TCP for reliable connections,
+//! RDMA_PS_IB for unreliable ones, RDMA_PS_UDP for datagram services.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::{NonNull, null_mut};
@@ -33,7 +33,8 @@ pub struct Id {
 
 struct Raw(NonNull<rdma_cm_id>);
 
-// SAFETY: the connection manager may be called by any thread; the lock says that nobody destroys the identifier meanwhile.
+// SAFETY: the connection manager may be called by any thread; the lock says that nobody destroys
+// the identifier meanwhile.
 unsafe impl Send for Raw {}
 
 /// What it has come to.
@@ -237,7 +238,8 @@ impl Id {
 
     // ---- calls ----
 
-    /// The kernel tells nothing of a request's end before it is accepted (ucma_event_handler): calls fail then, and so it is told here.
+    /// The kernel tells nothing of a request's end before it is accepted (ucma_event_handler):
+    /// calls fail then, and so it is told here.
     fn or_over<T>(&self, called: Result<T, Error>) -> Result<T, Error> {
         if called.as_ref().is_err_and(|e| *e == GONE) && !self.is_over() {
             let (kind, param) = (EventKind::Disconnected, ConnParam::default());
@@ -329,7 +331,8 @@ impl Id {
         self.call(|id| {
             // SAFETY: the identifier lives.
             minus_one(unsafe { listen(id, c_int::try_from(backlog).unwrap_or(c_int::MAX)) })?;
-            // SAFETY: it lives; of a listener no event but requests comes, which have identifiers of their own.
+            // SAFETY: it lives; of a listener no event but requests comes, which have identifiers
+            // of their own.
             unsafe { self.look(id) };
             Ok(())
         })
@@ -438,7 +441,7 @@ impl Id {
         told
     }
 
-    /// The peer is told what the state calls for, no more events come. Once: later calls do nothing. Call it with no lock held.
+    /// Tells the peer what the state calls for; no event follows. Later calls do nothing. No lock.
     pub fn destroy(&self) {
         if !self.system.is_ours() {
             return;
@@ -447,7 +450,8 @@ impl Id {
         self.system.ids.lock().remove(&(raw.as_ptr() as usize));
         let qp = self.state.lock().qp.take();
         drop(qp);
-        // SAFETY: it lives, and nobody has it any more: this waits for events of it that are being read, which need no lock that is held here.
+        // SAFETY: it lives, and nobody has it any more: this waits for events of it that are being
+        // read, which need no lock that is held here.
         if unsafe { (self.system.calls.rdma_destroy_id)(raw.as_ptr()) } != 0 {
             self.system.leak();
         }

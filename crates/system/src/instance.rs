@@ -22,7 +22,8 @@ use crate::reactor::Reactor;
 use crate::window::Names;
 use crate::{minus_one, object};
 
-/// Both libraries, opened, with the one event channel and the one thread that all objects over them share.
+/// Both libraries, opened, with the one event channel and the one thread that all objects over them
+/// share.
 pub struct System {
     pub(crate) calls: Calls,
     later: Arc<Later>,
@@ -75,11 +76,12 @@ impl System {
     ///
     /// # Errors
     ///
-    /// [`OpenError`]; of what the libraries are asked first, errno: ENODEV or ENOENT where the kernel has no rdma_cm.
+    /// [`OpenError`]; of what the libraries are asked first, errno: ENODEV or ENOENT where the
+    /// kernel has no rdma_cm.
     pub fn open(files: &Files) -> Result<Arc<System>, Failure> {
         let calls = Calls::open(files).map_err(Failure::Open)?;
-        // Before anything is registered. A refusal says that the kernel keeps parent and child apart itself, or that it is too late.
-        // SAFETY: no arguments.
+        // Before anything is registered. A refusal says that the kernel keeps parent and child
+        // apart itself, or that it is too late. SAFETY: no arguments.
         _ = unsafe { (calls.ibv_fork_init)() };
         // SAFETY: no arguments.
         let channel = object(unsafe { (calls.rdma_create_event_channel)() }).map_err(Failure::Call)?;
@@ -193,8 +195,8 @@ impl System {
         object(id)
     }
 
-    /// The same for unreliable connections, bound to an address: rdma_create_id(3) takes no type, rdma_create_ep(3) does, and makes one
-    /// with a channel of its own.
+    /// The same for unreliable connections, bound to an address: rdma_create_id(3) takes no type,
+    /// rdma_create_ep(3) does, and makes one with a channel of its own.
     pub(crate) fn create_uc_id(&self, on: SocketAddr) -> Result<NonNull<rdma_cm_id>, Error> {
         let mut source = crate::sockaddr::to_c(on);
         // SAFETY: numbers and addresses: all zeros are one that says nothing.
@@ -205,7 +207,8 @@ impl System {
             if on.is_ipv4() { size_of::<sockaddr_in>() } else { size_of::<sockaddr_in6>() } as u32;
         info.ai_src_addr = (&raw mut source).cast();
         let mut id = std::ptr::null_mut();
-        // SAFETY: the address is read, `id` is written on success; there are no queue pair and no domain.
+        // SAFETY: the address is read, `id` is written on success; there are no queue pair and no
+        // domain.
         minus_one(unsafe {
             (self.calls.rdma_create_ep)(
                 &raw mut id,

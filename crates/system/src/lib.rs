@@ -1,6 +1,7 @@
-//! The machine's own libibverbs.so.1 and librdmacm.so.1, opened by dlopen(3) while the program runs, as safe objects that speak the types of
-//! `transport` and `node`. Crate `verbena` runs over it (`Provider::system`) on a real adapter, on the kernel's rdma_rxe, and over
-//! Verbena's own shared object alike.
+//! The machine's own libibverbs.so.1 and librdmacm.so.1, opened by dlopen(3) while the program
+//! runs, as safe objects that speak the types of `transport` and `node`. Crate `verbena` runs over
+//! it (`Provider::system`) on a real adapter, on the kernel's rdma_rxe, and over Verbena's own
+//! shared object alike.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -26,11 +27,13 @@
 //!
 //! # Who keeps whom, and until when
 //!
-//! An object keeps what it was made from. Each C object lies behind a lock, and is taken out to be destroyed, so nobody uses one that is gone.
-//! What the libraries refuse to destroy stays, and is counted ([`System::leaked`]). In a forked child nothing is called at all.
+//! An object keeps what it was made from. Each C object lies behind a lock, and is taken out to be
+//! destroyed, so nobody uses one that is gone. What the libraries refuse to destroy stays, and is
+//! counted ([`System::leaked`]). In a forked child nothing is called at all.
 //!
-//! Queue pairs are made by ibv_create_qp(3), not by rdma_create_qp(3), and moved by rdma_init_qp_attr and ibv_modify_qp(3), as
-//! rdma_establish(3) describes it: so a queue pair outlives its identifier, and its attributes are the crate's to say.
+//! Queue pairs are made by ibv_create_qp(3), not by rdma_create_qp(3), and moved by
+//! rdma_init_qp_attr and ibv_modify_qp(3), as rdma_establish(3) describes it: so a queue pair
+//! outlives its identifier, and its attributes are the crate's to say.
 #![warn(missing_docs)]
 
 pub mod cq;

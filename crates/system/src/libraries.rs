@@ -180,7 +180,8 @@ struct Both {
 
 impl Named {
     fn open(name: &Path) -> Result<Named, OpenError> {
-        // SAFETY: constructors of a library that the program's owner has installed, or names; RDMA programs run the same.
+        // SAFETY: constructors of a library that the program's owner has installed, or names; RDMA
+        // programs run the same.
         let opened = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
         let missing =
             |why: libloading::Error| OpenError::Missing { library: name.to_owned(), why: why.to_string() };
@@ -220,7 +221,8 @@ impl Named {
         Some((info.dli_fbase.addr(), file))
     }
 
-    /// The file, where it is Verbena's: one object that has both libraries' functions, which rdma-core's are not.
+    /// The file, where it is Verbena's: one object that has both libraries' functions, which
+    /// rdma-core's are not.
     fn ours(&self) -> Option<String> {
         let (verbs, file) = self.object_of("ibv_alloc_pd\0")?;
         let (cm, _) = self.object_of("rdma_create_id\0")?;

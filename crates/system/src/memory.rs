@@ -28,12 +28,13 @@ pub struct Mr {
 }
 
 impl Mr {
-    /// Registers `len` bytes from `at` on, with rights of `enum ibv_access_flags`; they count from `iova` on where the library can do that,
-    /// from `at` otherwise. None at all need no key.
+    /// Registers `len` bytes from `at` on, with rights of `enum ibv_access_flags`; they count from
+    /// `iova` on where the library can do that, from `at` otherwise. None at all need no key.
     ///
     /// # Safety
     ///
-    /// The bytes stay until it has ended, and from now until then whoever names the key reads them and, as `access` says, writes them.
+    /// The bytes stay until it has ended, and from now until then whoever names the key reads them
+    /// and, as `access` says, writes them.
     ///
     /// # Errors
     ///
@@ -120,7 +121,8 @@ impl Drop for Mr {
     }
 }
 
-/// Registered numbers of 64 bits that nobody else has: what atomics bring back. In pages of their own, which a forked child does not have.
+/// Registered numbers of 64 bits that nobody else has: what atomics bring back. In pages of their
+/// own, which a forked child does not have.
 pub struct Words {
     mr: Mr,
     at: NonNull<u64>,
@@ -146,7 +148,8 @@ impl Words {
         // SAFETY: the layout has at least a page.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }.cast::<u64>()).ok_or_else(none)?;
         let address = at.as_ptr().expose_provenance() as u64;
-        // SAFETY: the bytes are freed in `drop`, when the registration has ended; they are copied out by volatile reads only.
+        // SAFETY: the bytes are freed in `drop`, when the registration has ended; they are copied
+        // out by volatile reads only.
         match unsafe { Mr::register(pd, address, pages as u64, address, Access::LOCAL_WRITE) } {
             Ok(mr) => Ok(Words { mr, at, layout }),
             Err(e) => {

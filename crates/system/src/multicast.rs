@@ -1,4 +1,5 @@
-//! Multicast groups (rdma_join_multicast(3)). librdmacm attaches the queue pairs that it has made; this crate makes them itself.
+//! Multicast groups (rdma_join_multicast(3)). librdmacm attaches the queue pairs that it has made;
+//! this crate makes them itself.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -73,7 +74,8 @@ impl Id {
         (0..count).try_for_each(|_| self.call(|id| minus_one(unsafe { leave(id, (&raw mut addr).cast()) })))
     }
 
-    /// The system has joined for it: from now on the queue pair gets what is sent there, where that was asked for.
+    /// The system has joined for it: from now on the queue pair gets what is sent there, where that
+    /// was asked for.
     pub(crate) fn joined(&self, number: u64, to: &ibv_ah_attr) -> Result<(), Error> {
         let mut hears = false;
         self.joins(|joins| hears = joins.iter().any(|join| join.number == number && !join.send_only));

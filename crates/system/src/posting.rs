@@ -105,7 +105,8 @@ impl Qp {
             let mut lock = self.raw.lock();
             let raw = lock.as_mut().ok_or(GONE)?;
             raw.check_sends()?;
-            // SAFETY: the element list is there; the handle is kept until as many requests have followed as the queue has.
+            // SAFETY: the element list is there; the handle is kept until as many requests have
+            // followed as the queue has.
             let posted = unsafe { post(raw, &mut c) }.map_err(|(refusal, _)| refusal);
             if posted.is_ok() {
                 raw.handles.push_back(to.ah.clone());
@@ -119,7 +120,8 @@ impl Qp {
         posted
     }
 
-    /// Posts several to the send queue, with one doorbell where library and device can. Each has been found to fit.
+    /// Posts several to the send queue, with one doorbell where library and device can. Each has
+    /// been found to fit.
     ///
     /// # Errors
     ///
@@ -207,8 +209,9 @@ impl Qp {
 }
 
 impl Raw {
-    /// Whether it is in a state that takes requests, if only to flush them. rdma_rxe's library puts a request into the queue before the kernel
-    /// refuses it: it would be executed later, when its memory is others'.
+    /// Whether it is in a state that takes requests, if only to flush them. rdma_rxe's library puts
+    /// a request into the queue before the kernel refuses it: it would be executed later, when
+    /// its memory is others'.
     fn check_sends(&self) -> Result<(), Refusal> {
         match self.state {
             QpState::Reset | QpState::Init | QpState::Rtr => {
@@ -247,11 +250,12 @@ fn post_row(raw: &Raw, row: &[SendWr]) -> Result<(), (usize, Refusal)> {
 ///
 /// # Safety
 ///
-/// A list of requests, whose elements are there, and what these name stays until the completion, by `transport`'s contract.
+/// A list of requests, whose elements are there, and what these name stays until the completion, by
+/// `transport`'s contract.
 unsafe fn post(raw: &Raw, first: *mut ibv_send_wr) -> Result<(), (Refusal, *mut ibv_send_wr)> {
     let mut bad = first;
-    // SAFETY: the queue pair lives, as its C object is locked; its context has the functions that verbs.h calls. The list is read before it
-    // returns.
+    // SAFETY: the queue pair lives, as its C object is locked; its context has the functions that
+    // verbs.h calls. The list is read before it returns.
     let result = unsafe {
         let post = (*raw.qp.as_ref().context).ops.post_send.ok_or((NO_FUNCTION, first))?;
         post(raw.qp.as_ptr(), first, &raw mut bad)

@@ -79,7 +79,8 @@ struct Group {
     lid: u16,
 }
 
-// SAFETY: the objects may be used by all threads; the lock says that nobody destroys them meanwhile.
+// SAFETY: the objects may be used by all threads; the lock says that nobody destroys them
+// meanwhile.
 unsafe impl Send for Raw {}
 // SAFETY: its address is used only while `Raw` is there, under its lock.
 unsafe impl Send for Qp {}
@@ -111,11 +112,13 @@ pub struct Connecting {
 }
 
 impl Qp {
-    /// One in state Reset, whose completions come to this queue, and whose receives from the shared one where there is one.
+    /// One in state Reset, whose completions come to this queue, and whose receives from the shared
+    /// one where there is one.
     ///
     /// # Errors
     ///
-    /// Errno of ibv_create_qp(3): EINVAL for sizes that the device does not have. `Unsupported` for other services than RC, UC, UD.
+    /// Errno of ibv_create_qp(3): EINVAL for sizes that the device does not have. `Unsupported` for
+    /// other services than RC, UC, UD.
     pub fn new(
         pd: &Arc<Pd>,
         kind: QpType,
@@ -364,7 +367,8 @@ impl Qp {
     }
 
     fn leave(&self, qp: NonNull<ibv_qp>, group: &Group) {
-        // SAFETY: the queue pair lives; the GID is read. A refusal shows when the queue pair is destroyed.
+        // SAFETY: the queue pair lives; the GID is read. A refusal shows when the queue pair is
+        // destroyed.
         _ = unsafe {
             (self.pd.system().calls.ibv_detach_mcast)(qp.as_ptr(), &raw const group.gid, group.lid)
         };
@@ -372,8 +376,9 @@ impl Qp {
 
     // ---- the end ----
 
-    /// It is no more: nothing of its memory is touched from now on, no completion comes, but for those that are in the queue. False where the library
-    /// refuses: then its memory must stay for ever.
+    /// It is no more: nothing of its memory is touched from now on, no completion comes, but for
+    /// those that are in the queue. False where the library refuses: then its memory must stay
+    /// for ever.
     pub fn destroy(&self) -> bool {
         let system = self.pd.system();
         if !system.is_ours() {
@@ -403,7 +408,8 @@ impl Group {
     }
 }
 
-/// Makes the C object: an extended one, where the device can do more by that and the library knows of it.
+/// Makes the C object: an extended one, where the device can do more by that and the library knows
+/// of it.
 ///
 /// # Safety
 ///

@@ -1,5 +1,6 @@
-//! The thread that waits for descriptors of the libraries: completion channels, and the event channel. It says so to whom they are for, and does
-//! what was asked for then ([`Later`]). One a [`System`](crate::System).
+//! The thread that waits for descriptors of the libraries: completion channels, and the event
+//! channel. It says so to whom they are for, and does what was asked for then ([`Later`]). One a
+//! [`System`](crate::System).
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -111,7 +112,8 @@ impl Shared {
                 let told = self.told.lock().get(&number).cloned();
                 told.iter().for_each(|told| told.signal());
             }
-            // Of the program's code no panic comes; one of ours has told of itself, and all of the work is done.
+            // Of the program's code no panic comes; one of ours has told of itself, and all of the
+            // work is done.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| later.run())) {
                 nic::program::call(|| drop(panic));
             }
@@ -119,7 +121,8 @@ impl Shared {
     }
 }
 
-/// Runs `start` with all signals blocked but those that faults of the thread itself raise: signals are for the program's own threads.
+/// Runs `start` with all signals blocked but those that faults of the thread itself raise: signals
+/// are for the program's own threads.
 fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
     let (mut blocked, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());

@@ -57,8 +57,9 @@ impl Srq {
             let gone = Refusal::Post(PostError::Invalid("the shared receive queue is no more"));
             let Raw(raw) = lock.as_ref().ok_or(gone)?;
             let mut bad = null_mut();
-            // SAFETY: the queue lives, as its C object is locked; its context has the functions that verbs.h calls. The request is read before it
-            // returns, and what it names stays until the completion, by `transport`'s contract.
+            // SAFETY: the queue lives, as its C object is locked; its context has the functions
+            // that verbs.h calls. The request is read before it returns, and what it names stays
+            // until the completion, by `transport`'s contract.
             refused(unsafe {
                 let post = (*raw.as_ref().context).ops.post_srq_recv.ok_or(NO_FUNCTION)?;
                 post(raw.as_ptr(), c, &raw mut bad)
@@ -66,7 +67,8 @@ impl Srq {
         })
     }
 
-    /// It is no more: nothing of its memory is touched from now on. False where the library refuses: then its memory must stay for ever.
+    /// It is no more: nothing of its memory is touched from now on. False where the library
+    /// refuses: then its memory must stay for ever.
     pub fn destroy(&self) -> bool {
         let system = self.pd.system();
         if !system.is_ours() {

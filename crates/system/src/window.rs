@@ -57,7 +57,8 @@ impl Mw {
         let raw = object(unsafe { alloc(pd.raw(), IBV_MW_TYPE_2) })?;
         // SAFETY: just made.
         let key = unsafe { raw.as_ref() }.rkey;
-        // The key's last byte is ours to choose, and another one with each binding (ibv_inc_rkey(3)).
+        // The key's last byte is ours to choose, and another one with each binding
+        // (ibv_inc_rkey(3)).
         let key = Rkey(key & !0xff | key.wrapping_add(1) & 0xff);
         let name = NAMES.fetch_add(1, Ordering::Relaxed);
         let mw =

@@ -74,7 +74,8 @@ pub(crate) fn unsupported(wr: &SendWr) -> Option<&'static str> {
     }
 }
 
-/// A request as C has it, with these elements; `None` for one that is [`unsupported`], or binds a window.
+/// A request as C has it, with these elements; `None` for one that is [`unsupported`], or binds a
+/// window.
 pub(crate) fn send_wr(wr: &SendWr, elements: &mut Elements, inline: u32) -> Option<ibv_send_wr> {
     // SAFETY: numbers, addresses, and unions of them: all zeros are a request.
     let mut c: ibv_send_wr = unsafe { std::mem::zeroed() };

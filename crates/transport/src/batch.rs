@@ -1,5 +1,5 @@
-//! A batch of packets to one destination: one contiguous buffer, so that a run of equal sizes leaves in one
-//! segmented send. Reused; filling it allocates nothing once it has grown.
+//! A batch of packets to one destination: one contiguous buffer, so that a run of equal sizes
+//! leaves in one segmented send. Reused; filling it allocates nothing once it has grown.
 
 use wire::bth::Bth;
 use wire::icrc::{ICRC_LEN, Remainder};
@@ -9,13 +9,14 @@ use crate::Fault;
 
 /// Most packets a batch takes (the kernel's UDP_MAX_SEGMENTS is 64 on the oldest kernels we meet).
 pub const MAX_PACKETS: usize = 64;
-/// Most bytes a batch takes: a message of 64 KiB with its headers and the beginning of the next, little enough to stay in
-/// a cache.
+/// Most bytes a batch takes: a message of 64 KiB with its headers and the beginning of the next,
+/// little enough to stay in a cache.
 pub const MAX_BYTES: usize = 72 << 10;
 /// Most bytes of a run: what one UDP datagram may hold.
 pub const MAX_RUN: usize = 65_507;
 
-/// Packets for one destination, each from BTH to ICRC, the ICRC's four bytes left for the link to seal.
+/// Packets for one destination, each from BTH to ICRC, the ICRC's four bytes left for the link to
+/// seal.
 #[derive(Debug, Default)]
 pub struct TxBatch {
     /// As long as the fullest batch so far was: bytes are overwritten, not cleared first.
@@ -30,8 +31,8 @@ pub struct TxBatch {
     remainders: Vec<Option<Remainder>>,
 }
 
-/// Packets of a batch that can leave in one segmented send: all of one size, but for the last, which may be shorter; together no
-/// longer than [`MAX_RUN`].
+/// Packets of a batch that can leave in one segmented send: all of one size, but for the last,
+/// which may be shorter; together no longer than [`MAX_RUN`].
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     /// Bytes of each packet but the last.
@@ -85,8 +86,8 @@ impl TxBatch {
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
-    /// Whether a packet of `len` bytes (BTH to ICRC) still fits. A full run ends the batch, so that the packet after it
-    /// begins the next one and does not leave alone.
+    /// Whether a packet of `len` bytes (BTH to ICRC) still fits. A full run ends the batch, so that
+    /// the packet after it begins the next one and does not leave alone.
     #[inline]
     pub fn has_room(&self, len: usize) -> bool {
         if self.runs.last().is_some_and(|run| run.goes_on_with(len) && run.len + len > MAX_RUN) {
@@ -99,8 +100,9 @@ impl TxBatch {
     pub fn set_aside(&mut self, len: usize) {
         self.set_aside = len;
     }
-    /// Appends a packet: headers, then `payload_len` bytes that `fill` writes, then zero padding and room for the
-    /// ICRC. Where `fill` fails the batch is as it was. The caller has asked [`TxBatch::has_room`].
+    /// Appends a packet: headers, then `payload_len` bytes that `fill` writes, then zero padding
+    /// and room for the ICRC. Where `fill` fails the batch is as it was. The caller has asked
+    /// [`TxBatch::has_room`].
     pub fn push(
         &mut self,
         header: &Header,
@@ -130,7 +132,8 @@ impl TxBatch {
         let emit = |packet: &mut [u8]| packet[..Bth::LEN].copy_from_slice(&send_only(bth, payload_len));
         self.append(Bth::LEN, emit, payload_len, |dst| fill(dst).map(|()| None))
     }
-    /// Writes a packet behind the others: `header_len` bytes that `emit` writes, and what follows them.
+    /// Writes a packet behind the others: `header_len` bytes that `emit` writes, and what follows
+    /// them.
     #[inline]
     fn append(
         &mut self,

@@ -1,8 +1,10 @@
-//! The window of a destination, shared by all queue pairs that send there: packets that may be under way at once.
+//! The window of a destination, shared by all queue pairs that send there: packets that may be
+//! under way at once.
 //!
-//! The far socket buffer is shared by every queue pair and sender and holds an unknown number of packets, so the window grows by
-//! one packet a round trip and halves on loss (additive increase, multiplicative decrease). Each queue pair takes an
-//! equal share, at least one packet, so none ever waits for another to wake it.
+//! The far socket buffer is shared by every queue pair and sender and holds an unknown number of
+//! packets, so the window grows by one packet a round trip and halves on loss (additive increase,
+//! multiplicative decrease). Each queue pair takes an equal share, at least one packet, so none
+//! ever waits for another to wake it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,7 +20,8 @@ pub const INITIAL_PACKETS: u32 = 64;
 pub struct CongestionWindow {
     /// In 1/256 packets, so that growth of less than a packet an ACK is kept.
     size: AtomicU32,
-    /// Below this size it doubles each round trip: it was wide enough before, or is where a new one begins.
+    /// Below this size it doubles each round trip: it was wide enough before, or is where a new one
+    /// begins.
     threshold: AtomicU32,
     /// Queue pairs with something under way.
     active: AtomicU32,
@@ -45,7 +48,8 @@ impl CongestionWindow {
         let window = CongestionWindow::new();
         CongestionWindow { size: AtomicU32::new(MAX_PACKETS << 8), ..window }
     }
-    /// Packets that one queue pair may have under way now, where only so many may be in all; at least 1.
+    /// Packets that one queue pair may have under way now, where only so many may be in all; at
+    /// least 1.
     #[inline]
     pub fn share_of(&self, most: u32) -> u32 {
         let active = self.active.load(Ordering::Relaxed).max(1);
@@ -61,8 +65,9 @@ impl CongestionWindow {
     pub fn leave(&self) {
         self.active.fetch_sub(1, Ordering::Relaxed);
     }
-    /// `n` packets were acknowledged while the window was what held the sender back: doubles per round trip up to
-    /// [`INITIAL_PACKETS`] or half of what the last loss met, then grows a packet a round trip.
+    /// `n` packets were acknowledged while the window was what held the sender back: doubles per
+    /// round trip up to [`INITIAL_PACKETS`] or half of what the last loss met, then grows a
+    /// packet a round trip.
     pub fn acked(&self, n: u32) {
         let size = self.size.load(Ordering::Relaxed);
         let n = n.min(size >> 8);

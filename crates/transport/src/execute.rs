@@ -1,8 +1,9 @@
-//! Execution of inbound messages: the one place where a message that came from a peer is checked, takes its receive, moves its
-//! bytes and completes.
+//! Execution of inbound messages: the one place where a message that came from a peer is checked,
+//! takes its receive, moves its bytes and completes.
 //!
-//! [`Inbound`] knows nothing of packets, sequence numbers or acknowledgements. A carrier gives it the pieces of a message in
-//! their order, each once, or the whole message as one piece, and says by its own means what a [`Refusal`] means to the sender:
+//! [`Inbound`] knows nothing of packets, sequence numbers or acknowledgements. A carrier gives it
+//! the pieces of a message in their order, each once, or the whole message as one piece, and says
+//! by its own means what a [`Refusal`] means to the sender:
 //!
 //! | refusal | RC, XRC | UC, UD, raw packets |
 //! |---|---|---|
@@ -14,9 +15,9 @@
 //! | `Absent` | RNR NAK; the same piece comes again | the message is dropped |
 //! | `Away` | NAK, PSN sequence error; the piece comes again, with its bytes | none is |
 //!
-//! After a refusal the carrier calls one of two: [`Inbound::fail`] where the queue pair goes to the error state, so that the
-//! receive in use completes with the reason; [`Inbound::abandon`] where only the message is lost.
-//! After `NoReceive`, `Absent` and `Away` it may
+//! After a refusal the carrier calls one of two: [`Inbound::fail`] where the queue pair goes to the
+//! error state, so that the receive in use completes with the reason; [`Inbound::abandon`] where
+//! only the message is lost. After `NoReceive`, `Absent` and `Away` it may
 //! call neither, and give the same piece again.
 
 mod refusal;
@@ -55,11 +56,13 @@ pub struct SendPiece<'a> {
     pub end: Option<SendTail>,
     /// The sender asks for a solicited event; only the last piece's counts.
     pub solicited: bool,
-    /// Of a first piece that is lent, behind which others come: with these headers the sender is told where the message goes.
+    /// Of a first piece that is lent, behind which others come: with these headers the sender is
+    /// told where the message goes.
     pub shows: Option<Header>,
 }
 
-/// A message that is always whole: a datagram, delivered behind a header of the receiver's making, or an Ethernet frame.
+/// A message that is always whole: a datagram, delivered behind a header of the receiver's making,
+/// or an Ethernet frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
     /// What lies in the receive before the message; perhaps nothing.
@@ -75,12 +78,13 @@ pub struct Datagram<'a> {
 }
 
 impl Datagram<'_> {
-    /// Puts header and message where a receive says; its completion. For a queue that takes datagrams without a queue pair;
-    /// others call [`Inbound::datagram`].
+    /// Puts header and message where a receive says; its completion. For a queue that takes
+    /// datagrams without a queue pair; others call [`Inbound::datagram`].
     ///
     /// # Errors
     ///
-    /// `TooLong`, where the receive may serve the next; `Local`, where it completes with [`Status::LocalProtection`].
+    /// `TooLong`, where the receive may serve the next; `Local`, where it completes with
+    /// [`Status::LocalProtection`].
     pub fn deliver(&self, receive: &RecvWr, ends: Ends, memory: &impl Memory) -> Result<Completion, Refusal> {
         let len = (self.head.len() + self.bytes.len()) as u64;
         check_fits(receive, len)?;
@@ -96,7 +100,8 @@ impl Datagram<'_> {
     }
 }
 
-/// What one queue pair executes for its peer: the message that is arriving, and the receive that it fills.
+/// What one queue pair executes for its peer: the message that is arriving, and the receive that it
+/// fills.
 #[derive(Debug, Default)]
 pub struct Inbound {
     message: Message,
@@ -175,16 +180,16 @@ impl Inbound {
         Ok(())
     }
 
-    /// The same for a whole SEND without a key, where all is as it mostly is; false where it is not, and then [`Inbound::send`]
-    /// says how.
+    /// The same for a whole SEND without a key, where all is as it mostly is; false where it is
+    /// not, and then [`Inbound::send`] says how.
     #[inline]
     pub fn send_whole(&mut self, message: &Whole<'_>, cx: &mut impl Context) -> bool {
         let takes_whole = !self.in_message() && self.receive.is_none();
         likely(takes_whole) && cx.deliver(message)
     }
 
-    /// Takes the receive for a SEND that begins with `bytes`, of which those stay that are to be delivered. How it completes,
-    /// where a tag-matching queue placed it.
+    /// Takes the receive for a SEND that begins with `bytes`, of which those stay that are to be
+    /// delivered. How it completes, where a tag-matching queue placed it.
     fn begin_send(
         &mut self,
         bytes: &mut Payload<'_>,
@@ -230,12 +235,13 @@ impl Inbound {
 
     // ---- RDMA WRITE ----
 
-    /// Executes a piece of an RDMA WRITE; `to` is the range that the message's first piece names, `None` of later ones.
+    /// Executes a piece of an RDMA WRITE; `to` is the range that the message's first piece names,
+    /// `None` of later ones.
     ///
     /// # Errors
     ///
-    /// `Remote` where the peer may not write there, `Illegal` where the piece is out of place or the lengths do not add up to
-    /// that of the range.
+    /// `Remote` where the peer may not write there, `Illegal` where the piece is out of place or
+    /// the lengths do not add up to that of the range.
     pub fn write(
         &mut self,
         to: Option<Remote>,
@@ -247,7 +253,8 @@ impl Inbound {
         self.copy_write(at, bytes, last, cx)
     }
 
-    /// Executes the last piece of an RDMA WRITE with immediate data: takes a receive, and completes it.
+    /// Executes the last piece of an RDMA WRITE with immediate data: takes a receive, and completes
+    /// it.
     ///
     /// # Errors
     ///
@@ -275,7 +282,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// The range that the message is for and how much of it came before this piece, which may come now.
+    /// The range that the message is for and how much of it came before this piece, which may come
+    /// now.
     fn check_write(
         &self,
         to: Option<Remote>,
@@ -333,7 +341,8 @@ impl Inbound {
 
     // ---- RDMA READ, atomics, FLUSH ----
 
-    /// Whether the peer may read this range now; the carrier then reads it through [`Memory::read`] as it answers.
+    /// Whether the peer may read this range now; the carrier then reads it through [`Memory::read`]
+    /// as it answers.
     ///
     /// # Errors
     ///
@@ -352,7 +361,8 @@ impl Inbound {
     ///
     /// # Errors
     ///
-    /// `Remote`; `Illegal` in the middle of a message, or for a range that is not eight aligned bytes.
+    /// `Remote`; `Illegal` in the middle of a message, or for a range that is not eight aligned
+    /// bytes.
     pub fn atomic(&self, at: Remote, op: AtomicOp, cx: &impl Context) -> Result<u64, Refusal> {
         if self.in_message() || at.length != 8 || !at.addr.is_multiple_of(8) {
             return Err(Refusal::Illegal);
@@ -360,11 +370,13 @@ impl Inbound {
         cx.memory().atomic(at, op).map_err(remote)
     }
 
-    /// Executes a FLUSH; `Pending` where it takes long and is done by whoever gave the memory ([`Memory::flush`]).
+    /// Executes a FLUSH; `Pending` where it takes long and is done by whoever gave the memory
+    /// ([`Memory::flush`]).
     ///
     /// # Errors
     ///
-    /// `Remote`; `Local` where the storage has failed; `Illegal` in the middle of a message, or for neither visibility nor persistence.
+    /// `Remote`; `Local` where the storage has failed; `Illegal` in the middle of a message, or for
+    /// neither visibility nor persistence.
     pub fn flush(&self, range: Remote, how: Flush, cx: &impl Context) -> Result<Poll<()>, Refusal> {
         if self.in_message() || !(how.global || how.persistent) {
             return Err(Refusal::Illegal);
@@ -379,14 +391,15 @@ impl Inbound {
 
     // ---- the end of a message, or of the queue pair ----
 
-    /// Drops the message that is arriving. A receive that it had begun to fill serves the next message.
+    /// Drops the message that is arriving. A receive that it had begun to fill serves the next
+    /// message.
     pub fn abandon(&mut self) {
         self.message = Message::None;
     }
 
-    /// The queue pair goes to the error state because of a refusal: the receive of the message refused, where it has one,
-    /// completes with the reason. One in use by a message that an illegal piece interrupts waits for
-    /// [`Inbound::flush_receive`].
+    /// The queue pair goes to the error state because of a refusal: the receive of the message
+    /// refused, where it has one, completes with the reason. One in use by a message that an
+    /// illegal piece interrupts waits for [`Inbound::flush_receive`].
     pub fn fail(&mut self, refusal: Refusal, ends: Ends, cx: &mut impl Context) {
         let of_write = matches!(self.message, Message::Write { .. });
         let (status, opcode) = match refusal {
@@ -405,7 +418,8 @@ impl Inbound {
         self.end_receive(Status::WrFlush, Completed::Receive, ends, cx);
     }
 
-    /// Completes the receive in use with an error; a tag-matching queue has chosen the opcode of its own.
+    /// Completes the receive in use with an error; a tag-matching queue has chosen the opcode of
+    /// its own.
     fn end_receive(&mut self, status: Status, opcode: Completed, ends: Ends, cx: &mut impl Context) {
         let opcode = match std::mem::take(&mut self.message) {
             Message::Send { tagged: Some(tagged), .. } => tagged.opcode,
@@ -424,7 +438,8 @@ impl Inbound {
         }
     }
 
-    /// Completes the receive in use, where there is one, with what `tell` adds to status and queue pairs.
+    /// Completes the receive in use, where there is one, with what `tell` adds to status and queue
+    /// pairs.
     fn complete(
         &mut self,
         status: Status,
@@ -461,7 +476,8 @@ fn tail_of(last: bool) -> Tail {
     if last { Tail::End } else { Tail::More }
 }
 
-/// The first piece of several to a tag-matching queue: a match is told of now, the arrival of the data later.
+/// The first piece of several to a tag-matching queue: a match is told of now, the arrival of the
+/// data later.
 fn tell_match(tagged: Tagged, receive: &RecvWr, ends: Ends, cx: &mut impl Context) -> Tagged {
     if !tagged.info.matched {
         return tagged;

@@ -1,5 +1,5 @@
-//! Protocol engines, sans-IO: they take work requests, packets and the time, and give packets, completions and the
-//! next deadline. No socket, no clock, no thread.
+//! Protocol engines, sans-IO: they take work requests, packets and the time, and give packets,
+//! completions and the next deadline. No socket, no clock, no thread.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -19,8 +19,8 @@
 //!
 //! # How a message flows
 //!
-//! An RC SEND, from the call that posts it to the completion that says that it arrived. The caller drives every step; nothing
-//! here calls the network.
+//! An RC SEND, from the call that posts it to the completion that says that it arrived. The caller
+//! drives every step; nothing here calls the network.
 //!
 //! ```text
 //! sender                                          receiver
@@ -41,8 +41,9 @@
 //!                Context::complete, Side::Send
 //! ```
 //!
-//! UC and UD are the same without the way back: a request completes when its last packet has left, and a refused message is
-//! dropped. [`Rc::deadline`] says when [`Rc::expire`] is due; what was lost is then sent again.
+//! UC and UD are the same without the way back: a request completes when its last packet has left,
+//! and a refused message is dropped. [`Rc::deadline`] says when [`Rc::expire`] is due; what was
+//! lost is then sent again.
 #![forbid(unsafe_code)]
 
 pub mod batch;

@@ -1,6 +1,8 @@
-//! What the compiler is told of branches. It takes a check for an even chance, and so what lies behind twenty of them, where nearly every message comes by, for
-//! something that hardly ever runs: there it would inline nothing. (As [`std::hint::cold_path`](https://doc.rust-lang.org/std/hint/fn.cold_path.html), which is
-//! younger than the oldest compiler that builds this.)
+//! What the compiler is told of branches. It takes a check for an even chance, and so what lies
+//! behind twenty of them, where nearly every message comes by, for something that hardly ever runs:
+//! there it would inline nothing. (As
+//! [`std::hint::cold_path`](https://doc.rust-lang.org/std/hint/fn.cold_path.html), which is younger
+//! than the oldest compiler that builds this.)
 
 /// A condition that holds nearly always.
 #[inline(always)]
@@ -20,7 +22,8 @@ pub fn unlikely(holds: bool) -> bool {
     holds
 }
 
-/// What calls this hardly ever runs. It does nothing, but the compiler may not see that, or there would be no call.
+/// What calls this hardly ever runs. It does nothing, but the compiler may not see that, or there
+/// would be no call.
 #[cold]
 #[inline(never)]
 pub fn rare() {

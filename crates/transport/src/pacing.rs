@@ -1,5 +1,5 @@
-//! What the services without acknowledgements share: their states, the pace at which they send, how their requests and
-//! receives complete.
+//! What the services without acknowledgements share: their states, the pace at which they send, how
+//! their requests and receives complete.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use wire::Qpn;
 
 use crate::op::{Completed, Completion, LocalOp, SendOp, SendWr, Status};
 
-/// The state of a queue pair without acknowledgements (IBA 1.4 figure 124), as far as the engine knows it.
+/// The state of a queue pair without acknowledgements (IBA 1.4 figure 124), as far as the engine
+/// knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnreliableState {
     /// Neither side works; receives may be posted.
@@ -52,9 +53,11 @@ impl UnreliableState {
     }
 }
 
-/// What a sender buys at once; twice that may leave together after a pause: a SEND of 64 KiB, with its headers, does.
+/// What a sender buys at once; twice that may leave together after a pause: a SEND of 64 KiB, with
+/// its headers, does.
 const QUANTUM: Duration = Duration::from_micros(80);
-/// The least bytes a packet counts for: a receiver's work for it, and what the kernel books for it in the socket's buffer.
+/// The least bytes a packet counts for: a receiver's work for it, and what the kernel books for it
+/// in the socket's buffer.
 const LEAST_COST: u64 = 768;
 
 /// What a packet takes from its receiver.
@@ -62,17 +65,19 @@ const LEAST_COST: u64 = 768;
 pub(crate) enum Takes {
     /// Room in its socket: a WRITE.
     Room = 1,
-    /// A posted receive too, which only its program can replace, and that may not be running: it counts twice.
+    /// A posted receive too, which only its program can replace, and that may not be running: it
+    /// counts twice.
     Receive = 2,
 }
 
-/// The pace of a port at which messages leave that nobody acknowledges: a byte of a WRITE each nanosecond, of a SEND every
-/// other, after a pause 160 us of that at once. It is shared by all queue pairs of these services, as a cable would be, each
-/// getting its turn.
+/// The pace of a port at which messages leave that nobody acknowledges: a byte of a WRITE each
+/// nanosecond, of a SEND every other, after a pause 160 us of that at once. It is shared by all
+/// queue pairs of these services, as a cable would be, each getting its turn.
 ///
-/// A receiver with a thread of its own keeps up with that, and its socket buffer (208 KiB where nobody changed the
-/// system's default, of which the kernel lets twice as much be used) holds such a burst while that thread is being woken; the
-/// 16 MiB that Verbena asks for hold what comes while a thread waits for several turns of others on a busy machine. Beyond that nothing is
+/// A receiver with a thread of its own keeps up with that, and its socket buffer (208 KiB where
+/// nobody changed the system's default, of which the kernel lets twice as much be used) holds such
+/// a burst while that thread is being woken; the 16 MiB that Verbena asks for hold what comes while
+/// a thread waits for several turns of others on a busy machine. Beyond that nothing is
 /// promised: the services are unreliable.
 #[derive(Debug)]
 pub struct Pace {
@@ -115,7 +120,8 @@ impl Pacer {
     pub fn new(pace: Arc<Pace>) -> Pacer {
         Pacer { pace, credit: Duration::ZERO, wake_at: None }
     }
-    /// Whether a packet of `len` bytes, at most 2^15, may leave, and if so counts it; if not, [`Pacer::deadline`] says when.
+    /// Whether a packet of `len` bytes, at most 2^15, may leave, and if so counts it; if not,
+    /// [`Pacer::deadline`] says when.
     pub fn may_send(&mut self, now: Instant, len: usize, takes: Takes) -> bool {
         let cost = Duration::from_nanos((len as u64).max(LEAST_COST) * takes as u64);
         if self.wake_at.is_none() && self.credit < cost {

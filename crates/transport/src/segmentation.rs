@@ -1,5 +1,5 @@
-//! How RC and UC cut messages into packets (IBA 1.4 §9.7.4 and §9.8.2): which opcode stands for which place in a message, and
-//! how long the payload is there.
+//! How RC and UC cut messages into packets (IBA 1.4 §9.7.4 and §9.8.2): which opcode stands for
+//! which place in a message, and how long the payload is there.
 
 use wire::bth::Reth;
 use wire::roce::{SendAt, SendTail, WriteAt};
@@ -37,7 +37,8 @@ pub fn send_place(at: SendAt) -> (bool, Option<SendTail>) {
     }
 }
 
-/// What the first packet of a WRITE names, whether a packet is the last, and with what immediate data.
+/// What the first packet of a WRITE names, whether a packet is the last, and with what immediate
+/// data.
 pub fn write_place(at: WriteAt) -> (Option<Remote>, bool, Option<[u8; 4]>) {
     match at {
         WriteAt::First(reth) => (Some(remote(reth)), false, None),
@@ -47,7 +48,8 @@ pub fn write_place(at: WriteAt) -> (Option<Remote>, bool, Option<[u8; 4]>) {
     }
 }
 
-/// Checks a payload's length by its packet's place: full but for the last, which is not empty unless it is the only one.
+/// Checks a payload's length by its packet's place: full but for the last, which is not empty
+/// unless it is the only one.
 pub fn check_len(mtu: usize, len: usize, first: bool, last: bool) -> Result<(), Refusal> {
     let legal = match (first, last) {
         (_, false) => len == mtu,

@@ -1,5 +1,6 @@
-//! A short message between processes of one host, without the form that it has on a wire: what of its packet, and of an ACK that leaves with it, the
-//! receiver can not know. Either side may take it for those two packets ([`Short::packet`], [`Short::ack`]).
+//! A short message between processes of one host, without the form that it has on a wire: what of
+//! its packet, and of an ACK that leaves with it, the receiver can not know. Either side may take
+//! it for those two packets ([`Short::packet`], [`Short::ack`]).
 
 use wire::bth::{Bth, Reth};
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service, WriteAt};
@@ -8,7 +9,8 @@ use wire::{Pkey, Psn, Qpn, Rkey};
 use crate::op::SendOp;
 use crate::rc;
 
-/// Most bytes of such a message: those of the longest packet. Of 2 and 4 KiB a piece ([`crate::op::Bulk`]) took half as long again.
+/// Most bytes of such a message: those of the longest packet. Of 2 and 4 KiB a piece
+/// ([`crate::op::Bulk`]) took half as long again.
 pub const MAX_SHORT: usize = 4096;
 
 /// See the module. The message is whole, of RC, of at most [`MAX_SHORT`] bytes, and wants an ACK.
@@ -58,7 +60,8 @@ impl Short {
     /// Bytes of [`Short::to_bytes`].
     pub const LEN: usize = 12;
 
-    /// All but what it is, as it lies in front of the message: three words of 32 bits, little-endian: receiver, number, number acknowledged, and above the 24 bits of each: flags
+    /// All but what it is, as it lies in front of the message: three words of 32 bits,
+    /// little-endian: receiver, number, number acknowledged, and above the 24 bits of each: flags
     /// (1: solicited, 2: an ACK leaves with it), the lower and the upper half of the partition.
     #[inline]
     pub fn to_bytes(self) -> [u8; Short::LEN] {

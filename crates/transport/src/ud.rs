@@ -1,8 +1,9 @@
-//! The unreliable datagram service over RoCEv2 (IBA 1.4 §9.8.3): one queue pair that sends messages of one packet to
-//! whomever each request names, and takes those of whoever knows its Q_Key.
+//! The unreliable datagram service over RoCEv2 (IBA 1.4 §9.8.3): one queue pair that sends messages
+//! of one packet to whomever each request names, and takes those of whoever knows its Q_Key.
 //!
-//! A message lies in its receive buffer behind 40 bytes that say where it came from ([`wire::grh`]). Addresses are the
-//! adapter's: here they are a mark `A` that comes back with the packets.
+//! A message lies in its receive buffer behind 40 bytes that say where it came from
+//! ([`wire::grh`]). Addresses are the adapter's: here they are a mark `A` that comes back with the
+//! packets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +20,8 @@ use crate::op::{Context, NetworkHeader, QpEvent, SendOp, SendWr, Side, Status};
 pub use crate::pacing::{Pace, UnreliableState};
 use crate::pacing::{Pacer, Takes, sent};
 
-/// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4 §9.8.3).
+/// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4
+/// §9.8.3).
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
 /// Whom a datagram is for.
@@ -110,8 +112,8 @@ impl<A: Copy + PartialEq> Ud<A> {
     pub fn sq_psn(&self) -> Psn {
         self.psn
     }
-    /// To the error state: everything outstanding on the send queue completes with `WrFlush`, in order. Posted receives
-    /// are the adapter's to flush.
+    /// To the error state: everything outstanding on the send queue completes with `WrFlush`, in
+    /// order. Posted receives are the adapter's to flush.
     pub fn fail(&mut self, cx: &mut impl Context) {
         self.state = UnreliableState::Error;
         self.flush(cx);
@@ -121,8 +123,8 @@ impl<A: Copy + PartialEq> Ud<A> {
     pub fn outstanding(&self) -> usize {
         self.queue.len()
     }
-    /// Queues a SEND; the adapter has checked queue depth and state. In the states SQE and Error it is flushed at once.
-    /// Follow with [`Ud::fill`].
+    /// Queues a SEND; the adapter has checked queue depth and state. In the states SQE and Error it
+    /// is flushed at once. Follow with [`Ud::fill`].
     pub fn post(&mut self, wr: SendWr, to: Destination<A>, cx: &mut impl Context) {
         self.queue.push_back((wr, to));
         if self.state.flushes() {
@@ -130,7 +132,8 @@ impl<A: Copy + PartialEq> Ud<A> {
         }
     }
 
-    /// A datagram for this queue pair, whose ICRC is checked already, and the header that goes before it.
+    /// A datagram for this queue pair, whose ICRC is checked already, and the header that goes
+    /// before it.
     pub fn receive(&mut self, grh: &Grh, packet: &Packet<'_>, cx: &mut impl Context) -> Taken {
         let (Service::Ud(deth), Op::Send(SendAt::Only(tail))) = (packet.header.service, packet.header.op)
         else {
@@ -173,8 +176,8 @@ impl<A: Copy + PartialEq> Ud<A> {
         }
     }
 
-    /// Writes as many packets to one address as there are to send, as the pace allows and as fit, and returns the
-    /// address; call again with an emptied batch until there is none.
+    /// Writes as many packets to one address as there are to send, as the pace allows and as fit,
+    /// and returns the address; call again with an emptied batch until there is none.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) -> Option<A> {
         if self.state != UnreliableState::Rts {
             return None;

@@ -98,7 +98,8 @@ fn what_comes_behind_a_message_goes_by_packets_until_that_is_acknowledged() {
     a.post(send(2, sge(0, 0, 8)));
     a.post(write_of(3));
     a.post(write(4, sge(0, 0, 8), sge(1, 0, 8), Some(*b"imm!")));
-    // The first needs no packet; one of the SEND, two of the WRITE, one of the WRITE with immediate data.
+    // The first needs no packet; one of the SEND, two of the WRITE, one of the WRITE with immediate
+    // data.
     assert_eq!(psns(&a.sent()), [0, 1, 2, 3]);
     a.hear(3, ack(3), &[]);
     assert_eq!(a.completed(), [(1, OK), (2, OK), (3, OK), (4, OK)]);
@@ -264,7 +265,8 @@ fn a_stream_of_long_writes_is_copied_then_tried_in_packets_and_keeps_its_order()
     a.now += Duration::from_micros(100);
     assert!(!a.rc.execute_alone(&mut || a.now, &long(8), &mut a.cx), "packets are tried");
     (8..40).for_each(|n| a.post(long(n)));
-    // They are slower by far, as a quarter of a slice shows: then those that are left are copied, behind them.
+    // They are slower by far, as a quarter of a slice shows: then those that are left are copied,
+    // behind them.
     let mut packets = 0;
     while let Some(last) = a.sent().last() {
         packets += 1;

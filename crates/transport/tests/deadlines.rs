@@ -1,5 +1,5 @@
-//! Every engine: once it has been served at a time, it wants to be served again later, or not at all. Who calls it again at each
-//! deadline would turn in circles otherwise.
+//! Every engine: once it has been served at a time, it wants to be served again later, or not at
+//! all. Who calls it again at each deadline would turn in circles otherwise.
 
 mod support;
 
@@ -18,7 +18,8 @@ fn memory() -> TestContext {
     End::in_rtr(Mtu::M256, 1 << 16).cx
 }
 
-/// Serves an engine again and again at random times, deadlines among them, while `act` does random things to it.
+/// Serves an engine again and again at random times, deadlines among them, while `act` does random
+/// things to it.
 fn serve(
     rng: &mut Rng,
     mut act: impl FnMut(&mut Rng, Instant),
@@ -70,7 +71,8 @@ fn a_datagram_engine_that_was_served_wants_to_be_served_later() {
     }
 }
 
-/// Found as a queue pair in SQD whose deadline had passed: nothing else of the process was served any more.
+/// Found as a queue pair in SQD whose deadline had passed: nothing else of the process was served
+/// any more.
 #[test]
 fn a_datagram_engine_that_drains_waits_for_nothing() {
     let (mut ud, mut cx) = (Ud::new(QPN, Pkey::default(), Arc::default()), memory());

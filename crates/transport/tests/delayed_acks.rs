@@ -1,4 +1,5 @@
-//! When a responder's ACKs leave: one for all that came, held back for the program's reply, never lost.
+//! When a responder's ACKs leave: one for all that came, held back for the program's reply, never
+//! lost.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! Requests that come again (IBA 1.4 §9.7.5.1.2): answered from what the responder remembers, or not at all.
+//! Requests that come again (IBA 1.4 §9.7.5.1.2): answered from what the responder remembers, or
+//! not at all.
 
 mod support;
 
@@ -38,7 +39,8 @@ fn answered_at(b: &mut End, psn: i64, op: Op) -> Vec<i32> {
     answers(b, psn, op).into_iter().map(|(psn, _)| psn).collect()
 }
 
-/// One of each at PSNs 10 (a READ of five packets), 15 (FETCH ADD), 16 (ATOMIC WRITE) and 17 (FLUSH), after ten WRITEs.
+/// One of each at PSNs 10 (a READ of five packets), 15 (FETCH ADD), 16 (ATOMIC WRITE) and 17
+/// (FLUSH), after ten WRITEs.
 fn after_one_of_each() -> End {
     let mut b = responder();
     for psn in 0..10 {

@@ -1,5 +1,5 @@
-//! The execution of inbound messages by itself, as a carrier that has no packets uses it: whole messages, and pieces of any
-//! size.
+//! The execution of inbound messages by itself, as a carrier that has no packets uses it: whole
+//! messages, and pieces of any size.
 
 mod support;
 

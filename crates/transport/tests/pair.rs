@@ -1,4 +1,5 @@
-//! Two engines and a network that loses, repeats, delays and reorders: every byte once and in order, completions exact.
+//! Two engines and a network that loses, repeats, delays and reorders: every byte once and in
+//! order, completions exact.
 
 mod support;
 
@@ -20,7 +21,8 @@ struct Work {
     invalidated: [Vec<Rkey>; 2],
 }
 
-/// One QP's requests: sources in region 0, results and receives in region 1 of the end that gets them, no two the same.
+/// One QP's requests: sources in region 0, results and receives in region 1 of the end that gets
+/// them, no two the same.
 fn post(pair: &mut Pair, work: &mut Work, from: usize, used: &mut [u64; 2]) {
     let to = 1 - from;
     let id = work.requests[from];
@@ -107,7 +109,8 @@ fn expect(pair: &Pair, wr: &SendWr, source: u64, from: usize) {
 }
 
 fn run(mtu: Mtu, weather: Weather, seed: u64, both: bool) {
-    // Enough tries that this weather never exhausts them: what is tested is exactness, not giving up.
+    // Enough tries that this weather never exhausts them: what is tested is exactness, not giving
+    // up.
     let rts = RtsAttr { retry_cnt: 200, rnr_retry: 7, timeout: 10, ..rts() };
     let mut pair = Pair::new(mtu, LEN, rts, weather, seed);
     EXPECTED.with_borrow_mut(Vec::clear);

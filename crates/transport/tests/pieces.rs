@@ -36,7 +36,8 @@ fn packets(count: usize) -> u32 {
     (count * MTU) as u32
 }
 
-/// All that both want to send goes to the other one, until nothing does; how many bytes the longest payload had.
+/// All that both want to send goes to the other one, until nothing does; how many bytes the longest
+/// payload had.
 fn exchange(a: &mut End, b: &mut End) -> usize {
     let mut longest = 0;
     loop {

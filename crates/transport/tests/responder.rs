@@ -1,4 +1,5 @@
-//! The responder against a scripted peer: what it executes, what it answers, what it refuses and how.
+//! The responder against a scripted peer: what it executes, what it answers, what it refuses and
+//! how.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! The responder resources: how many READs and atomics a responder takes at once, and which results it remembers.
+//! The responder resources: how many READs and atomics a responder takes at once, and which results
+//! it remembers.
 
 mod support;
 

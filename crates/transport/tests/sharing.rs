@@ -131,7 +131,8 @@ fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
     /// Bytes of a piece.
     const SHORT: u32 = 16 * PAGE;
     let to = |wr_id, at, len| write(wr_id, sge(0, 0, len), sge(1, at, len), None);
-    // What is lent of the first one lies in its second half, where the second one's first half is to go.
+    // What is lent of the first one lies in its second half, where the second one's first half is
+    // to go.
     a.post(to(1, 0, 2 * SHORT));
     a.post(to(2, SHORT.into(), 2 * SHORT));
     assert_eq!(lent(&sent(&mut a)), [false, true, true, true]);
@@ -243,7 +244,8 @@ fn pieces_that_no_sender_sends_are_errors() {
     piece.to = Remote { addr: BASE, length: len.into(), rkey: Rkey(KEY) };
     b.hear_away(&piece, true);
     assert_eq!(ops(&b.sent()), [nak(NakCode::InvalidRequest, 101)]);
-    // One that ends in the midst of a packet, a WRITE that is not as long as it says, and more than a piece has.
+    // One that ends in the midst of a packet, a WRITE that is not as long as it says, and more than
+    // a piece has.
     let write = Op::Write(WriteAt::Only(reth(0, 0, PIECE), None));
     for (op, len, code) in [
         (first, PIECE - 1, Some(NakCode::InvalidRequest)),

@@ -1,4 +1,5 @@
-//! A short message, and the ACK that comes with it, are taken in as the packets that they stand for.
+//! A short message, and the ACK that comes with it, are taken in as the packets that they stand
+//! for.
 
 mod support;
 
@@ -18,7 +19,8 @@ const OK: Status = Status::Success;
 enum Step {
     /// It sends a message of so many bytes.
     Send { len: u32, signaled: bool },
-    /// A message of so many bytes comes from the peer, and with it an ACK: of this one of the messages under way.
+    /// A message of so many bytes comes from the peer, and with it an ACK: of this one of the
+    /// messages under way.
     Hear { what: What, len: usize, ack: Option<usize>, hold: Hold },
     /// One comes whose number is not due, and an ACK of what is not under way.
     Wrong { ahead: i64, ack: Option<i64> },

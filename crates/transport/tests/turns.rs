@@ -1,4 +1,5 @@
-//! What takes long is done turn by turn: what a peer asks for, and what is copied to or from its memory.
+//! What takes long is done turn by turn: what a peer asks for, and what is copied to or from its
+//! memory.
 
 mod support;
 

@@ -236,7 +236,8 @@ fn a_large_message_leaves_at_a_pace() {
     a.post(send(1, sge(0, 0, 1 << 20)));
     let packets = a.fill();
     assert_eq!(packets.len(), 4096);
-    // Each of the packets of a SEND counts for 2 * 768 ns at least, and the first 160 us go at once.
+    // Each of the packets of a SEND counts for 2 * 768 ns at least, and the first 160 us go at
+    // once.
     let least = Duration::from_nanos(2 * 4096 * 768 - 2 * 160_000);
     assert!(a.now - start > least, "{:?}", a.now - start);
 }

@@ -1,4 +1,5 @@
-//! XRC (IBA annex A14): an initiator's requests name a shared receive queue, a target does what they ask on the queue they name.
+//! XRC (IBA annex A14): an initiator's requests name a shared receive queue, a target does what
+//! they ask on the queue they name.
 
 mod support;
 

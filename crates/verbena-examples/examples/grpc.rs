@@ -1,6 +1,7 @@
 //! gRPC over RDMA, without a runtime: a server, and a client that asks it twice.
 //!
-//! `cargo run -p verbena-examples --example grpc` in one terminal, `... --example grpc 127.0.0.1:7450` in another.
+//! `cargo run -p verbena-examples --example grpc` in one terminal, `... --example grpc
+//! 127.0.0.1:7450` in another.
 
 use verbena::{RdmaListener, RdmaStream};
 use verbena_examples::grpc;

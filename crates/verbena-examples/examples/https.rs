@@ -1,6 +1,7 @@
 //! HTTPS over RDMA, without a runtime: a server, and a client that asks it twice.
 //!
-//! `cargo run -p verbena-examples --example https` in one terminal, `... --example https 127.0.0.1:7443` in another.
+//! `cargo run -p verbena-examples --example https` in one terminal, `... --example https
+//! 127.0.0.1:7443` in another.
 
 use hyper::Method;
 use verbena::{RdmaListener, RdmaStream};

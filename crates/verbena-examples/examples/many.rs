@@ -1,6 +1,8 @@
-//! Thousands of connections on one thread, which share a receive queue and a completion queue a device: quiet ones pin no memory of their own.
+//! Thousands of connections on one thread, which share a receive queue and a completion queue a
+//! device: quiet ones pin no memory of their own.
 //!
-//! `cargo run -p verbena-examples --example many` in one terminal, `... --example many 127.0.0.1:7475 1000` in another.
+//! `cargo run -p verbena-examples --example many` in one terminal, `... --example many
+//! 127.0.0.1:7475 1000` in another.
 
 use std::collections::HashMap;
 use std::time::Instant;

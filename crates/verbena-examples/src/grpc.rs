@@ -1,4 +1,5 @@
-//! A gRPC service by tonic, and its client, over any stream of bytes. What `tonic-build` would write from
+//! A gRPC service by tonic, and its client, over any stream of bytes. What `tonic-build` would
+//! write from
 //!
 //! ```proto
 //! package example;
@@ -175,7 +176,8 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// What the service answers: `InvalidArgument` for no text. `Unavailable` where the stream has ended.
+    /// What the service answers: `InvalidArgument` for no text. `Unavailable` where the stream has
+    /// ended.
     pub async fn total(&mut self, text: &str) -> Result<Count, Status> {
         self.ready().await?;
         let request = tonic::Request::new(Text { text: text.to_owned() });

@@ -1,5 +1,5 @@
-//! What speaks `AsyncRead` and `AsyncWrite` speaks RDMA: HTTP by hyper, gRPC by tonic, TLS by rustls. Nothing here knows of RDMA but for the type of the stream, and
-//! nothing needs a runtime.
+//! What speaks `AsyncRead` and `AsyncWrite` speaks RDMA: HTTP by hyper, gRPC by tonic, TLS by
+//! rustls. Nothing here knows of RDMA but for the type of the stream, and nothing needs a runtime.
 //!
 //! | file | what |
 //! |---|---|
@@ -30,8 +30,8 @@ macro_rules! simulate {
     };
 }
 
-/// Each page of the guide that has Rust code, and the crate's README: their blocks are documentation
-/// tests.
+/// Each page of the guide that has Rust code, and the crate's README: their blocks are
+/// documentation tests.
 #[cfg(doctest)]
 mod guide {
     #[doc = include_str!("../../verbena/README.md")]

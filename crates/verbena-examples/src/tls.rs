@@ -1,4 +1,5 @@
-//! TLS 1.3 by rustls. The certificates of `certificates/` are for examples: everybody has the server's key.
+//! TLS 1.3 by rustls. The certificates of `certificates/` are for examples: everybody has the
+//! server's key.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! gRPC by tonic over RDMA: calls, answers that are streams, refusals; in a simulation that loses packets, and once over software.
+//! gRPC by tonic over RDMA: calls, answers that are streams, refusals; in a simulation that loses
+//! packets, and once over software.
 
 use tonic::Code;
 use verbena::sim::Host;

@@ -1,4 +1,5 @@
-//! HTTP and TLS over RDMA, in a simulation that loses packets and over software in tokio's runtime; and tokio's own tools on a stream.
+//! HTTP and TLS over RDMA, in a simulation that loses packets and over software in tokio's runtime;
+//! and tokio's own tools on a stream.
 
 use hyper::Method;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};

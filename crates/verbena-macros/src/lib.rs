@@ -1,9 +1,10 @@
-//! The attribute `verbena::test`: an async function whose parameters are simulated hosts becomes a test.
+//! The attribute `verbena::test`: an async function whose parameters are simulated hosts becomes a
+//! test.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
-//! What the attribute means, and which arguments it takes, is told in `verbena::sim`; here a function
-//! only becomes another one:
+//! What the attribute means, and which arguments it takes, is told in `verbena::sim`; here a
+//! function only becomes another one:
 //!
 //! ```text
 //! #[verbena::test(ARGS)]                 const _: () = verbena::sim::check_settings("ARGS");
@@ -15,8 +16,8 @@
 //!                                        }
 //! ```
 //!
-//! No parser of Rust is needed for that: the function's tokens stay as they are, so that what the compiler says of them is said
-//! where they stand.
+//! No parser of Rust is needed for that: the function's tokens stay as they are, so that what the
+//! compiler says of them is said where they stand.
 #![forbid(unsafe_code)]
 
 use proc_macro::{Delimiter, Group, Span, TokenStream, TokenTree};

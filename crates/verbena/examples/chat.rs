@@ -1,4 +1,5 @@
-//! Everybody who joined the group hears every line; who asks is answered alone. `chat ADDRESS`, an address of this machine.
+//! Everybody who joined the group hears every line; who asks is answered alone. `chat ADDRESS`, an
+//! address of this machine.
 
 use verbena::{Result, UdSocket};
 

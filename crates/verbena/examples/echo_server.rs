@@ -1,4 +1,5 @@
-//! Sends every message back. The received buffer itself is sent: no copy. When it has left, it is posted again.
+//! Sends every message back. The received buffer itself is sent: no copy. When it has left, it is
+//! posted again.
 
 use verbena::prelude::*;
 

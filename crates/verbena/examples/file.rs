@@ -1,4 +1,5 @@
-//! A file by WRITE with immediate data: the receiver owns a ring of blocks and gives credits, the sender writes into them.
+//! A file by WRITE with immediate data: the receiver owns a ring of blocks and gives credits, the
+//! sender writes into them.
 
 use std::collections::VecDeque;
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! A key-value store that clients read and change by themselves: READ and COMPARE SWAP; the server's processor does nothing.
+//! A key-value store that clients read and change by themselves: READ and COMPARE SWAP; the
+//! server's processor does nothing.
 //!
 //! A cell is a version (odd: being written), a key and a value, eight bytes each.
 

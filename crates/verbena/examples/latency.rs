@@ -1,6 +1,8 @@
-//! Round trips of 64 bytes, both sides polling: by SEND, and by WRITE with an eye on memory. In the loops nothing is allocated.
+//! Round trips of 64 bytes, both sides polling: by SEND, and by WRITE with an eye on memory. In the
+//! loops nothing is allocated.
 //!
-//! `cargo run --release -p verbena-rdma --example latency` in one terminal, `... --example latency 127.0.0.1:7474` in another.
+//! `cargo run --release -p verbena-rdma --example latency` in one terminal, `... --example latency
+//! 127.0.0.1:7474` in another.
 
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,7 @@
 //! Bytes in both directions: a server that reads a name to its end, and then greets.
 //!
-//! `cargo run -p verbena-rdma --example stream` in one terminal, `... --example stream 127.0.0.1:7476` in another.
+//! `cargo run -p verbena-rdma --example stream` in one terminal, `... --example stream
+//! 127.0.0.1:7476` in another.
 
 use verbena::{RdmaListener, RdmaStream};
 

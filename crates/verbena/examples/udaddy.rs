@@ -1,5 +1,6 @@
-//! Either end of udaddy(1), whose other end may be the C program: the client looks the service up and sends messages, each with the number of
-//! its queue pair as immediate data; the server then sends as many back. `udaddy ADDRESS`, or `udaddy ADDRESS SERVER`.
+//! Either end of udaddy(1), whose other end may be the C program: the client looks the service up
+//! and sends messages, each with the number of its queue pair as immediate data; the server then
+//! sends as many back. `udaddy ADDRESS`, or `udaddy ADDRESS SERVER`.
 
 use verbena::{Result, UdSocket};
 

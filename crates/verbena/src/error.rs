@@ -1,4 +1,5 @@
-//! One error type: what kind, which call, which value was wrong, and the errno a C program would have seen.
+//! One error type: what kind, which call, which value was wrong, and the errno a C program would
+//! have seen.
 
 mod words;
 
@@ -27,7 +28,8 @@ struct Repr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// A value is outside of what the device or the protocol allows; [`Error::value`] has it and the limit.
+    /// A value is outside of what the device or the protocol allows; [`Error::value`] has it and
+    /// the limit.
     OutOfRange,
     /// A buffer, queue or address handle belongs to another protection domain than the queue pair.
     WrongDomain,
@@ -129,7 +131,8 @@ pub enum WcStatus {
     LocalLength = 1,
     LocalQpOperation = 2,
     LocalProtection = 4,
-    /// Never executed: the queue pair failed or was closed before. Not the cause; see `Connection::failure`.
+    /// Never executed: the queue pair failed or was closed before. Not the cause; see
+    /// `Connection::failure`.
     Flushed = 5,
     MwBind = 6,
     BadResponse = 7,

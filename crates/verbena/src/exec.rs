@@ -17,11 +17,13 @@ use crate::qp::waited;
 #[cfg(feature = "software")]
 use crate::thread_safe::ThreadSafe;
 
-/// How long a thread that waits polls at least before it sleeps: longer than most round trips within one machine or rack.
+/// How long a thread that waits polls at least before it sleeps: longer than most round trips
+/// within one machine or rack.
 const LEAST_POLL: Duration = Duration::from_micros(50);
 /// And at most: for as long as the engine thread leaves the sockets to a thread that polls.
 const MOST_POLL: Duration = Duration::from_micros(200);
-/// So often a thread polls one queue pair between two looks at the clock; a poll takes a tenth of a microsecond, or brings something.
+/// So often a thread polls one queue pair between two looks at the clock; a poll takes a tenth of a
+/// microsecond, or brings something.
 const LOOKS_PER_CLOCK: u32 = 16;
 
 thread_local! {
@@ -53,9 +55,10 @@ impl Drop for Polls {
     }
 }
 
-/// How long a thread polls next time, after a sleep of so long. Where it was woken soon, polling a little longer would have spared it two
-/// switches of threads, and its peer, who waits for it, one sleep too: of two that sleep for that reason neither would stop again.
-/// Where it slept long polling was for nothing.
+/// How long a thread polls next time, after a sleep of so long. Where it was woken soon, polling a
+/// little longer would have spared it two switches of threads, and its peer, who waits for it, one
+/// sleep too: of two that sleep for that reason neither would stop again. Where it slept long
+/// polling was for nothing.
 fn next_poll(before: Duration, slept: Duration) -> Duration {
     if slept <= MOST_POLL { MOST_POLL } else { (before / 2).max(LEAST_POLL) }
 }
@@ -69,7 +72,8 @@ pub(crate) struct How {
     pub until: Option<Instant>,
 }
 
-/// For as long as a thread polls before it sleeps: polls one queue pair, which need wake nobody for that, until `look` finds something.
+/// For as long as a thread polls before it sleeps: polls one queue pair, which need wake nobody for
+/// that, until `look` finds something.
 pub(crate) fn poll_on<T>(qp: &QpInner, how: How, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     if !qp.gains_by_polling() {
         return None;
@@ -97,8 +101,9 @@ pub(crate) fn go_on<T>(future: impl Future<Output = T>, how: How, has_polled: bo
     run(future, how, has_polled)
 }
 
-/// Runs a future in this thread. While it waits the thread takes what arrives itself, for 200 us, or 50 us where it has waited longer than that
-/// several times; then it sleeps until it is woken. Any future may run here, and what this crate gives may run on any executor.
+/// Runs a future in this thread. While it waits the thread takes what arrives itself, for 200 us,
+/// or 50 us where it has waited longer than that several times; then it sleeps until it is woken.
+/// Any future may run here, and what this crate gives may run on any executor.
 ///
 /// # Panics
 ///

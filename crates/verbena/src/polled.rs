@@ -1,5 +1,6 @@
-//! One thread, one connection, nobody to wake: for latency. What may be under way lives where it does for all connections, in the queue pair's
-//! entries; but its completion queue tells nobody (it is not armed), so completions come when this thread asks and at no other time.
+//! One thread, one connection, nobody to wake: for latency. What may be under way lives where it
+//! does for all connections, in the queue pair's entries; but its completion queue tells nobody (it
+//! is not armed), so completions come when this thread asks and at no other time.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -20,11 +21,13 @@ use crate::qp::Message;
 use crate::qp::inner::QpInner;
 use crate::remote::RemoteMemory;
 
-/// How often memory is looked at between two polls that are not needed for it: twenty to forty microseconds. A poll that looks at the sockets takes
-/// a microsecond, and the answer to a WRITE, which may come meanwhile, two.
+/// How often memory is looked at between two polls that are not needed for it: twenty to forty
+/// microseconds. A poll that looks at the sockets takes a microsecond, and the answer to a WRITE,
+/// which may come meanwhile, two.
 const LOOKS_PER_POLL: u32 = 65_536;
 
-/// A connection that belongs to one polling thread: [`Connection::into_polled`]. It may move to another thread, but not be shared:
+/// A connection that belongs to one polling thread: [`Connection::into_polled`]. It may move to
+/// another thread, but not be shared:
 /// ```compile_fail,E0277
 /// fn f(conn: &verbena::PolledConnection) {
 ///     std::thread::scope(|s| {
@@ -43,13 +46,15 @@ const LOOKS_PER_POLL: u32 = 65_536;
 /// Dropping it ends the connection.
 pub struct PolledConnection {
     conn: Connection,
-    /// The last WRITE or READ was done as it was posted, without packets: so are the peer's, most likely.
+    /// The last WRITE or READ was done as it was posted, without packets: so are the peer's, most
+    /// likely.
     at_once: bool,
     _not_sync: PhantomData<Cell<()>>,
 }
 
 impl PolledConnection {
-    /// Of a connection without other handles. Results of what was posted before come by polling, too.
+    /// Of a connection without other handles. Results of what was posted before come by polling,
+    /// too.
     pub(crate) fn new(conn: Connection) -> PolledConnection {
         conn.inner().only_polled();
         PolledConnection { conn, at_once: false, _not_sync: PhantomData }
@@ -120,7 +125,8 @@ impl PolledConnection {
     ///
     /// # Errors
     ///
-    /// `OutOfRange` for more bytes than `to` has, or more pieces than the queue pair takes; `WrongDomain`; `Forked`.
+    /// `OutOfRange` for more bytes than `to` has, or more pieces than the queue pair takes;
+    /// `WrongDomain`; `Forked`.
     pub fn prepare_write<B: IoBuf>(&mut self, buf: B, to: RemoteMemory) -> Result<Prepared<B>> {
         self.prepare::<kind::Write, B>(Asked::Write(to), buf)
     }
@@ -143,7 +149,8 @@ impl PolledConnection {
     ///
     /// # Errors
     ///
-    /// `WrongState` while it is under way, or where it is another connection's; those of [`Op::post`].
+    /// `WrongState` while it is under way, or where it is another connection's; those of
+    /// [`Op::post`].
     pub fn post<B: IoBuf>(&mut self, op: &mut Prepared<B>) -> Result<()> {
         self.qp().check_is(&op.qp)?;
         let buf = match std::mem::replace(&mut op.at, At::Nowhere) {
@@ -166,7 +173,8 @@ impl PolledConnection {
         }
     }
 
-    /// The result of what was posted, once; `None` while it is under way, or was not posted. Polls nothing.
+    /// The result of what was posted, once; `None` while it is under way, or was not posted. Polls
+    /// nothing.
     pub fn take<B: IoBuf>(&mut self, op: &mut Prepared<B>) -> Option<Result<Completion>> {
         let At::Queue(ticket) = &op.at else { return None };
         let (ended, buf) = op.qp.take_result(ticket)?;
@@ -203,7 +211,8 @@ impl PolledConnection {
     ///
     /// # Errors
     ///
-    /// What moved the queue pair to the error state, once; `Disconnected` after the connection has ended and all that came was taken.
+    /// What moved the queue pair to the error state, once; `Disconnected` after the connection has
+    /// ended and all that came was taken.
     pub fn try_recv(&mut self) -> Result<Option<Message>> {
         match self.qp().poll_recv(None) {
             Poll::Ready(Ok(None)) => Err(Error::new(ErrorKind::Disconnected, "ibv_poll_cq")),
@@ -212,7 +221,8 @@ impl PolledConnection {
         }
     }
 
-    /// Polls until a message has come; `None` after the connection has ended and all that came was taken.
+    /// Polls until a message has come; `None` after the connection has ended and all that came was
+    /// taken.
     ///
     /// # Errors
     ///
@@ -230,12 +240,14 @@ impl PolledConnection {
         }
     }
 
-    /// Polls until eight bytes that the peer writes are as wanted, and gives them. What it wrote before them is there, too.
+    /// Polls until eight bytes that the peer writes are as wanted, and gives them. What it wrote
+    /// before them is there, too.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` where they are not inside, or `at` is no multiple of eight; `Disconnected`, or what moved the queue pair to the error
-    /// state, where the connection has ended; `BlockingInSimulation`.
+    /// `OutOfRange` where they are not inside, or `at` is no multiple of eight; `Disconnected`, or
+    /// what moved the queue pair to the error state, where the connection has ended;
+    /// `BlockingInSimulation`.
     pub fn spin_until(
         &mut self,
         memory: SharedSlice<'_>,
@@ -278,8 +290,9 @@ impl std::fmt::Debug for PolledConnection {
     }
 }
 
-/// A work request that was written down once, with its buffer: [`PolledConnection::prepare_write`]. Dropped or forgotten while it is under way,
-/// the queue pair keeps the buffer until the completion.
+/// A work request that was written down once, with its buffer: [`PolledConnection::prepare_write`].
+/// Dropped or forgotten while it is under way, the queue pair keeps the buffer until the
+/// completion.
 #[must_use = "it is posted by `spin` or `post`"]
 pub struct Prepared<B: Send + 'static> {
     qp: Arc<QpInner>,

@@ -1,5 +1,6 @@
-//! Where RDMA comes from: [`Provider`], [`Device`], [`Pd`]. Objects hold what they stand on; none has a lifetime, nor a type parameter
-//! for the provider: inside is a closed `enum` ([`Stack`]), a predictable branch a call.
+//! Where RDMA comes from: [`Provider`], [`Device`], [`Pd`]. Objects hold what they stand on; none
+//! has a lifetime, nor a type parameter for the provider: inside is a closed `enum` ([`Stack`]), a
+//! predictable branch a call.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,8 @@ use crate::stack::unsupported;
 pub(crate) use crate::stack::{Ours, Stack, node};
 use crate::thread_safe::ThreadSafe;
 
-/// A provider: a handle, clones are the same one. Calls of the crate's root use [`Provider::current`].
+/// A provider: a handle, clones are the same one. Calls of the crate's root use
+/// [`Provider::current`].
 #[derive(Clone)]
 pub struct Provider(ThreadSafe<Arc<ProviderInner>>);
 
@@ -51,8 +53,9 @@ pub(crate) fn has_opened_libraries() -> bool {
 }
 
 impl Provider {
-    /// The stack linked in: RoCE v2 over the sockets of this machine, with no adapter, no kernel module, no root. One a process, started
-    /// at the first call; C code in the same process that uses Verbena's libibverbs shares it.
+    /// The stack linked in: RoCE v2 over the sockets of this machine, with no adapter, no kernel
+    /// module, no root. One a process, started at the first call; C code in the same process
+    /// that uses Verbena's libibverbs shares it.
     ///
     /// # Errors
     ///
@@ -69,21 +72,23 @@ impl Provider {
         Ok(provider)
     }
 
-    /// This machine's rdma-core: libibverbs.so.1 and librdmacm.so.1 as the dynamic linker finds them, and with them its adapters, or the
-    /// kernel's rdma_rxe. Opened at the first call; one a process. Nothing else of this crate needs the libraries.
+    /// This machine's rdma-core: libibverbs.so.1 and librdmacm.so.1 as the dynamic linker finds
+    /// them, and with them its adapters, or the kernel's rdma_rxe. Opened at the first call;
+    /// one a process. Nothing else of this crate needs the libraries.
     ///
     /// # Errors
     ///
-    /// `ProviderMissing` where they are not there, or where what is there is Verbena itself, as under `verbena run`: the text says
-    /// what was found where, and what to do. `NotFound`, `Unreachable` where the kernel has no rdma_cm. `Forked` in a child of a process
-    /// that has opened them: they do not survive a fork.
+    /// `ProviderMissing` where they are not there, or where what is there is Verbena itself, as
+    /// under `verbena run`: the text says what was found where, and what to do. `NotFound`,
+    /// `Unreachable` where the kernel has no rdma_cm. `Forked` in a child of a process that has
+    /// opened them: they do not survive a fork.
     #[cfg(feature = "system")]
     pub fn system() -> Result<Provider> {
         Provider::system_over(system::Files::of_machine())
     }
 
-    /// The same over libraries of these files, which may be Verbena's own: its one object, libverbena_rdma.so, is both. One a process for
-    /// each pair of names.
+    /// The same over libraries of these files, which may be Verbena's own: its one object,
+    /// libverbena_rdma.so, is both. One a process for each pair of names.
     ///
     /// # Errors
     ///
@@ -132,7 +137,8 @@ impl Provider {
     ///
     /// # Errors
     ///
-    /// Those of [`Provider::software`]; `WrongState` in a simulation's test function itself, which runs on no host.
+    /// Those of [`Provider::software`]; `WrongState` in a simulation's test function itself, which
+    /// runs on no host.
     pub fn current() -> Result<Provider> {
         #[cfg(feature = "sim")]
         if let Some(provider) = crate::sim::current_provider() {
@@ -148,11 +154,13 @@ impl Provider {
         Err(Error::new(ErrorKind::ProviderMissing, "Provider::current"))
     }
 
-    /// Blocks until a future of this provider's objects is ready, polling in this thread for 50 to 200 us and sleeping then.
+    /// Blocks until a future of this provider's objects is ready, polling in this thread for 50 to
+    /// 200 us and sleeping then.
     ///
     /// # Errors
     ///
-    /// `BlockingInSimulation` on simulated hosts, where nothing would happen meanwhile; the future is dropped then.
+    /// `BlockingInSimulation` on simulated hosts, where nothing would happen meanwhile; the future
+    /// is dropped then.
     pub fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         crate::exec::may_block(self.stack(), "Provider::wait")?;
         Ok(crate::exec::block_on(future))
@@ -286,7 +294,8 @@ impl Device {
             Adapter::System(device) => device.name(),
         }
     }
-    /// The protection domain that connections get which are not given one. It is the same for as long as anybody holds it.
+    /// The protection domain that connections get which are not given one. It is the same for as
+    /// long as anybody holds it.
     ///
     /// # Errors
     ///

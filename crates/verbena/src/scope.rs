@@ -1,7 +1,7 @@
 //! Borrowed memory, for as long as a closure runs: [`QueuePair::scope`].
 //!
-//! There is no async scope: a future may be forgotten, and then nobody would wait for what it posted. Nor are there receives: nothing
-//! could end them.
+//! There is no async scope: a future may be forgotten, and then nobody would wait for what it
+//! posted. Nor are there receives: nothing could end them.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -26,9 +26,11 @@ pub struct Scope<'scope, 'env: 'scope, T: Transport> {
     qp: Arc<QpInner>,
     /// What was posted; each stays here until it is complete, whatever becomes of its [`ScopedOp`].
     posted: RefCell<Vec<Posted>>,
-    /// The first of them that is perhaps under way: results that nobody has taken yet have an entry of the send queue each.
+    /// The first of them that is perhaps under way: results that nobody has taken yet have an entry
+    /// of the send queue each.
     first: Cell<usize>,
-    /// Each value of borrowed bytes has a handle of it: where this is the only one, none is registered.
+    /// Each value of borrowed bytes has a handle of it: where this is the only one, none is
+    /// registered.
     registered: Arc<()>,
     _borrows: PhantomData<(&'scope mut &'scope (), &'env mut &'env ())>,
     _transport: PhantomData<fn() -> T>,
@@ -88,8 +90,9 @@ impl<T: Transport> ScopedOp<'_, '_, T> {
 }
 
 impl<T: Connected> QueuePair<T> {
-    /// Runs `f`, which may post operations on bytes that it borrows from outside, then waits until all of them are complete. Where `f`
-    /// panics the queue pair goes to the error state first, so that nothing is waited for that the peer owes. The bytes are registered for
+    /// Runs `f`, which may post operations on bytes that it borrows from outside, then waits until
+    /// all of them are complete. Where `f` panics the queue pair goes to the error state first,
+    /// so that nothing is waited for that the peer owes. The bytes are registered for
     /// the one operation: for those of a pool that cost is paid once.
     ///
     /// It neither returns nor unwinds while an operation has borrowed bytes, whatever panics
@@ -98,8 +101,8 @@ impl<T: Connected> QueuePair<T> {
     /// goes to the error state, all is waited for again, and then the panic goes on. Where even
     /// that fails the process aborts.
     ///
-    /// A SEND to a peer that never posts a receive is never complete, where the connection's `rnr_retry_count` says for ever: neither is the
-    /// scope.
+    /// A SEND to a peer that never posts a receive is never complete, where the connection's
+    /// `rnr_retry_count` says for ever: neither is the scope.
     ///
     /// ```no_run
     /// # fn f(conn: &verbena::Connection, from: verbena::RemoteMemory) -> verbena::Result<()> {
@@ -158,7 +161,8 @@ impl<T: Connected> QueuePair<T> {
     }
 }
 
-/// Waits, when it is dropped, until all that was posted is complete and nothing is registered any more.
+/// Waits, when it is dropped, until all that was posted is complete and nothing is registered any
+/// more.
 struct Drain<'a> {
     posted: &'a RefCell<Vec<Posted>>,
     registered: &'a Arc<()>,
@@ -170,7 +174,8 @@ struct Drain<'a> {
 const ATTEMPTS: u32 = 10;
 /// For how long it waits for what has no handle any more before it looks again.
 const LOOK: Duration = Duration::from_millis(10);
-/// How often it looks; nothing is under way any more after the first, as the queue pair is in the error state.
+/// How often it looks; nothing is under way any more after the first, as the queue pair is in the
+/// error state.
 const LOOKS: u32 = 100;
 
 impl Drain<'_> {
@@ -189,7 +194,8 @@ impl Drain<'_> {
         }
         posted.iter_mut().for_each(|posted| exec::block_on(poll_fn(|cx| posted.poll(cx))));
         posted.clear();
-        // Behind a panic there may be operations whose handles are gone: whoever drains drops their bytes.
+        // Behind a panic there may be operations whose handles are gone: whoever drains drops their
+        // bytes.
         for _ in 0..LOOKS {
             if !self.is_needed() {
                 return;
@@ -235,11 +241,12 @@ impl<'scope, 'env, T: Connected> Scope<'scope, 'env, T> {
     ///
     /// # Errors
     ///
-    /// Those of [`Op::post`] but `QueueFull`: it waits for room. `Exhausted` where the device has no more registrations.
+    /// Those of [`Op::post`] but `QueueFull`: it waits for room. `Exhausted` where the device has
+    /// no more registrations.
     #[allow(unsafe_code, reason = "borrowed bytes are registered")]
     pub fn send(&'scope self, bytes: &'env [u8]) -> Result<ScopedOp<'scope, 'env, T>> {
-        // SAFETY: 'env outlives the scope, which does not end, not by a panic either, before the operation is complete and the
-        // registration gone (`Drain`).
+        // SAFETY: 'env outlives the scope, which does not end, not by a panic either, before the
+        // operation is complete and the registration gone (`Drain`).
         let bytes = unsafe { Borrowed::shared(self.qp.pd(), bytes, &self.registered)? };
         self.post(Asked::Send, bytes, Posted::Send)
     }

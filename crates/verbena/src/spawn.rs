@@ -6,8 +6,9 @@ use std::panic::Location;
 use crate::error::{Error, Result};
 use crate::exec;
 
-/// Runs a task beside this one: in a simulation on the same host, elsewhere in a thread of its own. A program with a runtime gives
-/// its tasks to that instead: nothing of this crate asks for one of the two.
+/// Runs a task beside this one: in a simulation on the same host, elsewhere in a thread of its own.
+/// A program with a runtime gives its tasks to that instead: nothing of this crate asks for one of
+/// the two.
 ///
 /// # Errors
 ///

@@ -1,5 +1,6 @@
-//! The stacks that this crate runs over, as a closed `enum`: a predictable branch a call. What each object has of its own stack is an `enum` likewise:
-//! [`Adapter`](crate::provider::Adapter), [`Domain`](crate::provider::Domain), a region's registration, the queue pair's
+//! The stacks that this crate runs over, as a closed `enum`: a predictable branch a call. What each
+//! object has of its own stack is an `enum` likewise: [`Adapter`](crate::provider::Adapter),
+//! [`Domain`](crate::provider::Domain), a region's registration, the queue pair's
 //! [`Carrier`](crate::qp::carrier::Carrier), and the identifiers of `cm::below`.
 
 use std::sync::Arc;
@@ -95,7 +96,8 @@ impl Stack {
             Stack::System(system) => system.later(),
         }
     }
-    /// Takes what has arrived, in this thread. Nothing in a simulation: there the executor lets things arrive.
+    /// Takes what has arrived, in this thread. Nothing in a simulation: there the executor lets
+    /// things arrive.
     pub fn poll(&self) {
         match self {
             #[cfg(feature = "software")]
@@ -107,14 +109,16 @@ impl Stack {
             Stack::System(_) => {}
         }
     }
-    /// The same for a thread that waits for a completion of this queue. One that was taken out already, as somebody waits for it, is news, too: behind
-    /// it ACKs wait for what this thread posts.
+    /// The same for a thread that waits for a completion of this queue. One that was taken out
+    /// already, as somebody waits for it, is news, too: behind it ACKs wait for what this
+    /// thread posts.
     #[inline]
     pub fn poll_for(&self, cq: &nic::Cq) {
         let before = nic::cq::added();
         self.poll_until(|| nic::cq::added() != before || !cq.is_empty());
     }
-    /// The same for a thread that will not come back soon: until what has arrived says something to it, or there is no more.
+    /// The same for a thread that will not come back soon: until what has arrived says something to
+    /// it, or there is no more.
     #[inline]
     #[cfg_attr(
         not(feature = "software"),
@@ -131,8 +135,8 @@ impl Stack {
             Stack::System(_) => {}
         }
     }
-    /// Whether a thread that waits gains by polling: not in a simulation, whose time goes on when all wait, and not where polling
-    /// is a queue pair's own affair.
+    /// Whether a thread that waits gains by polling: not in a simulation, whose time goes on when
+    /// all wait, and not where polling is a queue pair's own affair.
     pub fn gains_by_polling(&self) -> bool {
         #[cfg(feature = "software")]
         if matches!(self, Stack::Ours(Ours::Software(_))) {

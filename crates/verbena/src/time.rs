@@ -1,5 +1,5 @@
-//! Time that a simulation can move: virtual in a task of a simulated host, that of the system elsewhere, where it needs no runtime: one
-//! thread of the process wakes all sleepers.
+//! Time that a simulation can move: virtual in a task of a simulated host, that of the system
+//! elsewhere, where it needs no runtime: one thread of the process wakes all sleepers.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -32,7 +32,8 @@ pub fn sleep_until(time: Instant) -> Sleep {
     Sleep { until: Some(time), timer: None }
 }
 
-/// What a future returns, if it does so in time. It is asked once even where `time` is zero, and dropped when the time is over.
+/// What a future returns, if it does so in time. It is asked once even where `time` is zero, and
+/// dropped when the time is over.
 ///
 /// # Errors
 ///

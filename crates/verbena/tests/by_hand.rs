@@ -126,7 +126,8 @@ mod sim {
                 let message = qp.recv().await?.expect("a message");
                 qp.send(message).await.buf()?;
             }
-            // What the peer has not acknowledged is sent again only as long as the queue pair is there.
+            // What the peer has not acknowledged is sent again only as long as the queue pair is
+            // there.
             verbena::time::sleep(Duration::from_secs(5)).await;
             Ok::<_, verbena::Error>(())
         });

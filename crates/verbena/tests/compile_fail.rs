@@ -1,6 +1,7 @@
-//! What must not compile does not, and says why so that one sees what to do: the messages lie beside the programs. They are those of the
-//! compiler named here; others word them differently, and are asked by the documentation tests whether they refuse the like.
-//! `TRYBUILD=overwrite` writes them anew.
+//! What must not compile does not, and says why so that one sees what to do: the messages lie
+//! beside the programs. They are those of the compiler named here; others word them differently,
+//! and are asked by the documentation tests whether they refuse the like. `TRYBUILD=overwrite`
+//! writes them anew.
 // Not where the tests of a foreign machine run, which has no compiler of its own.
 #![cfg(all(feature = "software", feature = "sim", target_arch = "x86_64"))]
 

@@ -272,7 +272,8 @@ fn a_queue_pair_that_fails_ends_its_connection_and_the_peer_learns_of_it() {
     let listener = listener();
     let why = ErrorKind::Completion(verbena::WcStatus::RemoteAccess);
     let flushed = ErrorKind::Completion(verbena::WcStatus::Flushed);
-    // A kernel works on the packets of two queue pairs in two threads: its peer's farewell may overtake the NAK, though not ten times.
+    // A kernel works on the packets of two queue pairs in two threads: its peer's farewell may
+    // overtake the NAK, though not ten times.
     let tries = if kit::is_ours() { 1 } else { 10 };
     for left in (0..tries).rev() {
         let (client, server) = connected(&listener);
@@ -430,7 +431,8 @@ fn of_several_addresses_the_one_where_somebody_listens_answers() {
     if !kit::address().is_loopback() {
         return;
     }
-    // "localhost" is 127.0.0.1, ::1 or both, in whatever order; somebody listens on the former only.
+    // "localhost" is 127.0.0.1, ::1 or both, in whatever order; somebody listens on the former
+    // only.
     let listener = listener();
     let to = format!("localhost:{}", listener.local_addr().port());
     thread::scope(|s| {

@@ -1,4 +1,5 @@
-//! Datagram sockets: lookup, messages to and fro, multicast groups, and what is refused. On the loopback device, and on simulated hosts.
+//! Datagram sockets: lookup, messages to and fro, multicast groups, and what is refused. On the
+//! loopback device, and on simulated hosts.
 
 #[cfg(feature = "software")]
 mod kit;

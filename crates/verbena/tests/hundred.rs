@@ -1,5 +1,6 @@
-//! A hundred processes of one host, each connected to every other one: 4,950 connections. One of them is stopped for two seconds, one is killed, and the
-//! others go on. What so many neighbours take of a process is printed: memory, and descriptors.
+//! A hundred processes of one host, each connected to every other one: 4,950 connections. One of
+//! them is stopped for two seconds, one is killed, and the others go on. What so many neighbours
+//! take of a process is printed: memory, and descriptors.
 #![cfg(feature = "software")]
 #![allow(clippy::disallowed_types)] // locks of the tests' own have no rank
 
@@ -57,7 +58,8 @@ fn bytes(mark: u32, from: usize, to: usize, round: u32) -> Vec<u8> {
     bytes
 }
 
-/// What lies in a process's memory: a page that stays, and for each peer two parts, by turns: it may be a round ahead.
+/// What lies in a process's memory: a page that stays, and for each peer two parts, by turns: it
+/// may be a round ahead.
 fn place(peer: usize, round: u32) -> usize {
     LEN * (1 + 2 * peer + round as usize % 2)
 }
@@ -79,7 +81,8 @@ struct Process {
 }
 
 impl Process {
-    /// WRITE, READ what was written, READ what is always there, SEND; then the peer's message, behind which its WRITE has come.
+    /// WRITE, READ what was written, READ what is always there, SEND; then the peer's message,
+    /// behind which its WRITE has come.
     async fn round(&self, conn: &Connection, peer: usize, theirs: RemoteMemory, round: u32) -> Result<()> {
         let (ours, me) = (place(self.number, round), self.number);
         let mut buf = conn.buffer()?.sized(LEN)?;
@@ -143,7 +146,8 @@ impl Process {
         QueueConfig { send_depth: 4, recv_depth: 4, recv_size: LEN, ..QueueConfig::default() }
     }
 
-    /// To all below it; all above it come. Each end says where its memory is, and who connects who it is.
+    /// To all below it; all above it come. Each end says where its memory is, and who connects who
+    /// it is.
     fn connect(
         &self,
         listener: &verbena::Listener,
@@ -193,7 +197,8 @@ impl Wake for Woken {
     }
 }
 
-/// Runs them in this thread, which sleeps while the engine thread brings nothing: a hundred that poll would wait for each other's turns.
+/// Runs them in this thread, which sleeps while the engine thread brings nothing: a hundred that
+/// poll would wait for each other's turns.
 fn run(tasks: Vec<Task<'_>>) {
     let woken = || Arc::new(Woken { is_set: AtomicBool::new(true), thread: thread::current() });
     let mut tasks: Vec<_> = tasks.into_iter().map(|task| (task, woken())).collect();
@@ -423,7 +428,8 @@ fn of_a_hundred_processes_one_is_stopped_and_one_killed_and_the_others_go_on() {
     let others = without(killed);
     allow(&mut all, &everybody, ROUNDS + 3);
     all[killed].child.kill().expect("it can be killed");
-    // A pair that had made its round waits for leave to make another one, and sees there that its peer is gone.
+    // A pair that had made its round waits for leave to make another one, and sees there that its
+    // peer is gone.
     allow(&mut all, &others, ROUNDS + 4);
     until("all know that one was killed", &mut all, (&others, &[killed]), |_, _, rounds| rounds == ENDED);
     until("two rounds of the others", &mut all, (&others, &others), have(ROUNDS + 4));

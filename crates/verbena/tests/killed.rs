@@ -1,4 +1,5 @@
-//! Files that a server maps for its peers: what was flushed is there, whatever becomes of the server. Real files, real processes, SIGKILL.
+//! Files that a server maps for its peers: what was flushed is there, whatever becomes of the
+//! server. Real files, real processes, SIGKILL.
 #![cfg(feature = "software")]
 
 mod kit;
@@ -57,7 +58,8 @@ fn entry(n: usize) -> [u8; ENTRY] {
     std::array::from_fn(|at| (n * 31 + at) as u8)
 }
 
-/// Writes and flushes entries from `next` on, until the server is gone, for which `enough` is called after so many; how many were flushed.
+/// Writes and flushes entries from `next` on, until the server is gone, for which `enough` is
+/// called after so many; how many were flushed.
 fn append(address: &str, next: usize, few: usize, enough: impl Fn()) -> usize {
     let conn = verbena::connect(address).wait().unwrap();
     let log = RemoteMemory::from_bytes(conn.private_data()).unwrap();

@@ -1,4 +1,5 @@
-//! Two processes of one simulated host: what they do to each other's memory, and what is left when one is killed.
+//! Two processes of one simulated host: what they do to each other's memory, and what is left when
+//! one is killed.
 #![cfg(feature = "sim")]
 
 use std::time::Duration;
@@ -13,7 +14,8 @@ fn queues() -> QueueConfig {
     QueueConfig { recv_size: LEN, recv_depth: 4, ..QueueConfig::default() }
 }
 
-/// Takes one connection, tells of its memory, and sends each message back until the connection ends.
+/// Takes one connection, tells of its memory, and sends each message back until the connection
+/// ends.
 async fn echo() -> Result<Vec<u8>> {
     let memory = Memory::<RemoteWrite>::zeroed(LEN)?;
     let request = verbena::listen("0.0.0.0:7000").await?.request().await?;

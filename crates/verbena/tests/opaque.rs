@@ -1,4 +1,5 @@
-//! Memory that is not the processor's: on a device, and dma-bufs, for which a memory file stands. Over what `kit` says.
+//! Memory that is not the processor's: on a device, and dma-bufs, for which a memory file stands.
+//! Over what `kit` says.
 #![cfg(feature = "software")]
 
 mod kit;
@@ -39,7 +40,8 @@ fn on_device(len: usize) -> Option<Memory<Opaque>> {
     }
 }
 
-/// A file in memory of so many pages, each full of its number; None where the device takes no dma-bufs.
+/// A file in memory of so many pages, each full of its number; None where the device takes no
+/// dma-bufs.
 fn pages(count: u8) -> Option<(File, OwnedFd)> {
     if !kit::is_ours() {
         return None;

@@ -1,5 +1,5 @@
-//! Persistent memory of simulated hosts: power failures, slow and failing storage, and what ends while a flush is under way.
-//! `VERBENA_SEEDS=10000` runs each on so many seeds.
+//! Persistent memory of simulated hosts: power failures, slow and failing storage, and what ends
+//! while a flush is under way. `VERBENA_SEEDS=10000` runs each on so many seeds.
 #![cfg(feature = "sim")]
 
 use std::cell::Cell;
@@ -136,7 +136,8 @@ async fn who_flushes_an_entry_and_its_number_at_once_is_found_out(left: Host, ri
     run(left, right, Protocol::OneFlush).await;
 }
 
-/// A server with persistent memory, which takes one connection and keeps both, for a minute where the test does not take them.
+/// A server with persistent memory, which takes one connection and keeps both, for a minute where
+/// the test does not take them.
 fn serving(right: &Host) -> (verbena::sim::Task<Result<()>>, Rc<Cell<Option<Ends>>>) {
     let ends = Rc::new(Cell::new(None));
     let theirs = ends.clone();

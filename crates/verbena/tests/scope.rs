@@ -1,4 +1,5 @@
-//! Borrowed bytes: `scope`; and buffers that the peer reaches for a while: `expose`. Over what `kit` says.
+//! Borrowed bytes: `scope`; and buffers that the peer reaches for a while: `expose`. Over what
+//! `kit` says.
 
 mod kit;
 
@@ -142,7 +143,8 @@ fn a_right_that_was_not_granted_is_none_and_another_connection_has_none() {
         assert_eq!(refused.kind(), ErrorKind::Completion(WcStatus::RemoteAccess));
     }
     drop(exposed);
-    // The queue pair has failed with the refusal: nothing is bound there any more, and the buffer comes back.
+    // The queue pair has failed with the refusal: nothing is bound there any more, and the buffer
+    // comes back.
     let (error, buf) = pool.copy(&[4; 64]).unwrap().expose_wait(&passive, Access::REMOTE_READ).unwrap_err();
     assert_eq!((error.kind(), &buf[..]), (ErrorKind::Completion(WcStatus::Flushed), &[4; 64][..]));
 }

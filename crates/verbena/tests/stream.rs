@@ -1,4 +1,5 @@
-//! Byte streams in a simulation: what is read is what was written, whatever is lost, cancelled, closed or killed; and once over software.
+//! Byte streams in a simulation: what is read is what was written, whatever is lost, cancelled,
+//! closed or killed; and once over software.
 #![cfg(feature = "sim")]
 
 use std::future::poll_fn;
@@ -293,7 +294,8 @@ async fn peers_that_speak_otherwise_are_refused(left: Host, right: Host) {
 
 #[verbena::test(seeds = 2)]
 async fn a_peer_that_breaks_the_protocol_is_an_error_of_its_kind(left: Host, right: Host) {
-    // Words: no such bits; nothing said; bytes behind the FIN; credits that nobody owes. None: no word at all.
+    // Words: no such bits; nothing said; bytes behind the FIN; credits that nobody owes. None: no
+    // word at all.
     let wrong: [&[(Option<u32>, &'static [u8])]; 6] = [
         &[(Some(0x0001_0000), b"x")],
         &[(Some(0), b"")],
@@ -334,7 +336,8 @@ async fn a_peer_that_breaks_the_protocol_is_an_error_of_its_kind(left: Host, rig
     }
 }
 
-/// Credits come back before ACKs do: the send queue is full while the peer would take more, and all buffers are in it.
+/// Credits come back before ACKs do: the send queue is full while the peer would take more, and all
+/// buffers are in it.
 #[verbena::test(seeds = 100, faults = "delay=20us..2ms, reorder=50%")]
 async fn who_has_credits_and_no_buffer_sleeps_until_a_message_is_acknowledged(left: Host, right: Host) {
     let (mut active, mut passive) =

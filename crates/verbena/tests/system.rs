@@ -1,5 +1,5 @@
-//! The machine's libraries: which are taken, and beside what else in one process. Over Verbena's own object, which lies where cargo builds it, or is the
-//! one that `kit` names.
+//! The machine's libraries: which are taken, and beside what else in one process. Over Verbena's
+//! own object, which lies where cargo builds it, or is the one that `kit` names.
 #![cfg(feature = "system")]
 
 mod kit;
@@ -121,7 +121,8 @@ fn a_forked_child_finds_it_forked_and_drops_it_in_peace() {
         let server = verbena::block_on(listener.accept()).expect("accepted");
         (client.join().expect("no panic"), server)
     });
-    // SAFETY: the child takes no lock that another thread of the parent may hold: what it calls asks first whose it is.
+    // SAFETY: the child takes no lock that another thread of the parent may hold: what it calls
+    // asks first whose it is.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let forked = |kind: Option<ErrorKind>| kind == Some(ErrorKind::Forked);

@@ -1,6 +1,6 @@
 //! A program's futures are `Send` because what they hold is. rustc proves this for one type inside
-//! of another, as deep as the program's `recursion_limit`; it is 128 where the program says nothing.
-//! What this crate needs of it is not the program's any more.
+//! of another, as deep as the program's `recursion_limit`; it is 128 where the program says
+//! nothing. What this crate needs of it is not the program's any more.
 
 // Half of it is left to the program.
 #![recursion_limit = "64"]

@@ -1,4 +1,5 @@
-//! One's own protocol, tested on three hosts: a primary tells two replicas; one is cut off and killed.
+//! One's own protocol, tested on three hosts: a primary tells two replicas; one is cut off and
+//! killed.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Extended reliable connections: one connection reaches the shared receive queues of a domain, and the memory of their protection domains.
+//! Extended reliable connections: one connection reaches the shared receive queues of a domain, and
+//! the memory of their protection domains.
 
 #[cfg(feature = "software")]
 mod kit;

@@ -15,7 +15,8 @@
 use crate::bytes::{Reader, Writer};
 use crate::{Malformed, Pkey, Psn, Qkey, Qpn, Rkey};
 
-/// What every packet carries, apart from its opcode (see [`crate::roce::Op`]) and pad count (from the payload).
+/// What every packet carries, apart from its opcode (see [`crate::roce::Op`]) and pad count (from
+/// the payload).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bth {
     /// The receiver's completion asks for an event.
@@ -138,7 +139,8 @@ impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = 12;
 
-    /// The destination queue pair of a packet of which only the first bytes are there, 8 at least, as in an ICMP error.
+    /// The destination queue pair of a packet of which only the first bytes are there, 8 at least,
+    /// as in an ICMP error.
     pub fn peek_dest_qp(packet: &[u8]) -> Option<Qpn> {
         let &[_, q0, q1, q2] = packet.get(4..8)?.first_chunk::<4>()?;
         Some(Qpn::new(u32::from_be_bytes([0, q0, q1, q2])))

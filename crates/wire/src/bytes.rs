@@ -1,5 +1,5 @@
-//! Cursors that read and write big-endian fields one after the other, so that each format's code has the order of
-//! its byte table.
+//! Cursors that read and write big-endian fields one after the other, so that each format's code
+//! has the order of its byte table.
 
 use crate::Malformed;
 
@@ -62,7 +62,8 @@ impl<'a> Writer<'a> {
     }
     /// # Panics
     ///
-    /// Where the slice is full: every format's length is fixed by its headers, so this is a defect of the caller.
+    /// Where the slice is full: every format's length is fixed by its headers, so this is a defect
+    /// of the caller.
     #[inline]
     pub(crate) fn array<const N: usize>(&mut self, bytes: [u8; N]) {
         let out = std::mem::take(&mut self.0);

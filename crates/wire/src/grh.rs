@@ -1,5 +1,6 @@
-//! The 40 bytes in front of every datagram that a UD queue pair receives: where the completion says `GRH`, a global
-//! route header, or on RoCEv2 the IP header that stands in for it (IBA 1.4 §8.3, annex A17 §A17.4.5.1).
+//! The 40 bytes in front of every datagram that a UD queue pair receives: where the completion says
+//! `GRH`, a global route header, or on RoCEv2 the IP header that stands in for it (IBA 1.4 §8.3,
+//! annex A17 §A17.4.5.1).
 //!
 //! From an IPv6 datagram:
 //!
@@ -77,12 +78,13 @@ pub enum Grh {
 }
 
 impl Grh {
-    /// Parses the first [`GRH_LEN`] bytes of a receive buffer. Next header, protocol, IPv4 flags and checksum are not
-    /// looked at.
+    /// Parses the first [`GRH_LEN`] bytes of a receive buffer. Next header, protocol, IPv4 flags
+    /// and checksum are not looked at.
     ///
     /// # Errors
     ///
-    /// `Truncated`: shorter. `Field`: neither form. `Length`: an IPv4 total length below that of the header.
+    /// `Truncated`: shorter. `Field`: neither form. `Length`: an IPv4 total length below that of
+    /// the header.
     pub fn parse(bytes: &[u8]) -> Result<Grh, Malformed> {
         let mut from = Reader::new(bytes);
         let word = from.u32()?;
@@ -112,8 +114,8 @@ impl Grh {
         }
     }
 
-    /// The header as bytes, as of an unfragmented UDP datagram with DF set. The IPv4 checksum is right: programs tell
-    /// the two forms apart by it (`ibv_init_ah_from_wc(3)`).
+    /// The header as bytes, as of an unfragmented UDP datagram with DF set. The IPv4 checksum is
+    /// right: programs tell the two forms apart by it (`ibv_init_ah_from_wc(3)`).
     pub fn emit(&self) -> [u8; GRH_LEN] {
         let mut bytes = [0; GRH_LEN];
         let mut out = Writer::new(&mut bytes);

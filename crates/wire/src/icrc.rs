@@ -1,6 +1,7 @@
 //! The invariant CRC of RoCEv2 (IBA annex A17 §A17.3.3), sealed and verified without a raw socket.
 //!
-//! It is the CRC-32 of Ethernet over a packet in which every bit that a router may change reads one:
+//! It is the CRC-32 of Ethernet over a packet in which every bit that a router may change reads
+//! one:
 //!
 //! | bytes | what is covered |
 //! |---|---|
@@ -12,12 +13,14 @@
 //!
 //! The CRC is stored least significant byte first.
 //!
-//! The IPv4 header is covered with its identification, which a plain UDP socket does not tell. But a CRC is linear:
-//! what was received, xored with what the header with identification 0 gives, is the image of the four bytes
-//! "identification, flags, fragment offset" alone, multiplied by x^(32 + 8n) where n bytes follow them. Dividing that
-//! out gives those four bytes back, and they must be ones that an unfragmented datagram can have.
+//! The IPv4 header is covered with its identification, which a plain UDP socket does not tell. But
+//! a CRC is linear: what was received, xored with what the header with identification 0 gives, is
+//! the image of the four bytes "identification, flags, fragment offset" alone, multiplied by
+//! `x^(32 + 8n)` where n bytes follow them. Dividing that out gives those four bytes back, and they
+//! must be ones that an unfragmented datagram can have.
 //!
-//! By the same rule whoever copies a payload may compute its part on the way ([`Remainder`]); the headers are added when they are known.
+//! By the same rule whoever copies a payload may compute its part on the way ([`Remainder`]); the
+//! headers are added when they are known.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,8 +29,8 @@ use crc32fast::Hasher;
 use crate::Malformed;
 use crate::bth::{Bth, Feth, Reth};
 
-/// The addresses and ports that the ICRC covers; both ends of one address family (an IPv4-mapped IPv6 address, as a
-/// dual-stack socket reports it, counts as IPv4).
+/// The addresses and ports that the ICRC covers; both ends of one address family (an IPv4-mapped
+/// IPv6 address, as a dual-stack socket reports it, counts as IPv4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Sender.
@@ -42,7 +45,8 @@ pub const ICRC_LEN: usize = 4;
 /// The longest packet from BTH to ICRC: 44 bytes of headers, the largest path MTU, the ICRC.
 pub const MAX_PACKET: usize = 44 + 4096 + ICRC_LEN;
 
-/// The payload of a full packet at the largest path MTU: the one length for which a [`Remainder`] serves.
+/// The payload of a full packet at the largest path MTU: the one length for which a [`Remainder`]
+/// serves.
 pub const PAGE: usize = 4096;
 
 /// What a payload of [`PAGE`] bytes adds to a packet's ICRC.
@@ -57,8 +61,9 @@ impl Remainder {
     }
 }
 
-/// Writes the ICRC into the last four bytes of `packet` (BTH to ICRC inclusive), as sent over `flow` in an IPv4
-/// datagram with DF set and identification `ip_id` (ignored for IPv6). For one packet; [`Icrc`] is for many.
+/// Writes the ICRC into the last four bytes of `packet` (BTH to ICRC inclusive), as sent over
+/// `flow` in an IPv4 datagram with DF set and identification `ip_id` (ignored for IPv6). For one
+/// packet; [`Icrc`] is for many.
 ///
 /// # Panics
 ///
@@ -67,9 +72,9 @@ pub fn seal(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
     Icrc::of(*flow).seal(ip_id, packet);
 }
 
-/// As [`seal`], but for a FLUSH to the kernel's rdma_rxe, which (Linux 6.2 to at least 6.12) covers BTH, FETH and RETH a
-/// second time, then unmasked, and drops a FLUSH whose ICRC is the standard's: its opcode table lacks the place of
-/// FLUSH's payload. [`open`] takes both.
+/// As [`seal`], but for a FLUSH to the kernel's rdma_rxe, which (Linux 6.2 to at least 6.12) covers
+/// BTH, FETH and RETH a second time, then unmasked, and drops a FLUSH whose ICRC is the standard's:
+/// its opcode table lacks the place of FLUSH's payload. [`open`] takes both.
 ///
 /// # Panics
 ///
@@ -78,14 +83,15 @@ pub fn seal_rxe_flush(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
     Icrc::of(*flow).seal_rxe_flush(ip_id, packet);
 }
 
-/// Checks the ICRC in the last four bytes of `packet` and returns the bytes before it. For one packet; [`Icrc::open`], for many, says
-/// what passes, and the errors.
+/// Checks the ICRC in the last four bytes of `packet` and returns the bytes before it. For one
+/// packet; [`Icrc::open`], for many, says what passes, and the errors.
 pub fn open<'a>(flow: &Flow, packet: &'a [u8]) -> Result<&'a [u8], Malformed> {
     Icrc::of(*flow).open(packet)
 }
 
-/// The ICRCs of a flow's packets, one after the other. What those of one length share is computed once: the CRC of few bytes
-/// costs by the call, and that of small packets as much as the packets themselves.
+/// The ICRCs of a flow's packets, one after the other. What those of one length share is computed
+/// once: the CRC of few bytes costs by the call, and that of small packets as much as the packets
+/// themselves.
 #[derive(Clone, Debug)]
 pub struct Icrc {
     flow: Flow,
@@ -94,9 +100,11 @@ pub struct Icrc {
     len: usize,
     /// The CRC of all before the BTH, with identification 0.
     head: u32,
-    /// What a BTH whose byte 4 reads one instead of zero makes of the packet's CRC, where the packet is whole words.
+    /// What a BTH whose byte 4 reads one instead of zero makes of the packet's CRC, where the
+    /// packet is whole words.
     mask: Option<u32>,
-    /// The identification that the next packet received is likely to have: packets sent in one go are numbered.
+    /// The identification that the next packet received is likely to have: packets sent in one go
+    /// are numbered.
     next_id: u16,
 }
 
@@ -122,7 +130,8 @@ impl Icrc {
         *icrc = self.crc(ip_id, bth, covered).to_le_bytes();
     }
 
-    /// The same for a packet that ends with a payload of [`PAGE`] bytes, of which this is the remainder; any other is sealed without.
+    /// The same for a packet that ends with a payload of [`PAGE`] bytes, of which this is the
+    /// remainder; any other is sealed without.
     ///
     /// # Panics
     ///
@@ -157,14 +166,15 @@ impl Icrc {
         *icrc = go_on(self.crc(ip_id, bth, covered), covered).to_le_bytes();
     }
 
-    /// Checks the ICRC in the last four bytes of `packet` and returns the bytes before it. A plain socket does not see
-    /// the IPv4 identification, so any of its 65,536 values is accepted, with DF set or clear; IPv6 has none. Of
-    /// corrupted IPv4 packets one in 2^15 passes, of IPv6 packets one in 2^32.
+    /// Checks the ICRC in the last four bytes of `packet` and returns the bytes before it. A plain
+    /// socket does not see the IPv4 identification, so any of its 65,536 values is accepted,
+    /// with DF set or clear; IPv6 has none. Of corrupted IPv4 packets one in 2^15 passes, of
+    /// IPv6 packets one in 2^32.
     ///
     /// # Errors
     ///
-    /// `Truncated`: shorter than a BTH and the ICRC. `Length`: not whole words, or longer than [`MAX_PACKET`]. `Icrc`: does
-    /// not match.
+    /// `Truncated`: shorter than a BTH and the ICRC. `Length`: not whole words, or longer than
+    /// [`MAX_PACKET`]. `Icrc`: does not match.
     #[inline]
     pub fn open<'a>(&mut self, packet: &'a [u8]) -> Result<&'a [u8], Malformed> {
         let (covered, icrc) = packet.split_last_chunk::<ICRC_LEN>().ok_or(Malformed::Truncated)?;
@@ -186,8 +196,9 @@ impl Icrc {
         Err(Malformed::Icrc)
     }
 
-    /// Whether the ICRC `received` is the one `computed` with identification `next_id` over `len` bytes from the BTH, or would be with
-    /// another identification; the packet after it probably bears the next one.
+    /// Whether the ICRC `received` is the one `computed` with identification `next_id` over `len`
+    /// bytes from the BTH, or would be with another identification; the packet after it
+    /// probably bears the next one.
     #[inline]
     fn matches(&mut self, received: u32, computed: u32, len: usize) -> bool {
         let other = if received == computed {
@@ -295,8 +306,9 @@ fn put_udp(out: &mut [u8], flow: &Flow, udp_len: u16) {
     out[4..6].copy_from_slice(&udp_len.to_be_bytes());
 }
 
-/// The difference of identifications, with DF set or clear and no fragment offset, that makes this difference to the CRC over a packet
-/// of `len` bytes from the BTH, a multiple of 4; none where no identification does.
+/// The difference of identifications, with DF set or clear and no fragment offset, that makes this
+/// difference to the CRC over a packet of `len` bytes from the BTH, a multiple of 4; none where no
+/// identification does.
 #[inline]
 fn identification(difference: u32, len: usize) -> Option<u16> {
     let [high, low, flags, offset] = multiply(difference, UNSHIFT[(len - Bth::LEN) / 4]).to_le_bytes();
@@ -312,13 +324,14 @@ fn effect_of_identification(ip_id: u16) -> u32 {
     }
 }
 
-// Polynomials over GF(2) modulo that of CRC-32, as the CRC has them: the most significant bit is the coefficient of
-// x^0, the least significant that of x^31.
+// Polynomials over GF(2) modulo that of CRC-32, as the CRC has them: the most significant bit is
+// the coefficient of x^0, the least significant that of x^31.
 
 /// The polynomial without its x^32.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// x^-(32 + 8n), where n bytes lie between the IPv4 fragment offset and the ICRC, by the words behind the BTH.
+/// x^-(32 + 8n), where n bytes lie between the IPv4 fragment offset and the ICRC, by the words
+/// behind the BTH.
 static UNSHIFT: [u32; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1] = {
     let mut table = [0; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1];
     // Behind the fragment offset: 12 bytes of IPv4, 8 of UDP, the BTH.
@@ -345,7 +358,8 @@ static MASK: [u32; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1] = {
     table
 };
 
-/// x^(16 + 8n), where n bytes lie between the IPv4 identification and the BTH: flags and fragment offset, 12 bytes, 8 of UDP.
+/// x^(16 + 8n), where n bytes lie between the IPv4 identification and the BTH: flags and fragment
+/// offset, 12 bytes, 8 of UDP.
 const BEHIND_IDENTIFICATION: u32 = multiply_by_x(1 << 31, 16 + 8 * (2 + 12 + 8));
 
 /// [`effect_of_identification`] of the packets of one segmented send, which are numbered from 0 on.

@@ -3,8 +3,8 @@
 //! Internal to Verbena: it promises no stability.
 //!
 //! One file a format, the table of its bytes at the top. What was parsed needs no second check, and
-//! `parse(emit(x)) == x` for every value whose fields are in the ranges they document (of a field narrower than its
-//! type the low bits are sent).
+//! `parse(emit(x)) == x` for every value whose fields are in the ranges they document (of a field
+//! narrower than its type the low bits are sent).
 #![forbid(unsafe_code)]
 
 pub mod bth;

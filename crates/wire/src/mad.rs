@@ -1,8 +1,9 @@
 //! Management datagrams on QP1: the common header, and every message of the connection manager
 //! (IBA 1.4 §13.4.2, §12.6).
 //!
-//! A MAD is 256 bytes: 24 of common header (base version 1, class 7 "communication management", class version 2,
-//! method 3 Send, status 0, transaction id, attribute id, modifier), then 232 of the message.
+//! A MAD is 256 bytes: 24 of common header (base version 1, class 7 "communication management",
+//! class version 2, method 3 Send, status 0, transaction id, attribute id, modifier), then 232 of
+//! the message.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -84,8 +85,8 @@ pub enum Message {
     Apr(Apr),
 }
 
-/// Enhanced Connection Establishment: what the queue pairs' drivers have to tell each other, in REQ and REP. The options travel in
-/// the attribute modifier.
+/// Enhanced Connection Establishment: what the queue pairs' drivers have to tell each other, in REQ
+/// and REP. The options travel in the attribute modifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
     /// Who gives the options a meaning, 24 bits; 0: there are none.
@@ -103,13 +104,13 @@ const CLASS_VERSION: u8 = 2;
 const METHOD_SEND: u8 = 3;
 
 impl Mad {
-    /// Parses a MAD of [`MAD_LEN`] bytes. Reserved bits and the status are ignored, and so is the attribute
-    /// modifier but for REQ and REP, where it holds the options of [`Ece`].
+    /// Parses a MAD of [`MAD_LEN`] bytes. Reserved bits and the status are ignored, and so is the
+    /// attribute modifier but for REQ and REP, where it holds the options of [`Ece`].
     ///
     /// # Errors
     ///
-    /// `Truncated`: shorter. `Length`: longer. `Field`: another class, version or method, an attribute that is no
-    /// message here, or a REQ whose path MTU is none.
+    /// `Truncated`: shorter. `Length`: longer. `Field`: another class, version or method, an
+    /// attribute that is no message here, or a REQ whose path MTU is none.
     pub fn parse(bytes: &[u8]) -> Result<Mad, Malformed> {
         match bytes.len() {
             ..MAD_LEN => return Err(Malformed::Truncated),

@@ -1,7 +1,8 @@
-//! The BTH opcode byte (IBA 1.4 table 38, annexes A14, A17, A19): which bytes are legal, and what they mean.
+//! The BTH opcode byte (IBA 1.4 table 38, annexes A14, A17, A19): which bytes are legal, and what
+//! they mean.
 //!
-//! The upper three bits name the transport service (0 RC, 1 UC, 3 UD, 4 congestion notification, 5 XRC), the lower
-//! five the operation. RD (2) does not exist on RoCE.
+//! The upper three bits name the transport service (0 RC, 1 UC, 3 UD, 4 congestion notification, 5
+//! XRC), the lower five the operation. RD (2) does not exist on RoCE.
 
 use crate::roce::{Op, ReadAt, SendAt, SendTail, Service, WriteAt};
 
@@ -112,7 +113,8 @@ pub(crate) fn decode(opcode: u8) -> Option<(Transport, Operation)> {
 
 const fn meaning(opcode: u8) -> Option<(Transport, Operation)> {
     let low = opcode & 0x1f;
-    // UC has no responses and no invalidation; FLUSH and ATOMIC WRITE are for the reliable services (annex A19).
+    // UC has no responses and no invalidation; FLUSH and ATOMIC WRITE are for the reliable services
+    // (annex A19).
     let (transport, legal) = match opcode >> 5 {
         0 => (Transport::Rc, true),
         1 => (Transport::Uc, low <= 0x0b),
@@ -127,8 +129,8 @@ const fn meaning(opcode: u8) -> Option<(Transport, Operation)> {
     }
 }
 
-/// The opcode byte of an operation. Pairs that table 38 does not have (a READ over UC, say) give a byte that
-/// [`decode`] refuses.
+/// The opcode byte of an operation. Pairs that table 38 does not have (a READ over UC, say) give a
+/// byte that [`decode`] refuses.
 #[inline]
 pub(crate) fn encode(service: &Service, op: &Op) -> u8 {
     let transport = match (service, op) {

@@ -1,11 +1,13 @@
-//! A whole RoCEv2 packet between the UDP header and the ICRC: BTH, extension headers, payload, padding.
+//! A whole RoCEv2 packet between the UDP header and the ICRC: BTH, extension headers, payload,
+//! padding.
 
 use crate::bth::{Aeth, AtomicEth, Bth, Deth, Feth, Reth, XrcEth};
 use crate::bytes::{Reader, Writer};
 use crate::opcode::{self, Operation, Transport};
 use crate::{Malformed, Rkey};
 
-/// Which transport service a packet belongs to (the upper three bits of the opcode), with the header it adds.
+/// Which transport service a packet belongs to (the upper three bits of the opcode), with the
+/// header it adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connection.
@@ -14,7 +16,8 @@ pub enum Service {
     Uc,
     /// Unreliable datagram: SEND ONLY only.
     Ud(Deth),
-    /// Extended reliable connection; its requests carry the XRCETH (`Some`), its responses do not (`None`).
+    /// Extended reliable connection; its requests carry the XRCETH (`Some`), its responses do not
+    /// (`None`).
     Xrc(Option<XrcEth>),
 }
 
@@ -91,8 +94,8 @@ pub enum Op {
     Flush(Feth, Reth),
     /// ATOMIC WRITE; its payload is the eight bytes.
     AtomicWrite(Reth),
-    /// Congestion notification packet (annex A17 §A17.9.3); its payload is 16 reserved bytes. It belongs to no
-    /// service and is parsed as one of [`Service::Rc`].
+    /// Congestion notification packet (annex A17 §A17.9.3); its payload is 16 reserved bytes. It
+    /// belongs to no service and is parsed as one of [`Service::Rc`].
     CongestionNotification,
 }
 
@@ -117,8 +120,8 @@ pub struct Packet<'a> {
 }
 
 impl Header {
-    /// The BTH opcode byte. A service and an operation that IBA 1.4 table 38 does not pair (a READ over UC, say) give
-    /// a byte that [`Packet::parse`] refuses.
+    /// The BTH opcode byte. A service and an operation that IBA 1.4 table 38 does not pair (a READ
+    /// over UC, say) give a byte that [`Packet::parse`] refuses.
     #[inline]
     pub fn opcode(&self) -> u8 {
         opcode::encode(&self.service, &self.op)
@@ -136,8 +139,8 @@ impl Header {
         Bth::LEN + service + self.op.len()
     }
 
-    /// Writes the headers of a packet whose payload will be `payload_len` bytes (which gives the pad count) to the
-    /// front of `out` and returns their length.
+    /// Writes the headers of a packet whose payload will be `payload_len` bytes (which gives the
+    /// pad count) to the front of `out` and returns their length.
     ///
     /// # Panics
     ///
@@ -162,7 +165,8 @@ pub fn send_only(bth: &Bth, payload_len: usize) -> [u8; Bth::LEN] {
     bth.bytes(opcode::encode(&Service::Rc, &Op::SEND_ONLY), pad(payload_len))
 }
 
-/// Zero bytes that follow a payload of `payload_len` bytes to fill its last word, 0 to 3 (IBA 1.4 §9.2.3).
+/// Zero bytes that follow a payload of `payload_len` bytes to fill its last word, 0 to 3 (IBA 1.4
+/// §9.2.3).
 #[inline]
 pub const fn pad(payload_len: usize) -> usize {
     payload_len.wrapping_neg() & 3
@@ -263,8 +267,8 @@ impl Op {
         })
     }
 
-    /// The payload length that table 38 (annex A17 §A17.9.3 for the CNP) fixes for the operation, if it does. That of
-    /// ATOMIC WRITE is left to the responder, which owes the peer a NAK.
+    /// The payload length that table 38 (annex A17 §A17.9.3 for the CNP) fixes for the operation,
+    /// if it does. That of ATOMIC WRITE is left to the responder, which owes the peer a NAK.
     fn fixed_payload_len(&self) -> Option<usize> {
         match self {
             Op::ReadRequest(_)
@@ -280,15 +284,16 @@ impl Op {
 }
 
 impl<'a> Packet<'a> {
-    /// Parses what lies between the UDP header and the ICRC (that is, the ICRC's four bytes are cut off already).
-    /// The opcode is known to be legal before any length is computed from it. Reserved bits are ignored. Lengths that
-    /// only the connection's state can judge (the path MTU, a RETH's length) are not.
+    /// Parses what lies between the UDP header and the ICRC (that is, the ICRC's four bytes are cut
+    /// off already). The opcode is known to be legal before any length is computed from it.
+    /// Reserved bits are ignored. Lengths that only the connection's state can judge (the path
+    /// MTU, a RETH's length) are not.
     ///
     /// # Errors
     ///
-    /// `Truncated`: shorter than its headers. `Opcode`: not in table 38. `Version`: not 0. `Pad`: more padding than
-    /// payload. `Length`: not whole words, or a payload where the operation has none. `Field`: a reserved AETH
-    /// syndrome.
+    /// `Truncated`: shorter than its headers. `Opcode`: not in table 38. `Version`: not 0. `Pad`:
+    /// more padding than payload. `Length`: not whole words, or a payload where the operation
+    /// has none. `Field`: a reserved AETH syndrome.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let mut from = Reader::new(bytes);

@@ -10,7 +10,8 @@
 //! | 4..8 | the sender's own data |
 //! | 8..16 | tag |
 //!
-//! Behind it in a rendezvous, and in the FIN that ends it, the rendezvous header, RVH, which is laid out like a RETH:
+//! Behind it in a rendezvous, and in the FIN that ends it, the rendezvous header, RVH, which is
+//! laid out like a RETH:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -53,8 +54,8 @@ pub enum TmMessage {
 }
 
 impl TmMessage {
-    /// Reads the headers that lead a message. What is shorter than the headers it names, or names an operation that is not
-    /// known, has nothing to be matched.
+    /// Reads the headers that lead a message. What is shorter than the headers it names, or names
+    /// an operation that is not known, has nothing to be matched.
     pub fn parse(bytes: &[u8]) -> TmMessage {
         let mut from = Reader::new(bytes);
         let mut tmh = || {

@@ -1,7 +1,8 @@
-//! The kernel's own packets, captured between two rxe adapters: every one must parse, come back as the same bytes and
-//! carry the ICRC that we compute.
+//! The kernel's own packets, captured between two rxe adapters: every one must parse, come back as
+//! the same bytes and carry the ICRC that we compute.
 //!
-//! `golden/` holds captures of Linux 6.12's rdma_rxe and rdma-core's programs; a file is named after the program.
+//! `golden/` holds captures of Linux 6.12's rdma_rxe and rdma-core's programs; a file is named
+//! after the program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -212,7 +213,8 @@ fn every_answer_of_the_kernel_bears_the_transaction_id_of_what_it_answers() {
                 continue;
             }
             Message::Dreq(m) => {
-                // The lower half is the sender's communication id, in the machine's order: a transaction of its own.
+                // The lower half is the sender's communication id, in the machine's order: a
+                // transaction of its own.
                 assert_eq!((tid as u32).swap_bytes(), m.local_comm_id.0, "{}", datagram.name);
                 disconnects.insert(m.local_comm_id, tid);
                 continue;

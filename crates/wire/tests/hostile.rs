@@ -1,4 +1,5 @@
-//! Packets that were fatal to other implementations, and the ICRC against a hostile or careless sender.
+//! Packets that were fatal to other implementations, and the ICRC against a hostile or careless
+//! sender.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -31,7 +32,8 @@ const LEGAL: [std::ops::RangeInclusive<u8>; 9] = [
     0xbc..=0xbd,
 ];
 
-// Field bug 1: lengths were computed before the opcode was known to be legal; 48 bytes killed the kernel.
+// Field bug 1: lengths were computed before the opcode was known to be legal; 48 bytes killed the
+// kernel.
 #[test]
 fn unknown_opcode_is_refused_as_such_at_every_length() {
     let mut refused = 0;
@@ -103,7 +105,8 @@ fn every_legal_opcode_belongs_to_exactly_the_service_of_its_upper_bits() {
     }
 }
 
-// Field bug 3, the wire's half: a datagram of bad length is no packet, so no queue pair hears of it.
+// Field bug 3, the wire's half: a datagram of bad length is no packet, so no queue pair hears of
+// it.
 #[test]
 fn datagram_of_bad_length_is_dropped_before_it_reaches_a_queue_pair() {
     for opcode in [0x64, 0x65] {

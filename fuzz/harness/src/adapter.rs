@@ -109,8 +109,8 @@ pub struct Adapter {
     pub now: Instant,
 }
 
-/// One for all inputs of a thread, because its table of keys takes longer to make than an input takes: every input gives back all that it
-/// took.
+/// One for all inputs of a thread, because its table of keys takes longer to make than an input
+/// takes: every input gives back all that it took.
 fn device() -> (Arc<Device>, Arc<Kept>) {
     thread_local! {
         static DEVICE: OnceCell<(Arc<Device>, Arc<Kept>)> = const { OnceCell::new() };
@@ -159,7 +159,8 @@ impl Adapter {
         Cq::new(cqe, None, self.events.clone()).expect("a small completion queue")
     }
 
-    /// A queue pair of a kind in state RTS; an RC one is connected to queue pair 2 at [`THERE`], all PSNs being 0.
+    /// A queue pair of a kind in state RTS; an RC one is connected to queue pair 2 at [`THERE`],
+    /// all PSNs being 0.
     pub fn qp(&self, init: QpInit) -> Arc<Qp> {
         let (kind, now) = (init.kind, self.now);
         let qp = Qp::create(&self.device, &self.pd, init).expect("a small queue pair");

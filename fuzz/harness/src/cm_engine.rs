@@ -1,7 +1,8 @@
 //! The connection manager against any messages, calls and times.
 //!
-//! What it sends parses; it says nothing of connections that were destroyed; it holds no more than it is allowed to, sends little for
-//! each thing that happens, waits for nothing that is over, and in the end has forgotten everything.
+//! What it sends parses; it says nothing of connections that were destroyed; it holds no more than
+//! it is allowed to, sends little for each thing that happens, waits for nothing that is over, and
+//! in the end has forgotten everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,7 +23,8 @@ const STEPS: u32 = 300;
 const MAX_CONNECTIONS: usize = 8;
 const MAX_REQUESTS: usize = 3;
 const MAX_REFUSALS: usize = 3;
-/// Most outputs of one step: an event, a message and a release for each connection, and a probe of each process.
+/// Most outputs of one step: an event, a message and a release for each connection, and a probe of
+/// each process.
 const MAX_OUTPUTS: usize = 6 * (MAX_CONNECTIONS + MAX_REFUSALS);
 
 /// The fuzzer's bytes.
@@ -35,7 +37,8 @@ pub fn gid(n: u8) -> Gid {
     std::net::IpAddr::from([10, 0, 0, n]).into()
 }
 
-/// A manager with small limits; its communication ids are `block << 20` and a number that comes round again.
+/// A manager with small limits; its communication ids are `block << 20` and a number that comes
+/// round again.
 pub fn manager(guid: u64, block: u32) -> Cm {
     let mut config = Config::new(Guid(guid));
     config.max_connections = MAX_CONNECTIONS;

@@ -1,8 +1,9 @@
-//! Two connection managers over a network that loses, repeats and reorders as the input says, with programs that do what they like.
+//! Two connection managers over a network that loses, repeats and reorders as the input says, with
+//! programs that do what they like.
 //!
-//! Every connection goes through its states in order and ends once; a request is shown once while it lives; both ends of an
-//! established connection agree on its numbers; once the network works nobody waits for ever; in the end both have forgotten
-//! everything.
+//! Every connection goes through its states in order and ends once; a request is shown once while
+//! it lives; both ends of an established connection agree on its numbers; once the network works
+//! nobody waits for ever; in the end both have forgotten everything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -1,7 +1,7 @@
 //! Frames and flow rules: any rules, mostly made out of the frames that come, and any frames.
 //!
-//! A queue pair without rules gets nothing; one with rules gets a frame once and whole; who watches all frames gets every one;
-//! what counters count is what came.
+//! A queue pair without rules gets nothing; one with rules gets a frame once and whole; who watches
+//! all frames gets every one; what counters count is what came.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

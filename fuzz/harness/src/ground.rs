@@ -1,4 +1,5 @@
-//! What the engines stand on here: one region of memory that checks what is done to it, receives, and what the engine said.
+//! What the engines stand on here: one region of memory that checks what is done to it, receives,
+//! and what the engine said.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -174,7 +175,8 @@ impl Ground {
         self.receives.entry(queue).or_default().push_back(wr);
     }
 
-    /// No queue pair is under way: none has been forgotten in the window of the path, none left it twice.
+    /// No queue pair is under way: none has been forgotten in the window of the path, none left it
+    /// twice.
     pub fn assert_window_is_left(&self) {
         let alone = self.window.share_of(u32::MAX);
         self.window.enter();

@@ -1,4 +1,5 @@
-//! Any bytes between any addresses: what is sealed must open, whatever its identification; nothing else may panic.
+//! Any bytes between any addresses: what is sealed must open, whatever its identification; nothing
+//! else may panic.
 //!
 //! | bytes | use |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! What a fuzzer's bytes say: numbers read from the front. Where the bytes end everything is 0, so any bytes are a whole input.
+//! What a fuzzer's bytes say: numbers read from the front. Where the bytes end everything is 0, so
+//! any bytes are a whole input.
 
 use arbitrary::{Arbitrary, Unstructured};
 

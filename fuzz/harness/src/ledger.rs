@@ -1,5 +1,5 @@
-//! Who keeps count of send requests: each that wants a completion gets one, in the order of posting; others get one only
-//! where they fail.
+//! Who keeps count of send requests: each that wants a completion gets one, in the order of
+//! posting; others get one only where they fail.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,8 @@ impl Ledger {
     ///
     /// # Panics
     ///
-    /// Where it comes twice, out of order, for a request that did not ask, or as a success after a failure.
+    /// Where it comes twice, out of order, for a request that did not ask, or as a success after a
+    /// failure.
     pub fn complete(&mut self, completion: &Completion) {
         let good = completion.status == Status::Success;
         assert!(!(good && self.failed), "a success behind a failure: {completion:?}");

@@ -1,7 +1,9 @@
-//! Tables that another process lends, with anything in them, and memory in which others say what they use.
+//! Tables that another process lends, with anything in them, and memory in which others say what
+//! they use.
 //!
-//! What an initiator finds there lies inside of the region that the entry names, and only where all of its words say so; what the owner entered is found and what it
-//! took back is not; whatever stands in a borrower's memory, the owner reads places and threads out of it and no more.
+//! What an initiator finds there lies inside of the region that the entry names, and only where all
+//! of its words say so; what the owner entered is found and what it took back is not; whatever
+//! stands in a borrower's memory, the owner reads places and threads out of it and no more.
 
 use std::cell::RefCell;
 use std::net::IpAddr;

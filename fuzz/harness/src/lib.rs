@@ -1,5 +1,5 @@
-//! What the fuzz targets do with their bytes, without a fuzzer: the ordinary tests run the same functions over the files of
-//! `corpus/` and `regressions/`.
+//! What the fuzz targets do with their bytes, without a fuzzer: the ordinary tests run the same
+//! functions over the files of `corpus/` and `regressions/`.
 //!
 //! | module | what lives there |
 //! |---|---|

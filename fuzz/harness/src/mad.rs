@@ -1,4 +1,5 @@
-//! Any bytes as a MAD, as an RDMA IP CM header and as a GRH: what parses must survive emit and parse.
+//! Any bytes as a MAD, as an RDMA IP CM header and as a GRH: what parses must survive emit and
+//! parse.
 
 use wire::grh::Grh;
 use wire::mad::{IpCm, Mad};

@@ -1,4 +1,5 @@
-//! Messages of the connection manager out of a fuzzer's bytes: any legal fields, mostly with numbers that somebody knows.
+//! Messages of the connection manager out of a fuzzer's bytes: any legal fields, mostly with
+//! numbers that somebody knows.
 
 use cm::{PortSpace, Service};
 use wire::mad::{IpCm, MAD_LEN, Mad, Message, reason};
@@ -9,7 +10,8 @@ use crate::Input;
 /// Number of arms of [`message`].
 pub const MESSAGES: u32 = 11;
 
-/// Numbers that messages may name: those of the engines, as far as a peer or a spy has seen them, and a few more.
+/// Numbers that messages may name: those of the engines, as far as a peer or a spy has seen them,
+/// and a few more.
 #[derive(Debug)]
 pub struct Known {
     /// Communication ids.

@@ -1,7 +1,8 @@
-//! Names and what their bearers hand each other: any text as a name, any bytes as a message, and what a node does with the packet
-//! in it.
+//! Names and what their bearers hand each other: any text as a name, any bytes as a message, and
+//! what a node does with the packet in it.
 //!
-//! What parses survives being written and parsed; a packet that was handed on once is not handed on again, and provokes few others.
+//! What parses survives being written and parsed; a packet that was handed on once is not handed on
+//! again, and provokes few others.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -136,7 +137,8 @@ impl Scene {
         assert!(after.sent - before.sent <= MAX_ANSWERS, "one message provokes {}", after.sent - before.sent);
     }
 
-    /// One as a process writes it: a packet that is good, as far as its ICRC goes; some bytes of it may then be others.
+    /// One as a process writes it: a packet that is good, as far as its ICRC goes; some bytes of it
+    /// may then be others.
     fn handed_on(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let source = SocketAddr::new(if input.one_in(8) { HERE } else { THERE }, 49_152);
         let dest = SocketAddr::new(HERE, 4791);
@@ -169,7 +171,8 @@ impl Scene {
         self.tell(told);
     }
 
-    /// The same where it lies, as the host takes a piece. `bytes`: what it was when it was copied out.
+    /// The same where it lies, as the host takes a piece. `bytes`: what it was when it was copied
+    /// out.
     pub(crate) fn record_in_place(&mut self, words: &[ring::Word], bytes: &[u8]) {
         if !name_messages::is_bulk(words[0].load(Ordering::Relaxed)) {
             return self.record(bytes);

@@ -1,4 +1,5 @@
-//! Packets out of a fuzzer's bytes: legal headers of any operation, as [`wire::roce::Packet::parse`] would give them.
+//! Packets out of a fuzzer's bytes: legal headers of any operation, as
+//! [`wire::roce::Packet::parse`] would give them.
 
 use wire::bth::{Aeth, AtomicEth, Feth, NakCode, Reth, Syndrome};
 use wire::roce::{Op, ReadAt, SendAt, SendTail, WriteAt};

@@ -1,7 +1,8 @@
 //! One RC queue pair against any packets, calls and times.
 //!
-//! No panic; each request completes once and in order, everything is flushed in the end; packets are legal and no longer than the
-//! path MTU; deadlines lie ahead; nothing grows beyond what was posted.
+//! No panic; each request completes once and in order, everything is flushed in the end; packets
+//! are legal and no longer than the path MTU; deadlines lie ahead; nothing grows beyond what was
+//! posted.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,8 @@ const STEPS: u32 = 300;
 /// Most send requests outstanding: what the adapter would let a program post.
 const MAX_SEND: usize = 32;
 const MAX_RECEIVE: usize = 64;
-/// The most packets that one step may bring about: two READs of the whole region with the shortest packets, and 32
-/// requests of as many.
+/// The most packets that one step may bring about: two READs of the whole region with the shortest
+/// packets, and 32 requests of as many.
 const MAX_BURST: usize = 40 * (crate::ground::LEN / 256 + 2);
 
 /// Which halves of a connection are here.

@@ -1,8 +1,9 @@
-//! RC against RC, or an XRC initiator against a target, over a network that loses, repeats, reorders and corrupts as the input says.
+//! RC against RC, or an XRC initiator against a target, over a network that loses, repeats,
+//! reorders and corrupts as the input says.
 //!
-//! Every message is executed exactly once and in order: what a receive, a WRITE's range, a READ or an atomic holds is compared when it
-//! completes, and again in the end. Nothing but the retry counter fails, and with a network that works again nothing
-//! is stuck.
+//! Every message is executed exactly once and in order: what a receive, a WRITE's range, a READ or
+//! an atomic holds is compared when it completes, and again in the end. Nothing but the retry
+//! counter fails, and with a network that works again nothing is stuck.
 
 mod messages;
 
@@ -163,7 +164,8 @@ impl<'a, 'b> Pair<'a, 'b> {
         let Some(mut bytes) = self.wires[from].pop_front() else { return };
         let at = self.input.index(bytes.len() * 8);
         bytes[at / 8] ^= 1 << (at % 8);
-        // The ICRC leaves out the fields that routers change (IBA annex A17 §A17.3.3): FECN, BECN and reserved bits.
+        // The ICRC leaves out the fields that routers change (IBA annex A17 §A17.3.3): FECN, BECN
+        // and reserved bits.
         if at / 8 != 4 {
             assert!(icrc::open(&flow(from), &bytes).is_err(), "a bit turned over is noticed: {at}");
         }
@@ -203,7 +205,8 @@ impl<'a, 'b> Pair<'a, 'b> {
                     self.wires[e].push_back(packet);
                 }
             }
-            // A sender keeps to its window, a responder to what it is asked; the network keeps the copies.
+            // A sender keeps to its window, a responder to what it is asked; the network keeps the
+            // copies.
             assert!(self.wires[e].len() < 20_000, "the wire fills up");
         }
         for e in 0..2 {

@@ -1,4 +1,5 @@
-//! Work requests out of a fuzzer's bytes: mostly good ones, over the one region of [`crate::ground`].
+//! Work requests out of a fuzzer's bytes: mostly good ones, over the one region of
+//! [`crate::ground`].
 
 use transport::Sge;
 use transport::op::{AtomicOp, Bind, Data, Flush, LocalOp, RecvWr, SendOp, SendWr, SgeList};

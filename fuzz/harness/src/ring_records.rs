@@ -1,7 +1,8 @@
-//! A ring whose other end keeps to no rule: any words anywhere, before, between and in the middle of the calls of the end that does. What comes out goes
-//! to a node, as the host hands it on.
+//! A ring whose other end keeps to no rule: any words anywhere, before, between and in the middle
+//! of the calls of the end that does. What comes out goes to a node, as the host hands it on.
 //!
-//! Nothing panics; no record is longer than its buffer; while nobody breaks a rule, what goes in comes out.
+//! Nothing panics; no record is longer than its buffer; while nobody breaks a rule, what goes in
+//! comes out.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -80,7 +81,8 @@ impl Inside {
     }
 }
 
-/// Whether a ring in which there is no record takes one of so many bytes, when the reader has seen that there is none.
+/// Whether a ring in which there is no record takes one of so many bytes, when the reader has seen
+/// that there is none.
 fn has_room(writer: &mut Writer<Memory>, reader: &mut Reader<Memory>, len: usize) -> bool {
     let is_empty = matches!(reader.peek(), Ok(None)) && reader.is_empty();
     is_empty && writer.push_with(&[], len.saturating_sub(ring::BODY), |_| Err(())) == Ok(Err(()))

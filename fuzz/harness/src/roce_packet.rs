@@ -1,5 +1,5 @@
-//! Any bytes as a RoCEv2 packet: what parses must come back as a packet of the same length that parses alike, and so must
-//! the tag-matching headers in its payload.
+//! Any bytes as a RoCEv2 packet: what parses must come back as a packet of the same length that
+//! parses alike, and so must the tag-matching headers in its payload.
 
 use wire::roce::{Packet, pad};
 use wire::tm::TmMessage;

@@ -1,6 +1,8 @@
-//! A tag-matching queue under any messages and operations, beside a model of a few lines that says which buffer each message takes.
+//! A tag-matching queue under any messages and operations, beside a model of a few lines that says
+//! which buffer each message takes.
 //!
-//! Each operation and each message completes as the model says, rendezvous data once and only after their match.
+//! Each operation and each message completes as the model says, rendezvous data once and only after
+//! their match.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -1,6 +1,8 @@
-//! A UC and a UD queue pair on one port: against any packets and calls, and UC against UC over a network that loses.
+//! A UC and a UD queue pair on one port: against any packets and calls, and UC against UC over a
+//! network that loses.
 //!
-//! Each request completes once and in order; deadlines lie ahead; a message that UC delivers is one that was sent, whole.
+//! Each request completes once and in order; deadlines lie ahead; a message that UC delivers is one
+//! that was sent, whole.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

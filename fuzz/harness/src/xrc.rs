@@ -1,4 +1,5 @@
-//! XRC: an initiator or a target against any packets and calls, or one against the other over a bad network.
+//! XRC: an initiator or a target against any packets and calls, or one against the other over a bad
+//! network.
 
 use crate::rc_engine::{End, Kind};
 use crate::{Input, rc_pair};

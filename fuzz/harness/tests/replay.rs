@@ -1,4 +1,5 @@
-//! Each target over every input that was ever kept: the corpus, and what once failed (`regressions`). No fuzzer is needed.
+//! Each target over every input that was ever kept: the corpus, and what once failed
+//! (`regressions`). No fuzzer is needed.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

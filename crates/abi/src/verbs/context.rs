@@ -1,6 +1,7 @@
 //! An opened device and its function tables, through which the inline functions of the header call.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_open_device(3), ibv_query_rt_values_ex(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_open_device(3),
+//! ibv_query_rt_values_ex(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 #![allow(non_snake_case)] // ABI_placeholder1
 
@@ -31,7 +32,8 @@ pub struct ibv_values_ex {
     pub raw_clock: timespec,
 }
 
-/// The first function table; inline functions of the header call its members that have a name of their own.
+/// The first function table; inline functions of the header call its members that have a name of
+/// their own.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_context_ops {
@@ -100,9 +102,9 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// An opened device with the second function table, which grows at its front: `context` is last, and `sz`,
-/// which must be the size of this whole struct, stands before it. The header calls a function only where `sz` covers it and it is
-/// not `None`.
+/// An opened device with the second function table, which grows at its front: `context` is last,
+/// and `sz`, which must be the size of this whole struct, stands before it. The header calls a
+/// function only where `sz` covers it and it is not `None`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct verbs_context {

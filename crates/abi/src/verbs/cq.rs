@@ -1,6 +1,8 @@
-//! Completion queues, the channels that announce their events, and the calls that read one completion at a time.
+//! Completion queues, the channels that announce their events, and the calls that read one
+//! completion at a time.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_create_cq(3), ibv_create_comp_channel(3), ibv_create_cq_ex(3), ibv_modify_cq(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_create_cq(3),
+//! ibv_create_comp_channel(3), ibv_create_cq_ex(3), ibv_modify_cq(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use libc::{pthread_cond_t, pthread_mutex_t};
@@ -62,7 +64,8 @@ pub struct ibv_cq_init_attr_ex {
     pub parent_domain: *mut ibv_pd,
 }
 
-/// An extended completion queue; its first fields are those of [`ibv_cq`], and programs cast between the two.
+/// An extended completion queue; its first fields are those of [`ibv_cq`], and programs cast
+/// between the two.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_cq_ex {

@@ -1,6 +1,7 @@
 //! Flow steering: which packets go to which queue pair.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_create_flow(3), ibv_create_flow_action_esp(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_create_flow(3),
+//! ibv_create_flow_action_esp(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use std::ffi::c_void;
@@ -265,7 +266,8 @@ pub struct ibv_flow_spec_counter_action {
     pub counters: *mut ibv_counters,
 }
 
-/// Any specification; `hdr` tells which. In C the union stands, without a name, in a struct of this name.
+/// Any specification; `hdr` tells which. In C the union stands, without a name, in a struct of this
+/// name.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_flow_spec {
@@ -373,7 +375,8 @@ pub struct ibv_flow_action_esp_replay_bmp {
     pub size: u32,
 }
 
-/// A list of headers around the payload of a tunnel. In C both pointers stand in unions with a 64-bit integer.
+/// A list of headers around the payload of a tunnel. In C both pointers stand in unions with a
+/// 64-bit integer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_flow_action_esp_encap {

@@ -1,6 +1,7 @@
 //! Port identifiers (GIDs), the global route of an address, and the GRH that datagrams deliver.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_query_gid_ex(3), ibv_create_ah(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_query_gid_ex(3),
+//! ibv_create_ah(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use crate::verbs::{ibv_context, ibv_pd};

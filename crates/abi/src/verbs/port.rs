@@ -1,6 +1,7 @@
 //! A port's attributes, its state, speeds and widths.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_query_port(3), ibv_rate_to_mbps(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_query_port(3),
+//! ibv_rate_to_mbps(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use std::ffi::c_int;
@@ -95,8 +96,8 @@ pub const IBV_RATE_600_GBPS: ibv_rate = 22;
 pub const IBV_RATE_800_GBPS: ibv_rate = 23;
 pub const IBV_RATE_1200_GBPS: ibv_rate = 24;
 
-/// What `ibv_query_port` tells. Through the function table programs pass the size they were compiled with:
-/// `active_speed_ex` came after rdma-core 44.
+/// What `ibv_query_port` tells. Through the function table programs pass the size they were
+/// compiled with: `active_speed_ex` came after rdma-core 44.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ibv_port_attr {
@@ -125,8 +126,9 @@ pub struct ibv_port_attr {
     pub active_speed_ex: u32,
 }
 
-/// What the exported `ibv_query_port` fills: [`ibv_port_attr`] up to and with `flags`, as it was before
-/// `port_cap_flags2`. The header's inline function calls the table of [`verbs_context`](super::verbs_context) first.
+/// What the exported `ibv_query_port` fills: [`ibv_port_attr`] up to and with `flags`, as it was
+/// before `port_cap_flags2`. The header's inline function calls the table of
+/// [`verbs_context`](super::verbs_context) first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct _compat_ibv_port_attr {

@@ -1,6 +1,7 @@
 //! Queue pairs: attributes, states, and the object itself.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_create_qp(3), ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_create_qp(3),
+//! ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use libc::{pthread_cond_t, pthread_mutex_t};
@@ -182,7 +183,8 @@ pub struct ibv_qp_open_attr {
     pub qp_type: ibv_qp_type,
 }
 
-/// A queue pair's attributes. PSNs and QPNs are 24 bits; `timeout` is 4.096 µs << value, 0 for ever.
+/// A queue pair's attributes. PSNs and QPNs are 24 bits; `timeout` is 4.096 µs << value, 0 for
+/// ever.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_qp_attr {

@@ -1,6 +1,7 @@
 //! The extended queue pair, whose work requests are built by one call a part.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_wr_post(3), ibv_create_qp_ex(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_wr_post(3),
+//! ibv_create_qp_ex(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use std::ffi::{c_int, c_uint, c_void};

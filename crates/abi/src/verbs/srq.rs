@@ -1,6 +1,7 @@
 //! Shared receive queues.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_create_srq(3), ibv_create_srq_ex(3), ibv_modify_srq(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_create_srq(3),
+//! ibv_create_srq_ex(3), ibv_modify_srq(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use libc::{pthread_cond_t, pthread_mutex_t};

@@ -1,6 +1,7 @@
 //! Work completions as `ibv_poll_cq` returns them.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_poll_cq(3), ibv_create_cq_ex(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_poll_cq(3),
+//! ibv_create_cq_ex(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use std::ffi::c_uint;
@@ -90,7 +91,8 @@ pub const IBV_WC_STANDARD_FLAGS: u32 = 0x7f;
 /// Every field known to the header.
 pub const IBV_CREATE_CQ_SUP_WC_FLAGS: u32 = 0xfff;
 
-/// A work completion. Unless `status` is success only `wr_id`, `status`, `qp_num` and `vendor_err` are valid.
+/// A work completion. Unless `status` is success only `wr_id`, `status`, `qp_num` and `vendor_err`
+/// are valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wc {

@@ -1,6 +1,7 @@
 //! Work queues outside a queue pair, and the tables that spread packets over them.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_create_wq(3), ibv_create_rwq_ind_table(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_create_wq(3),
+//! ibv_create_rwq_ind_table(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use libc::{pthread_cond_t, pthread_mutex_t};

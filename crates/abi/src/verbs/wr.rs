@@ -1,6 +1,7 @@
 //! Work requests: what a program posts to its queues.
 //!
-//! Names, order and values are the header's; each field's meaning is in ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_ops(3).
+//! Names, order and values are the header's; each field's meaning is in ibv_post_send(3),
+//! ibv_post_recv(3), ibv_post_srq_ops(3).
 #![allow(missing_docs)] // fields and values: the header's own, see above
 
 use std::ffi::{c_int, c_uint, c_void};

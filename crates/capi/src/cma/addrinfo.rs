@@ -63,9 +63,9 @@ impl Failure {
     }
 }
 
-/// rdma_getaddrinfo(3): -1 and errno (EINVAL for NULL, EOPNOTSUPP for RAI_SA with a node or RAI_DNS, ENOENT for
-/// RAI_SA), or one of the EAI_ codes of getaddrinfo(3), errno then being the nearest. The list goes to
-/// [`rdma_freeaddrinfo`].
+/// rdma_getaddrinfo(3): -1 and errno (EINVAL for NULL, EOPNOTSUPP for RAI_SA with a node or
+/// RAI_DNS, ENOENT for RAI_SA), or one of the EAI_ codes of getaddrinfo(3), errno then being the
+/// nearest. The list goes to [`rdma_freeaddrinfo`].
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
     service: *const c_char,

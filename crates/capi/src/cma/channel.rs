@@ -1,4 +1,5 @@
-//! Event channels and events (rdma_create_event_channel(3), rdma_get_cm_event(3), rdma_ack_cm_event(3)).
+//! Event channels and events (rdma_create_event_channel(3), rdma_get_cm_event(3),
+//! rdma_ack_cm_event(3)).
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -15,9 +16,9 @@ use crate::instance;
 use crate::verbs::ah;
 use crate::waiting;
 
-/// Frees a channel, if it is one of this process's. Identifiers that are still on it end as they do in the kernel, which ends
-/// them when the file closes that their events came by: peers are told, and no event comes any more. They are destroyed by
-/// `rdma_destroy_id` as ever.
+/// Frees a channel, if it is one of this process's. Identifiers that are still on it end as they do
+/// in the kernel, which ends them when the file closes that their events came by: peers are told,
+/// and no event comes any more. They are destroyed by `rdma_destroy_id` as ever.
 fn destroy(channel: *mut rdma_event_channel) {
     let Some(ours) = free(channel) else { return };
     for id in CmId::all_on(&ours) {
@@ -50,10 +51,11 @@ struct Event {
     counted: Arc<CmId>,
 }
 
-/// rdma_get_cm_event(3): waits on the channel's descriptor unless that is non-blocking. errno: EINVAL for NULL, EAGAIN,
-/// EINTR, EBADF for a channel destroyed and for a parent's in a forked child. Unlike rdma-core: a channel destroyed is not
-/// undefined. A thread that waits goes on waiting, as one does in the kernel; so does one that has taken events from the
-/// channel and asks for the next just after another thread destroyed it (`rping` ends like this).
+/// rdma_get_cm_event(3): waits on the channel's descriptor unless that is non-blocking. errno:
+/// EINVAL for NULL, EAGAIN, EINTR, EBADF for a channel destroyed and for a parent's in a forked
+/// child. Unlike rdma-core: a channel destroyed is not undefined. A thread that waits goes on
+/// waiting, as one does in the kernel; so does one that has taken events from the channel and asks
+/// for the next just after another thread destroyed it (`rping` ends like this).
 pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
@@ -98,8 +100,8 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
 }
 
-/// What a thread gets that asked in vain, with errno set: -1, once a signal came where it would be waiting had it asked
-/// before the channel was destroyed.
+/// What a thread gets that asked in vain, with errno set: -1, once a signal came where it would be
+/// waiting had it asked before the channel was destroyed.
 ///
 /// # Safety
 ///
@@ -138,7 +140,8 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
     };
     let Some(id) = id else { return Ok(None) };
     let listener = listener.flatten();
-    // SAFETY: a program that calls on an identifier while its event is fetched in another thread finds either state.
+    // SAFETY: a program that calls on an identifier while its event is fetched in another thread
+    // finds either state.
     let shown = unsafe {
         join(&id, &mut event);
         id.refresh()
@@ -156,7 +159,8 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
             kind => (kind, event.status),
         };
     }
-    // An event of a request counts with the listener, as the identifier may be destroyed before it is acknowledged.
+    // An event of a request counts with the listener, as the identifier may be destroyed before it
+    // is acknowledged.
     let counted = listener.clone().unwrap_or_else(|| id.clone());
     counted.unacked.hand_out();
     let mut c = rdma_cm_event {
@@ -206,8 +210,8 @@ fn refuse(id: &CmId) {
     }
 }
 
-/// The peer has accepted, and the program has given the identifier a queue pair since it connected: that is moved now, and
-/// the event is Established, or ConnectError where it can not be moved.
+/// The peer has accepted, and the program has given the identifier a queue pair since it connected:
+/// that is moved now, and the event is Established, or ConnectError where it can not be moved.
 ///
 /// # Safety
 ///
@@ -226,7 +230,8 @@ unsafe fn join(id: &CmId, event: &mut node::Event) {
     };
 }
 
-/// Parameters of a datagram service or a group; the private data of a group's event is what the program gave at its join.
+/// Parameters of a datagram service or a group; the private data of a group's event is what the
+/// program gave at its join.
 fn datagram(ud: &UdParam, private_data: &mut [u8]) -> rdma_ud_param {
     rdma_ud_param {
         private_data: if private_data.is_empty() {

@@ -1,10 +1,11 @@
 //! What stands behind an identifier, and which identifiers there are.
 //!
-//! Programs destroy things in any order that librdmacm bears: it looks at an identifier only during a call on it. So here
-//! every call finds its identifier in a table, by address: one destroyed is not in it, and the call says EINVAL. librdmacm
-//! also bears `rdma_destroy_qp` after `rdma_destroy_id`, whose memory it reads when it is free already (wrappers in other
-//! languages drop things so). Here that memory stays as long as the queue pair or the shared receive queue that the
-//! identifier names.
+//! Programs destroy things in any order that librdmacm bears: it looks at an identifier only during
+//! a call on it. So here every call finds its identifier in a table, by address: one destroyed is
+//! not in it, and the call says EINVAL. librdmacm also bears `rdma_destroy_qp` after
+//! `rdma_destroy_id`, whose memory it reads when it is free already (wrappers in other
+//! languages drop things so). Here that memory stays as long as the queue pair or the shared
+//! receive queue that the identifier names.
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
@@ -32,7 +33,8 @@ use crate::verbs::qp::object as qp;
 use crate::verbs::srq::object as srq;
 use crate::verbs::unacked::Unacked;
 
-/// Subnet prefix and rate code of RoCE path records as the kernel makes them (IB_RATE_PORT_CURRENT's neighbour, 10 Gb/s).
+/// Subnet prefix and rate code of RoCE path records as the kernel makes them
+/// (IB_RATE_PORT_CURRENT's neighbour, 10 Gb/s).
 const RATE_10_GBPS: u8 = 3;
 /// "Exactly", of a path record's selectors.
 const SELECT_EXACTLY: u8 = 2;
@@ -72,8 +74,9 @@ pub(crate) struct CmId {
     addrinfo: Mutex<Resolution>,
 }
 
-// SAFETY: what C sees is plain data that calls on the identifier change, which a program makes one after the other as with
-// librdmacm; all else is locked or atomic. Pointers in `saved` are only handed back to calls of the program's.
+// SAFETY: what C sees is plain data that calls on the identifier change, which a program makes one
+// after the other as with librdmacm; all else is locked or atomic. Pointers in `saved` are only
+// handed back to calls of the program's.
 unsafe impl Send for CmId {}
 // SAFETY: as above.
 unsafe impl Sync for CmId {}
@@ -101,12 +104,14 @@ fn alive(at: usize) -> Option<Arc<CmId>> {
 }
 
 impl CmId {
-    /// The identifier behind a C structure. EINVAL for NULL, for one that was destroyed, and for a parent's in a forked child.
+    /// The identifier behind a C structure. EINVAL for NULL, for one that was destroyed, and for a
+    /// parent's in a forked child.
     pub fn checked(id: *mut rdma_cm_id) -> Result<Arc<CmId>, Errno> {
         alive(id.addr()).ok_or(Errno(libc::EINVAL))
     }
 
-    /// The same, also where it was destroyed but a queue pair or shared receive queue keeps its memory.
+    /// The same, also where it was destroyed but a queue pair or shared receive queue keeps its
+    /// memory.
     pub fn even_destroyed(id: *mut rdma_cm_id) -> Option<Arc<CmId>> {
         match ids().get(&id.addr())? {
             Entry::Alive(id) => Some(id.clone()),
@@ -114,12 +119,14 @@ impl CmId {
         }
     }
 
-    /// The C identifier of one of the node's; none where the program never got one, or has destroyed it.
+    /// The C identifier of one of the node's; none where the program never got one, or has
+    /// destroyed it.
     pub fn of_node(id: &Id) -> Option<Arc<CmId>> {
         alive(id.cookie.load(Ordering::Acquire) as usize)
     }
 
-    /// Takes an identifier out of the table: from now on no call finds it. EINVAL as for [`CmId::checked`].
+    /// Takes an identifier out of the table: from now on no call finds it. EINVAL as for
+    /// [`CmId::checked`].
     pub fn retire(id: *mut rdma_cm_id) -> Result<Arc<CmId>, Errno> {
         let mut ids = ids();
         let entry = ids.get_mut(&id.addr()).ok_or(Errno(libc::EINVAL))?;
@@ -168,7 +175,8 @@ impl CmId {
     ) -> (*mut rdma_event_channel, bool) {
         *self.channel.lock() = channel;
         let was = self.synchronous.swap(synchronous, Ordering::AcqRel);
-        // SAFETY: the C structure lives as long as this, and the program looks at it after the call.
+        // SAFETY: the C structure lives as long as this, and the program looks at it after the
+        // call.
         (std::mem::replace(unsafe { &mut (*self.c()).channel }, c), was)
     }
 
@@ -218,7 +226,8 @@ impl CmId {
         id
     }
 
-    /// The C object of a request's new identifier: context, channel and port space are the listener's.
+    /// The C object of a request's new identifier: context, channel and port space are the
+    /// listener's.
     pub fn incoming(node: &Arc<Id>, listener: &CmId) -> Result<Arc<CmId>, Errno> {
         // SAFETY: the C structure lives as long as the listener.
         let (channel, context, ps) =
@@ -232,8 +241,9 @@ impl CmId {
         Ok(CmId::make(node.clone(), listener.instance.clone(), own, context, ps, true))
     }
 
-    /// The queue pair that `id->qp` names, the node's from now on: programs put one of their own there, or none any more
-    /// (librdmacm looks there with every call). EINVAL for one that was destroyed or is another device's.
+    /// The queue pair that `id->qp` names, the node's from now on: programs put one of their own
+    /// there, or none any more (librdmacm looks there with every call). EINVAL for one that was
+    /// destroyed or is another device's.
     ///
     /// # Safety
     ///
@@ -248,7 +258,8 @@ impl CmId {
         Ok(self.instance.node().take_in_qp(&self.node, nic)?)
     }
 
-    /// Keeps the memory while what C sees in it, the queue pair and the shared receive queue, exists.
+    /// Keeps the memory while what C sees in it, the queue pair and the shared receive queue,
+    /// exists.
     ///
     /// # Safety
     ///

@@ -1,4 +1,5 @@
-//! From an address to a connection and its end (rdma_resolve_addr(3), rdma_listen(3), rdma_connect(3), rdma_accept(3), ...).
+//! From an address to a connection and its end (rdma_resolve_addr(3), rdma_listen(3),
+//! rdma_connect(3), rdma_accept(3), ...).
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -39,8 +40,8 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::so
     })
 }
 
-/// rdma_resolve_addr(3): an event follows. errno: EINVAL for NULL or a wrong state, ENETUNREACH without a route,
-/// EADDRNOTAVAIL for a source that is not ours, ENODEV for an `AF_IB` address.
+/// rdma_resolve_addr(3): an event follows. errno: EINVAL for NULL or a wrong state, ENETUNREACH
+/// without a route, EADDRNOTAVAIL for a source that is not ours, ENODEV for an `AF_IB` address.
 pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut libc::sockaddr,
@@ -69,8 +70,8 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     unsafe { complete(id, started) }
 }
 
-/// rdma_resolve_route(3): an event follows. errno: EINVAL for NULL or a wrong state. Unlike the kernel: the event comes
-/// at once, because RoCE has no path to ask for.
+/// rdma_resolve_route(3): an event follows. errno: EINVAL for NULL or a wrong state. Unlike the
+/// kernel: the event comes at once, because RoCE has no path to ask for.
 pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -84,7 +85,8 @@ pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
     unsafe { complete(id, started) }
 }
 
-/// rdma_listen(3). errno: EINVAL for NULL or a wrong state, EADDRINUSE where the UDP port belongs to another.
+/// rdma_listen(3). errno: EINVAL for NULL or a wrong state, EADDRINUSE where the UDP port belongs
+/// to another.
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
@@ -95,7 +97,8 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// The parameters, if there are any; EINVAL where there is no queue pair either: then nobody says its number.
+/// The parameters, if there are any; EINVAL where there is no queue pair either: then nobody says
+/// its number.
 ///
 /// # Safety
 ///
@@ -138,7 +141,8 @@ unsafe fn parameters<'a>(p: *const rdma_conn_param) -> (ConnParam, &'a [u8]) {
     (param, data)
 }
 
-/// What `rdma_connect` takes without parameters, as librdmacm does: all that the device has, and patience.
+/// What `rdma_connect` takes without parameters, as librdmacm does: all that the device has, and
+/// patience.
 const DEFAULT_PARAMETERS: ConnParam = ConnParam {
     responder_resources: nic::limits::MAX_RD_ATOMIC,
     initiator_depth: nic::limits::MAX_RD_ATOMIC,
@@ -149,13 +153,15 @@ const DEFAULT_PARAMETERS: ConnParam = ConnParam {
     qp_num: 0,
 };
 
-/// rdma_connect(3): an event follows; without parameters (rdma_client does so), with defaults. errno: EINVAL for NULL,
-/// neither parameters nor a queue pair, a wrong state, more than 56 bytes of private data (180 for datagrams), or
-/// depths beyond the device's. Retry counts above 7 are 7, as in the kernel.
+/// rdma_connect(3): an event follows; without parameters (rdma_client does so), with defaults.
+/// errno: EINVAL for NULL, neither parameters nor a queue pair, a wrong state, more than 56 bytes
+/// of private data (180 for datagrams), or depths beyond the device's. Retry counts above 7 are 7,
+/// as in the kernel.
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
-        // SAFETY: a program calls on an identifier from one thread at a time; parameters, by the man page's contract.
+        // SAFETY: a program calls on an identifier from one thread at a time; parameters, by the
+        // man page's contract.
         let given = unsafe {
             ours.take_in_qp()?;
             parameters_for(id, param)?
@@ -169,9 +175,9 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
     unsafe { complete(id, started) }
 }
 
-/// rdma_accept(3): without parameters, those of the request; a depth beyond the request's is the request's. errno:
-/// EINVAL for NULL, neither parameters nor a queue pair, a wrong state, more than 196 bytes of private data (136 for
-/// datagrams), or depths beyond the device's.
+/// rdma_accept(3): without parameters, those of the request; a depth beyond the request's is the
+/// request's. errno: EINVAL for NULL, neither parameters nor a queue pair, a wrong state, more than
+/// 196 bytes of private data (136 for datagrams), or depths beyond the device's.
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     let started = ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
@@ -204,9 +210,9 @@ fn is_datagram(id: *mut rdma_cm_id) -> bool {
     ffi_guard::or(false, || Ok(CmId::checked(id)?.node.is_datagram()))
 }
 
-/// rdma_reject(3): the peer's event is REJECTED with status 28. errno: EINVAL for NULL or a wrong state, or more than
-/// 148 bytes of private data (136 for datagrams). Unlike the kernel: the same refusal answers a repetition of the
-/// request for 10 s.
+/// rdma_reject(3): the peer's event is REJECTED with status 28. errno: EINVAL for NULL or a wrong
+/// state, or more than 148 bytes of private data (136 for datagrams). Unlike the kernel: the same
+/// refusal answers a repetition of the request for 10 s.
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: the man page's contract.
     unsafe { reject(id, data, len, Node::reject) }
@@ -236,13 +242,15 @@ unsafe fn reject(
             unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
         };
         by(ours.instance.node(), &ours.node, data)?;
-        // Many a server ends now, and nobody would repeat its answer: a REQ sent again would find no listener.
+        // Many a server ends now, and nobody would repeat its answer: a REQ sent again would find
+        // no listener.
         ours.instance.host.drain_sent();
         Ok(0)
     })
 }
 
-/// rdma_establish(3): for queue pairs that the identifier does not own. errno: EINVAL for NULL or a wrong state.
+/// rdma_establish(3): for queue pairs that the identifier does not own. errno: EINVAL for NULL or a
+/// wrong state.
 pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -253,8 +261,9 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     })
 }
 
-/// rdma_notify(3) of IBV_EVENT_COMM_EST: data came before the peer said that it is ready; RDMA_CM_EVENT_ESTABLISHED
-/// follows. errno: EISCONN where that was known already; EINVAL for NULL, other events, and where nothing was accepted.
+/// rdma_notify(3) of IBV_EVENT_COMM_EST: data came before the peer said that it is ready;
+/// RDMA_CM_EVENT_ESTABLISHED follows. errno: EISCONN where that was known already; EINVAL for NULL,
+/// other events, and where nothing was accepted.
 pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -266,8 +275,8 @@ pub unsafe extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type)
     })
 }
 
-/// rdma_write_cm_event(3): an event of the program's own making for the identifier's channel, with its status and
-/// argument. errno: EINVAL for NULL and for other events than RDMA_CM_EVENT_USER.
+/// rdma_write_cm_event(3): an event of the program's own making for the identifier's channel, with
+/// its status and argument. errno: EINVAL for NULL and for other events than RDMA_CM_EVENT_USER.
 pub unsafe extern "C" fn rdma_write_cm_event(
     id: *mut rdma_cm_id,
     event: rdma_cm_event_type,
@@ -284,8 +293,8 @@ pub unsafe extern "C" fn rdma_write_cm_event(
     })
 }
 
-/// rdma_disconnect(3). errno: EINVAL for NULL or an identifier that was never connected. Unlike the kernel: the peer's
-/// connection manager answers at once, before its program calls.
+/// rdma_disconnect(3). errno: EINVAL for NULL or an identifier that was never connected. Unlike the
+/// kernel: the peer's connection manager answers at once, before its program calls.
 pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -294,8 +303,9 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
             // The program has destroyed it: there is nothing to take to the error state.
             ours.instance.node().take_in_qp(&ours.node, None)?;
         }
-        // What has arrived is executed: ACKs, whose messages were delivered and are not flushed; messages, which the peer's adapter would
-        // have been told of. A queue pair that has failed executes nothing.
+        // What has arrived is executed: ACKs, whose messages were delivered and are not flushed;
+        // messages, which the peer's adapter would have been told of. A queue pair that has failed
+        // executes nothing.
         let qp = ours.node.lock().qp.clone();
         if qp.is_none_or(|qp| qp.state() != QpState::Error) {
             ours.instance.host.drain_all();
@@ -311,8 +321,8 @@ pub unsafe extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     unsafe { complete(id, started) }
 }
 
-/// rdma_get_request(3): waits for a request on a synchronous listener; a passive endpoint's queue pair is made. errno:
-/// EINVAL for NULL or an identifier with a channel.
+/// rdma_get_request(3): waits for a request on a synchronous listener; a passive endpoint's queue
+/// pair is made. errno: EINVAL for NULL or an identifier with a channel.
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     let ready = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(listen)?;
@@ -359,8 +369,8 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
     })
 }
 
-/// rdma_init_qp_attr(3): the attributes for the move to `attr->qp_state`. errno: EINVAL for NULL or a state not
-/// reached.
+/// rdma_init_qp_attr(3): the attributes for the move to `attr->qp_state`. errno: EINVAL for NULL or
+/// a state not reached.
 pub unsafe extern "C" fn rdma_init_qp_attr(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_attr,

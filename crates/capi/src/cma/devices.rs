@@ -18,8 +18,8 @@ pub(crate) fn default_xrcd(id: *mut rdma_cm_id) -> Result<*mut ibv_xrcd, Errno> 
     shared::default_xrcd(&device)
 }
 
-/// The domain for an object of an identifier: the one given, else the identifier's, else its device's default. EINVAL for an
-/// identifier without a device and for another device's domain.
+/// The domain for an object of an identifier: the one given, else the identifier's, else its
+/// device's default. EINVAL for an identifier without a device and for another device's domain.
 ///
 /// # Safety
 ///

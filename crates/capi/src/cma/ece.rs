@@ -1,5 +1,6 @@
-//! Enhanced Connection Establishment (rdma_set_local_ece(3), rdma_get_remote_ece(3)): options of queue pairs that no identifier owns,
-//! carried by requests and replies. Queue pairs here have no such options; those of other adapters may.
+//! Enhanced Connection Establishment (rdma_set_local_ece(3), rdma_get_remote_ece(3)): options of
+//! queue pairs that no identifier owns, carried by requests and replies. Queue pairs here have no
+//! such options; those of other adapters may.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -23,9 +24,9 @@ fn without_qp(id: *mut rdma_cm_id, ece: *const ibv_ece) -> Result<Arc<CmId>, Err
     Ok(ours)
 }
 
-/// rdma_set_local_ece(3): what the next rdma_connect or rdma_accept tells the peer; an answer bears the asker's vendor.
-/// errno: EINVAL for NULL, an identifier with a queue pair of its own, no vendor or one of more than 24 bits, a
-/// `comp_mask`.
+/// rdma_set_local_ece(3): what the next rdma_connect or rdma_accept tells the peer; an answer bears
+/// the asker's vendor. errno: EINVAL for NULL, an identifier with a queue pair of its own, no
+/// vendor or one of more than 24 bits, a `comp_mask`.
 pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = without_qp(id, ece)?;
@@ -39,8 +40,8 @@ pub unsafe extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_e
     })
 }
 
-/// rdma_get_remote_ece(3): what the peer's request or reply told; zeros where it told nothing, or nothing has come.
-/// errno: EINVAL for NULL and for an identifier with a queue pair of its own.
+/// rdma_get_remote_ece(3): what the peer's request or reply told; zeros where it told nothing, or
+/// nothing has come. errno: EINVAL for NULL and for an identifier with a queue pair of its own.
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = without_qp(id, ece)?;

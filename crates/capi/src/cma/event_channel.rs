@@ -26,12 +26,14 @@ pub(crate) struct Channel {
 }
 
 thread_local! {
-    /// The channel that this thread last had an event of: the address of its C structure, and whether it was destroyed.
+    /// The channel that this thread last had an event of: the address of its C structure, and
+    /// whether it was destroyed.
     static LAST_READ: RefCell<Option<(usize, Arc<AtomicBool>)>> = const { RefCell::new(None) };
 }
 
-/// The channels there are, by the address of their C structure. Programs end (`rping` does) with one thread waiting in
-/// `rdma_get_cm_event` while another destroys the channel: what that thread does next must not touch what is gone.
+/// The channels there are, by the address of their C structure. Programs end (`rping` does) with
+/// one thread waiting in `rdma_get_cm_event` while another destroys the channel: what that thread
+/// does next must not touch what is gone.
 static CHANNELS: PerProcess<Mutex<BTreeMap<usize, Arc<Channel>>>> =
     PerProcess::new(|| Mutex::new(Rank::EventChannels, BTreeMap::new()));
 
@@ -87,7 +89,8 @@ pub(crate) fn read_by_this_thread(channel: *mut rdma_event_channel, ours: &Chann
     });
 }
 
-/// This thread reads events from a channel that another thread has destroyed, and would have waited a moment earlier.
+/// This thread reads events from a channel that another thread has destroyed, and would have waited
+/// a moment earlier.
 pub(crate) fn came_too_late(channel: *mut rdma_event_channel) -> bool {
     let late = |last: &RefCell<Option<(usize, Arc<AtomicBool>)>>| {
         last.borrow().as_ref().is_some_and(|(address, destroyed)| {

@@ -1,4 +1,5 @@
-//! Identifiers made and destroyed (rdma_create_id(3), rdma_migrate_id(3)), and calls that wait for their event.
+//! Identifiers made and destroyed (rdma_create_id(3), rdma_migrate_id(3)), and calls that wait for
+//! their event.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -14,7 +15,8 @@ use crate::cma::event_channel;
 use crate::ffi_guard::{self, Errno};
 use crate::instance;
 
-/// Makes an identifier; without a channel, one for synchronous operation. `kind` is the type of its queue pair in RDMA_PS_IB.
+/// Makes an identifier; without a channel, one for synchronous operation. `kind` is the type of its
+/// queue pair in RDMA_PS_IB.
 pub(crate) fn create(
     channel: *mut rdma_event_channel,
     user: *mut c_void,
@@ -39,8 +41,8 @@ pub(crate) fn create(
     Ok(CmId::make(node, instance, channel, user, ps, synchronous).c())
 }
 
-/// rdma_create_id(3). errno: EINVAL for NULL, EPROTONOSUPPORT for an unknown port space, EBADF for a channel destroyed,
-/// ENODEV, EMFILE, ENOMEM.
+/// rdma_create_id(3). errno: EINVAL for NULL, EPROTONOSUPPORT for an unknown port space, EBADF for
+/// a channel destroyed, ENODEV, EMFILE, ENOMEM.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
@@ -58,10 +60,10 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// rdma_destroy_id(3): waits until its events are acknowledged. Its queue pair, if it has one, goes on, and is
-/// destroyed by `ibv_destroy_qp` or, as librdmacm bears it, by `rdma_destroy_qp` of the identifier that was. errno:
-/// EINVAL for NULL, one destroyed already and a parent's in a forked child. Unlike rdma-core: one destroyed before is
-/// an error, not undefined.
+/// rdma_destroy_id(3): waits until its events are acknowledged. Its queue pair, if it has one, goes
+/// on, and is destroyed by `ibv_destroy_qp` or, as librdmacm bears it, by `rdma_destroy_qp` of the
+/// identifier that was. errno: EINVAL for NULL, one destroyed already and a parent's in a forked
+/// child. Unlike rdma-core: one destroyed before is an error, not undefined.
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
@@ -106,11 +108,13 @@ fn is_synchronous(id: *mut rdma_cm_id) -> bool {
     ffi_guard::or(false, || Ok(CmId::checked(id)?.is_synchronous()))
 }
 
-/// Ends a call: on a synchronous identifier waits for its event, which stays in `id->event`; a failure it tells becomes errno.
+/// Ends a call: on a synchronous identifier waits for its event, which stays in `id->event`; a
+/// failure it tells becomes errno.
 ///
 /// # Safety
 ///
-/// An identifier of ours; the caller's frame has nothing to drop, as the thread may be cancelled while it waits.
+/// An identifier of ours; the caller's frame has nothing to drop, as the thread may be cancelled
+/// while it waits.
 pub(crate) unsafe fn complete(id: *mut rdma_cm_id, started: c_int) -> c_int {
     // SAFETY: as the caller says.
     unsafe {
@@ -142,8 +146,9 @@ pub(crate) unsafe fn complete(id: *mut rdma_cm_id, started: c_int) -> c_int {
     }
 }
 
-/// rdma_migrate_id(3): to a channel, or with NULL to synchronous operation. Waits until its events are acknowledged.
-/// errno: EINVAL for a NULL identifier and for NULL where it is synchronous already, EBADF for a channel destroyed.
+/// rdma_migrate_id(3): to a channel, or with NULL to synchronous operation. Waits until its events
+/// are acknowledged. errno: EINVAL for a NULL identifier and for NULL where it is synchronous
+/// already, EBADF for a channel destroyed.
 pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> c_int {
     ffi_guard::making(|| {
         let ours = CmId::checked(id)?;

@@ -10,7 +10,8 @@ use crate::cma::id::complete;
 use crate::cma::sockaddr::{self, Address};
 use crate::ffi_guard::{self, Errno};
 
-/// The group of an address; of one of the family `AF_IB` that of its GID, as a RoCE v2 group's GID is its address.
+/// The group of an address; of one of the family `AF_IB` that of its GID, as a RoCE v2 group's GID
+/// is its address.
 ///
 /// # Safety
 ///
@@ -43,11 +44,11 @@ unsafe fn join(
     Ok(0)
 }
 
-/// rdma_join_multicast(3): RDMA_CM_EVENT_MULTICAST_JOIN follows, or RDMA_CM_EVENT_MULTICAST_ERROR; either bears
-/// `context` as its private data. errno: EINVAL for NULL, an address that is no multicast group's or of another family
-/// than the identifier's, an identifier without a device, beyond address resolution, or of a connected port space;
-/// EADDRNOTAVAIL where the device has lost the identifier's address, ENODEV in RDMA_PS_IPOIB, ENOMEM for too many
-/// groups.
+/// rdma_join_multicast(3): RDMA_CM_EVENT_MULTICAST_JOIN follows, or RDMA_CM_EVENT_MULTICAST_ERROR;
+/// either bears `context` as its private data. errno: EINVAL for NULL, an address that is no
+/// multicast group's or of another family than the identifier's, an identifier without a device,
+/// beyond address resolution, or of a connected port space; EADDRNOTAVAIL where the device has lost
+/// the identifier's address, ENODEV in RDMA_PS_IPOIB, ENOMEM for too many groups.
 pub unsafe extern "C-unwind" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
     addr: *mut libc::sockaddr,
@@ -59,8 +60,9 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast(
     unsafe { complete(id, started) }
 }
 
-/// rdma_join_multicast_ex(3): as a full member or to send only. errno: as [`rdma_join_multicast`]; EINVAL without an
-/// address or flags, or with unknown flags, EOPNOTSUPP for unknown bits of `comp_mask`.
+/// rdma_join_multicast_ex(3): as a full member or to send only. errno: as [`rdma_join_multicast`];
+/// EINVAL without an address or flags, or with unknown flags, EOPNOTSUPP for unknown bits of
+/// `comp_mask`.
 pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     id: *mut rdma_cm_id,
     attr: *mut rdma_cm_join_mc_attr_ex,
@@ -87,8 +89,9 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
     unsafe { complete(id, started) }
 }
 
-/// rdma_leave_multicast(3): events of the join that were fetched stay valid until they are acknowledged; nobody waits
-/// for that. errno: EINVAL for NULL, EADDRNOTAVAIL where the identifier does not belong to the group.
+/// rdma_leave_multicast(3): events of the join that were fetched stay valid until they are
+/// acknowledged; nobody waits for that. errno: EINVAL for NULL, EADDRNOTAVAIL where the identifier
+/// does not belong to the group.
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;

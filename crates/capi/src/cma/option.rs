@@ -25,9 +25,10 @@ const CODE_MASK: u8 = 0x3f;
 /// Largest code of a packet life time that an ACK timeout can follow.
 const MAX_LIFE_TIME: u8 = 31;
 
-/// rdma_set_option(3). errno: EINVAL for NULL, a wrong length, a value out of its range, an identifier beyond the state
-/// of the table; of ACK_TIMEOUT also for datagrams, of PATH for a path between other GIDs; EADDRNOTAVAIL or EADDRINUSE
-/// where an address can not be taken out of sharing; ENOSYS for other options.
+/// rdma_set_option(3). errno: EINVAL for NULL, a wrong length, a value out of its range, an
+/// identifier beyond the state of the table; of ACK_TIMEOUT also for datagrams, of PATH for a path
+/// between other GIDs; EADDRNOTAVAIL or EADDRINUSE where an address can not be taken out of
+/// sharing; ENOSYS for other options.
 pub unsafe extern "C" fn rdma_set_option(
     id: *mut rdma_cm_id,
     level: c_int,
@@ -67,7 +68,8 @@ pub unsafe extern "C" fn rdma_set_option(
                 let (ends, path) = unsafe { chosen(value.cast(), len)? };
                 node.choose_path(&ours.node, ends, path)?;
                 // Where the device can not be opened, the event says so.
-                // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
+                // SAFETY: a program calls on an identifier from one thread at a time, as with
+                // librdmacm.
                 let _ = unsafe { ours.refresh() };
             }
             _ => return Err(Errno(libc::ENOSYS)),

@@ -16,8 +16,9 @@ use crate::verbs::cq;
 use crate::verbs::qp::object::{Qp, exists};
 use crate::verbs::qp::{create as verbs_qp, create_ex, ibv_destroy_qp};
 
-/// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default one, without completion
-/// queues with some of its own, without a shared receive queue on the identifier's, where it has one.
+/// Makes an identifier's queue pair and takes it to INIT; without a domain in the device's default
+/// one, without completion queues with some of its own, without a shared receive queue on the
+/// identifier's, where it has one.
 ///
 /// # Safety
 ///
@@ -172,8 +173,8 @@ pub(crate) unsafe fn release_queues(id: *mut rdma_cm_id) {
     }
 }
 
-/// rdma_create_qp(3). errno: EINVAL for NULL, an identifier without a device or with a queue pair; and those of
-/// `ibv_create_qp`.
+/// rdma_create_qp(3). errno: EINVAL for NULL, an identifier without a device or with a queue pair;
+/// and those of `ibv_create_qp`.
 pub unsafe extern "C" fn rdma_create_qp(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
@@ -183,14 +184,15 @@ pub unsafe extern "C" fn rdma_create_qp(
     ffi_guard::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
 }
 
-/// `rdma_create_qp_ex`, rdma_create_qp(3): `attr` says the domain. errno: EINVAL for NULL, an identifier without a
-/// device or with a queue pair; and those of `ibv_create_qp_ex`.
+/// `rdma_create_qp_ex`, rdma_create_qp(3): `attr` says the domain. errno: EINVAL for NULL, an
+/// identifier without a device or with a queue pair; and those of `ibv_create_qp_ex`.
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
     ffi_guard::making(|| {
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the man page's contract; the plain attributes are the first part of the extended ones.
+        // SAFETY: the man page's contract; the plain attributes are the first part of the extended
+        // ones.
         unsafe {
             let given = (*attr).comp_mask & IBV_QP_INIT_ATTR_PD != 0;
             let pd = if given { (*attr).pd } else { std::ptr::null_mut() };
@@ -209,10 +211,11 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
     })
 }
 
-/// rdma_destroy_qp(3): also of an identifier that was destroyed with its queue pair. One that the program has destroyed
-/// already (`ibv_destroy_qp(id->qp)`) is forgotten.
+/// rdma_destroy_qp(3): also of an identifier that was destroyed with its queue pair. One that the
+/// program has destroyed already (`ibv_destroy_qp(id->qp)`) is forgotten.
 pub unsafe extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
-    // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a time.
+    // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a
+    // time.
     ffi_guard::nothing(|| unsafe {
         let Some(ours) = CmId::even_destroyed(id) else { return };
         _ = ours.take_in_qp();

@@ -10,10 +10,11 @@ use crate::cma::cm_id::CmId;
 use crate::cma::id::complete;
 use crate::ffi_guard::{self, Errno};
 
-/// rdma_resolve_addrinfo(3): looks the name up as `rdma_getaddrinfo` does, while the caller waits, and then reports
-/// RDMA_CM_EVENT_ADDRINFO_RESOLVED; the answer is `rdma_query_addrinfo`'s. errno: EINVAL for a NULL identifier, EBUSY
-/// while an answer waits to be taken, EOPNOTSUPP for RAI_SA with RAI_DNS, a node, or an identifier bound to a device
-/// (none here knows a subnet administrator), EINVAL for RAI_SA and one not bound; for names as `rdma_getaddrinfo`.
+/// rdma_resolve_addrinfo(3): looks the name up as `rdma_getaddrinfo` does, while the caller waits,
+/// and then reports RDMA_CM_EVENT_ADDRINFO_RESOLVED; the answer is `rdma_query_addrinfo`'s. errno:
+/// EINVAL for a NULL identifier, EBUSY while an answer waits to be taken, EOPNOTSUPP for RAI_SA
+/// with RAI_DNS, a node, or an identifier bound to a device (none here knows a subnet
+/// administrator), EINVAL for RAI_SA and one not bound; for names as `rdma_getaddrinfo`.
 pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,
     node: *const c_char,
@@ -45,8 +46,8 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     unsafe { complete(id, started) }
 }
 
-/// rdma_query_addrinfo(3): the answer to `rdma_resolve_addrinfo`, once; to be freed by `rdma_freeaddrinfo`. errno:
-/// EINVAL for NULL, ENOENT where there is none.
+/// rdma_query_addrinfo(3): the answer to `rdma_resolve_addrinfo`, once; to be freed by
+/// `rdma_freeaddrinfo`. errno: EINVAL for NULL, ENOENT where there is none.
 pub unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;

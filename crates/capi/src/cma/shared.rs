@@ -14,8 +14,8 @@ use crate::verbs::device::{list, open};
 use crate::verbs::memory::pd;
 use crate::verbs::xrcd;
 
-/// A device's context, opened once a process and shared by all identifiers, as librdmacm does; its default protection
-/// domain and XRC domain likewise.
+/// A device's context, opened once a process and shared by all identifiers, as librdmacm does; its
+/// default protection domain and XRC domain likewise.
 struct Opened {
     context: usize,
     pd: Option<usize>,

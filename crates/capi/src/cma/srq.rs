@@ -1,5 +1,6 @@
-//! The shared receive queue of an identifier (rdma_create_srq(3)): its queue pair takes receives from there. Where that is an XRC
-//! target, the queue is one for XRC, in the device's default domain and with a completion queue of the identifier's own.
+//! The shared receive queue of an identifier (rdma_create_srq(3)): its queue pair takes receives
+//! from there. Where that is an XRC target, the queue is one for XRC, in the device's default
+//! domain and with a completion queue of the identifier's own.
 
 use std::ffi::c_int;
 
@@ -74,8 +75,8 @@ unsafe fn create_xrc(id: *mut rdma_cm_id, attr: &mut ibv_srq_init_attr_ex) -> Re
     }
 }
 
-/// rdma_create_srq(3). errno: EINVAL for NULL, an identifier without a device or with a queue; and those of
-/// `ibv_create_srq`.
+/// rdma_create_srq(3). errno: EINVAL for NULL, an identifier without a device or with a queue; and
+/// those of `ibv_create_srq`.
 pub unsafe extern "C" fn rdma_create_srq(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
@@ -85,14 +86,15 @@ pub unsafe extern "C" fn rdma_create_srq(
     ffi_guard::making(|| unsafe { create(id, pd, attr).map(|()| 0) })
 }
 
-/// `rdma_create_srq_ex`, rdma_create_srq(3): as [`rdma_create_srq`]; EINVAL without a type, EOPNOTSUPP for tag
-/// matching.
+/// `rdma_create_srq_ex`, rdma_create_srq(3): as [`rdma_create_srq`]; EINVAL without a type,
+/// EOPNOTSUPP for tag matching.
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
     ffi_guard::making(|| {
         if attr.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the caller's structure, by the man page's contract; the plain attributes are its first part.
+        // SAFETY: the caller's structure, by the man page's contract; the plain attributes are its
+        // first part.
         unsafe {
             let given = |bit| (*attr).comp_mask & bit != 0;
             match (*attr).srq_type {
@@ -117,9 +119,11 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     })
 }
 
-/// rdma_destroy_srq(3): after the queue pair's end; also of an identifier that was destroyed with it.
+/// rdma_destroy_srq(3): after the queue pair's end; also of an identifier that was destroyed with
+/// it.
 pub unsafe extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
-    // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a time.
+    // SAFETY: the C structure lives as long as `ours`; a program calls on it from one thread at a
+    // time.
     ffi_guard::nothing(|| unsafe {
         let Some(_ours) = CmId::even_destroyed(id) else { return };
         let made = std::mem::replace(&mut (*id).srq, std::ptr::null_mut());

@@ -101,7 +101,8 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// The address of whoever sent a datagram, from its completion and the first 40 bytes of its buffer.
+/// The address of whoever sent a datagram, from its completion and the first 40 bytes of its
+/// buffer.
 ///
 /// # Safety
 ///
@@ -136,8 +137,8 @@ unsafe fn sender_of(
     Ok(to_c(&av))
 }
 
-/// `ibv_init_ah_from_wc`, ibv_create_ah_from_wc(3): -1 and errno EPROTONOSUPPORT for bytes that are no GRH, EINVAL
-/// where the datagram was sent to no GID of the port (to a multicast group, say).
+/// `ibv_init_ah_from_wc`, ibv_create_ah_from_wc(3): -1 and errno EPROTONOSUPPORT for bytes that are
+/// no GRH, EINVAL where the datagram was sent to no GID of the port (to a multicast group, say).
 pub unsafe extern "C" fn ibv_init_ah_from_wc(
     context: *mut ibv_context,
     port: u8,
@@ -163,10 +164,10 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     ffi_guard::or_null(|| unsafe { create(pd, &sender_of((*pd).context, port, &*wc, grh)?) })
 }
 
-/// `ibv_resolve_eth_l2_from_gid`, no man page: the Ethernet address of the neighbour that packets to an address go to
-/// first, and the VLAN of the interface or 0xffff. 0, or a negative errno: EINVAL for another port than 1 or an index
-/// without a GID, EHOSTUNREACH where nobody answers for three seconds, ENETUNREACH and others as the routing table
-/// says.
+/// `ibv_resolve_eth_l2_from_gid`, no man page: the Ethernet address of the neighbour that packets
+/// to an address go to first, and the VLAN of the interface or 0xffff. 0, or a negative errno:
+/// EINVAL for another port than 1 or an index without a GID, EHOSTUNREACH where nobody answers for
+/// three seconds, ENETUNREACH and others as the routing table says.
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
     attr: *mut ibv_ah_attr,

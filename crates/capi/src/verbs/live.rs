@@ -1,6 +1,7 @@
-//! Which C objects exist, by address. Programs leave pointers to objects in structures that librdmacm looks into later
-//! (`rdma_cm_id.qp` and `srq`), and destroy the objects first; devices are closed before what was made on them. Whoever
-//! follows such a pointer asks here, and holds the table until it has done with the object.
+//! Which C objects exist, by address. Programs leave pointers to objects in structures that
+//! librdmacm looks into later (`rdma_cm_id.qp` and `srq`), and destroy the objects first; devices
+//! are closed before what was made on them. Whoever follows such a pointer asks here, and holds the
+//! table until it has done with the object.
 
 use std::collections::BTreeSet;
 
@@ -21,13 +22,14 @@ impl Live {
         self.lock().insert(object.expose_provenance());
     }
 
-    /// An object is about to be freed: whoever looked at it has done so, and nobody finds it any more.
+    /// An object is about to be freed: whoever looked at it has done so, and nobody finds it any
+    /// more.
     pub fn leave<T>(&self, object: *mut T) {
         self.lock().remove(&object.addr());
     }
 
-    /// Runs `f` on an object while it can not be freed; `None` where there is no such object any more. `f` makes and destroys
-    /// none of this kind.
+    /// Runs `f` on an object while it can not be freed; `None` where there is no such object any
+    /// more. `f` makes and destroys none of this kind.
     pub fn with<T, R>(&self, object: *mut T, f: impl FnOnce(*mut T) -> R) -> Option<R> {
         let live = self.lock();
         live.contains(&object.addr()).then(|| f(object))

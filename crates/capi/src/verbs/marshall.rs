@@ -1,5 +1,5 @@
-//! Between the kernel's structures and the library's (`<infiniband/marshall.h>`): programs that speak to the kernel
-//! themselves hand over what they read.
+//! Between the kernel's structures and the library's (`<infiniband/marshall.h>`): programs that
+//! speak to the kernel themselves hand over what they read.
 
 use abi::sa::{ib_user_path_rec, ibv_sa_path_rec};
 use abi::verbs::{
@@ -32,7 +32,8 @@ pub unsafe extern "C" fn ibv_copy_ah_attr_from_kern(dst: *mut ibv_ah_attr, src: 
     ffi_guard::nothing(|| unsafe { dst.write(address(&*src)) });
 }
 
-/// `ibv_copy_qp_attr_from_kern`, no man page: all but `qp_state` and `rate_limit`, which stay as they are.
+/// `ibv_copy_qp_attr_from_kern`, no man page: all but `qp_state` and `rate_limit`, which stay as
+/// they are.
 pub unsafe extern "C" fn ibv_copy_qp_attr_from_kern(dst: *mut ibv_qp_attr, src: *mut ib_uverbs_qp_attr) {
     ffi_guard::nothing(|| {
         // SAFETY: the caller's structures.

@@ -15,9 +15,9 @@
 //! | `unacked` | events that the program has not acknowledged |
 //! | `marshall`, `rate`, `strings` | conversions without an object |
 //!
-//! In a folder, `object` is the structure that C sees with what stands behind it; the other modules are the calls. A module
-//! knows those of the objects it is made from, never those that are made from it: only `device::open`, which fills the
-//! function tables of a context, knows all calls.
+//! In a folder, `object` is the structure that C sees with what stands behind it; the other modules
+//! are the calls. A module knows those of the objects it is made from, never those that are made
+//! from it: only `device::open`, which fills the function tables of a context, knows all calls.
 
 pub mod abi_1_0;
 pub mod ah;

@@ -4,7 +4,8 @@ use std::ffi::c_int;
 
 use abi::verbs::*;
 
-/// Every rate: its value, its multiple of 2.5 Gbit/s or -1 where rdma-core answers none, and its Mbit/s.
+/// Every rate: its value, its multiple of 2.5 Gbit/s or -1 where rdma-core answers none, and its
+/// Mbit/s.
 const RATES: &[(ibv_rate, c_int, c_int)] = &[
     (IBV_RATE_2_5_GBPS, 1, 2_500),
     (IBV_RATE_5_GBPS, 2, 5_000),

@@ -1,5 +1,5 @@
-//! Numbers as words: ibv_event_type_str(3), and ibv_wc_status_str(3) beside it. The words are rdma-core's, because
-//! programs and their tests look at them.
+//! Numbers as words: ibv_event_type_str(3), and ibv_wc_status_str(3) beside it. The words are
+//! rdma-core's, because programs and their tests look at them.
 
 use std::ffi::c_char;
 

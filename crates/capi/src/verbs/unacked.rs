@@ -1,5 +1,5 @@
-//! Events that the program was handed and has not acknowledged: the destruction of an object waits for those about it
-//! (ibv_get_async_event(3), ibv_get_cq_event(3), rdma_get_cm_event(3)).
+//! Events that the program was handed and has not acknowledged: the destruction of an object waits
+//! for those about it (ibv_get_async_event(3), ibv_get_cq_event(3), rdma_get_cm_event(3)).
 
 use locks::{Condvar, Mutex, MutexGuard, Rank};
 
@@ -48,8 +48,9 @@ impl Unacked {
     }
 }
 
-/// Held while an event is taken and counted as handed out, and while an object is withdrawn: whoever destroys an object
-/// either finds it handed out, and waits, or nobody hands it out any more.
+/// Held while an event is taken and counted as handed out, and while an object is withdrawn:
+/// whoever destroys an object either finds it handed out, and waits, or nobody hands it out any
+/// more.
 #[derive(Debug)]
 pub(crate) struct HandingOut(Mutex<()>);
 

@@ -1,5 +1,5 @@
-//! XRC domains (ibv_open_xrcd(3)). A domain is shared by its file's inode among the handles of this process; two processes that
-//! open one file have a domain each.
+//! XRC domains (ibv_open_xrcd(3)). A domain is shared by its file's inode among the handles of this
+//! process; two processes that open one file have a domain each.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -100,8 +100,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     })
 }
 
-/// `ibv_close_xrcd`, ibv_open_xrcd(3), through the context's table: EBUSY while queue pairs or shared receive queues
-/// made with it live.
+/// `ibv_close_xrcd`, ibv_open_xrcd(3), through the context's table: EBUSY while queue pairs or
+/// shared receive queues made with it live.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a domain of ours, by the man page's contract.

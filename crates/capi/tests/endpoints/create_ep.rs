@@ -1,4 +1,5 @@
-//! rdma_create_ep(3): active and passive endpoints, the path and the data that addresses bring, shared receives.
+//! rdma_create_ep(3): active and passive endpoints, the path and the data that addresses bring,
+//! shared receives.
 
 use super::*;
 

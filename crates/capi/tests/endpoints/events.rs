@@ -1,4 +1,5 @@
-//! Events: of the program's own, of synchronous identifiers, of identifiers that move or end while events wait.
+//! Events: of the program's own, of synchronous identifiers, of identifiers that move or end while
+//! events wait.
 
 use super::*;
 
@@ -121,7 +122,8 @@ fn an_identifier_does_not_move_to_a_channel_that_is_gone() {
     destroy(made);
 }
 
-/// Runs `f` in a thread while an event of `id` is not acknowledged; it ends only after the acknowledgement.
+/// Runs `f` in a thread while an event of `id` is not acknowledged; it ends only after the
+/// acknowledgement.
 fn waits_for_the_acknowledgement(ch: *mut rdma_event_channel, id: *mut rdma_cm_id, f: fn(*mut rdma_cm_id)) {
     works(unsafe { connect::rdma_write_cm_event(id, RDMA_CM_EVENT_USER, 0, 0) });
     let event = fetch(ch);

@@ -1,4 +1,5 @@
-//! Endpoints, synchronous operation, identifiers that move or end while events wait, and queue pairs that no identifier owns.
+//! Endpoints, synchronous operation, identifiers that move or end while events wait, and queue
+//! pairs that no identifier owns.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 #[path = "../support/cm.rs"]

@@ -1,10 +1,12 @@
-//! A network namespace for one test. Tests are processes that share 127.0.0.1 otherwise, and what the kernel has put into the
-//! socket of one that ends is lost: datagrams and unreliable connections have nobody who would send it again.
+//! A network namespace for one test. Tests are processes that share 127.0.0.1 otherwise, and what
+//! the kernel has put into the socket of one that ends is lost: datagrams and unreliable
+//! connections have nobody who would send it again.
 
 use std::process::Command;
 
-/// Moves the calling thread, and those that it starts from now on, into a network namespace of its own; where only root may, runs
-/// the test `name` again as root of a user namespace. True where that has been done, and the caller is through.
+/// Moves the calling thread, and those that it starts from now on, into a network namespace of its
+/// own; where only root may, runs the test `name` again as root of a user namespace. True where
+/// that has been done, and the caller is through.
 pub fn begin(name: &str) -> bool {
     // SAFETY: no pointers; only the calling thread moves.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {

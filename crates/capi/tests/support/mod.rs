@@ -212,7 +212,8 @@ pub fn connect_to(qp: *mut ibv_qp, peer: u32) {
     assert_eq!(unsafe { (*qp).state }, IBV_QPS_RTS);
 }
 
-/// Runs `child` in a forked process, which ends after twenty seconds at the latest; whether it returned without a panic.
+/// Runs `child` in a forked process, which ends after twenty seconds at the latest; whether it
+/// returned without a panic.
 pub fn in_a_child(child: impl FnOnce()) -> bool {
     unsafe {
         let pid = libc::fork();

@@ -31,7 +31,8 @@ impl Unit {
     }
 }
 
-/// A constant of `nic::limits`, its value, how it is shown, and the line of `ibv_devinfo -v` that has it.
+/// A constant of `nic::limits`, its value, how it is shown, and the line of `ibv_devinfo -v` that
+/// has it.
 type DeviceLimit = (&'static str, u64, Unit, &'static str);
 
 /// All of `nic::limits`, in the order of the page.
@@ -79,7 +80,8 @@ fn device_limits() -> Vec<DeviceLimit> {
 /// Doc comments of limits that are no sentence of their own in a table.
 const LIMIT_TEXTS: [(&str, &str); 1] = [("MAX_LOG_TABLE", "Entries of an indirection table.")];
 
-/// A limit that is a constant of one source file: the file, the constant, how it is shown, what it means.
+/// A limit that is a constant of one source file: the file, the constant, how it is shown, what it
+/// means.
 type HostLimit = (&'static str, &'static str, Unit, &'static str);
 
 /// Limits of the connection manager.

@@ -1,4 +1,5 @@
-//! The generated parts of the guide's reference pages: they come from the code, so they cannot differ from it.
+//! The generated parts of the guide's reference pages: they come from the code, so they cannot
+//! differ from it.
 //!
 //! | page of `guide/src` | comes from |
 //! |---|---|
@@ -7,8 +8,9 @@
 //! | `counters.md` | the `snapshot` functions, with the doc comments of their counters |
 //! | `limits.md` | `nic::limits` and `limits::HOST_LIMITS`, with their doc comments and values |
 //!
-//! A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the rest of a page is written by hand. A test for each page
-//! compares. With `VERBENA_RENEW=1` it writes the page anew.
+//! A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; the rest of a
+//! page is written by hand. A test for each page compares. With `VERBENA_RENEW=1` it writes the
+//! page anew.
 
 mod command_line;
 mod counters;
@@ -38,7 +40,8 @@ fn read(file: &str) -> String {
     fs::read_to_string(path(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
 }
 
-/// The doc comments of a source file, by the name of what stands below each, which a line has between two texts.
+/// The doc comments of a source file, by the name of what stands below each, which a line has
+/// between two texts.
 fn documented(source: &str, before: &str, after: &str) -> BTreeMap<String, String> {
     let (mut found, mut doc) = (BTreeMap::new(), String::new());
     for line in source.lines().map(str::trim) {

@@ -14,11 +14,13 @@ use crate::event::{ConnId, Error, Event, at_most};
 use crate::parameters::{Connect, TransportService};
 
 impl Cm {
-    /// Asks for a connection: sends REQ and repeats it. `Reply`, `Rejected` or `Unreachable` follows.
+    /// Asks for a connection: sends REQ and repeats it. `Reply`, `Rejected` or `Unreachable`
+    /// follows.
     ///
     /// # Errors
     ///
-    /// `OutOfRange`: a field is wider than its bits on the wire. `Gid`: the path has none. `PrivateData`: it is too long. `Full`, `CommIds`: no room.
+    /// `OutOfRange`: a field is wider than its bits on the wire. `Gid`: the path has none.
+    /// `PrivateData`: it is too long. `Full`, `CommIds`: no room.
     pub fn connect(&mut self, now: Instant, connect: &Connect) -> Result<ConnId, Error> {
         check(connect)?;
         let private_data = data_with_header(&connect.path, connect.source_port, &connect.private_data)?;
@@ -42,8 +44,9 @@ impl Cm {
         Ok(id)
     }
 
-    /// The consumer waits for the answer to its request until `at` and no longer: `Unreachable` follows then, even where the peer has
-    /// asked for patience. Harmless once the answer has come.
+    /// The consumer waits for the answer to its request until `at` and no longer: `Unreachable`
+    /// follows then, even where the peer has asked for patience. Harmless once the answer has
+    /// come.
     pub fn give_up_at(&mut self, id: ConnId, at: Instant) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         if matches!(conn.state, CmState::ReqSent | CmState::SidrSent)
@@ -54,9 +57,10 @@ impl Cm {
         }
     }
 
-    /// The consumer's side of the handshake is done. After `Reply`: sends RTU. After accept: data has arrived on the queue
-    /// pair, which says as much as an RTU that may be lost (§12.10.6, "communication established"); `Established` follows.
-    /// Harmless when the connection is established already or past it.
+    /// The consumer's side of the handshake is done. After `Reply`: sends RTU. After accept: data
+    /// has arrived on the queue pair, which says as much as an RTU that may be lost (§12.10.6,
+    /// "communication established"); `Established` follows. Harmless when the connection is
+    /// established already or past it.
     ///
     /// # Errors
     ///
@@ -144,7 +148,8 @@ impl Cm {
         }
     }
 
-    /// RoCE has no alternate paths (annex A16); the standard wants an answer all the same (§12.9.7.2).
+    /// RoCE has no alternate paths (annex A16); the standard wants an answer all the same
+    /// (§12.9.7.2).
     pub(super) fn on_lap(&mut self, now: Instant, from: Origin, transaction_id: u64, lap: &Lap) {
         let (ours, theirs) = (lap.remote_comm_id, lap.local_comm_id);
         let status = match self.addressee_of(from, None, ours, theirs) {
@@ -165,7 +170,8 @@ impl Cm {
         let theirs = answering_qpn(rep, xrc);
         let stale = self.find_connected(rep.local_ca_guid, from.source, rep.local_comm_id, theirs);
         if let Some(old) = stale {
-            // §12.9.8.3.1: the peer's queue pair cannot be connected twice. A REP can name anybody's, though.
+            // §12.9.8.3.1: the peer's queue pair cannot be connected twice. A REP can name
+            // anybody's, though.
             self.reject_rep(from, transaction_id, rep, reason::STALE_CONNECTION);
             self.doubt(now, old);
             self.rejected(id, reason::STALE_CONNECTION);

@@ -1,6 +1,7 @@
-//! Addresses that have not shown that they hear us. Anybody can write a REQ in another host's name: until a message comes
-//! back that names a communication id of ours, which only our packets have told, what leaves for that address is what it
-//! asks for, one answer for each message, and a few packets beside.
+//! Addresses that have not shown that they hear us. Anybody can write a REQ in another host's name:
+//! until a message comes back that names a communication id of ours, which only our packets have
+//! told, what leaves for that address is what it asks for, one answer for each message, and a few
+//! packets beside.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,9 @@ use wire::Gid;
 use super::table::Cm;
 use crate::event::ConnId;
 
-/// Packets beyond one answer for each request that an unconfirmed address gets: repetitions of a REP, probes, the REJ of
-/// whoever gives up. Seven repetitions make a handshake up at one packet lost of five.
+/// Packets beyond one answer for each request that an unconfirmed address gets: repetitions of a
+/// REP, probes, the REJ of whoever gives up. Seven repetitions make a handshake up at one packet
+/// lost of five.
 const UNASKED: u64 = 7;
 
 /// What passed between us and an address, while there are connections with it.

@@ -22,15 +22,17 @@ pub struct Config {
     pub ack_delay: u8,
     /// Durations.
     pub timing: Timing,
-    /// Whether the connection manager behind a GUID is of our kind on another host: one that refuses a message about a
-    /// connection it does not know, so that its processes can be probed (see `probe`).
+    /// Whether the connection manager behind a GUID is of our kind on another host: one that
+    /// refuses a message about a connection it does not know, so that its processes can be
+    /// probed (see `probe`).
     pub is_kin: fn(Guid) -> bool,
     /// The process of a host that drew a communication id.
     pub process_of: fn(CommId) -> u32,
 }
 
 impl Config {
-    /// Defaults for the adapter `guid`: 65,536 connections, 1,024 pending requests, 1,024 refusals, rxe's ACK delay.
+    /// Defaults for the adapter `guid`: 65,536 connections, 1,024 pending requests, 1,024 refusals,
+    /// rxe's ACK delay.
     pub fn new(guid: Guid) -> Config {
         Config {
             guid,
@@ -74,8 +76,9 @@ pub enum Output {
         path: PathRecord,
         /// The message.
         mad: Box<Mad>,
-        /// 0 for a message sent the first time, more for every repetition: the sender changes its source port with it,
-        /// so that a stuck process which shares the far port does not get them all.
+        /// 0 for a message sent the first time, more for every repetition: the sender changes its
+        /// source port with it, so that a stuck process which shares the far port does not
+        /// get them all.
         attempt: u32,
     },
     /// Tell the consumer.
@@ -85,8 +88,8 @@ pub enum Output {
         /// What.
         event: Event,
     },
-    /// The connection no longer holds its queue pair number nor its communication id; comes once for each connection that
-    /// had a queue pair, after destroy too.
+    /// The connection no longer holds its queue pair number nor its communication id; comes once
+    /// for each connection that had a queue pair, after destroy too.
     Released {
         /// The connection.
         conn: ConnId,

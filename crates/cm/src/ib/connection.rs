@@ -10,7 +10,8 @@ use super::timing::Retry;
 use crate::event::ConnId;
 use crate::parameters::{PathRecord, QpAttributes};
 
-/// States of IBA 1.4 §12.9.7 (figures 132, 133), without those for LAP, which is always declined; MRA only moves a timer.
+/// States of IBA 1.4 §12.9.7 (figures 132, 133), without those for LAP, which is always declined;
+/// MRA only moves a timer.
 ///
 /// | state | leaves by |
 /// |---|---|
@@ -68,7 +69,8 @@ impl CmState {
     }
 }
 
-/// What the REQ said that its duplicate must say too, or the communication id means another connection.
+/// What the REQ said that its duplicate must say too, or the communication id means another
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReqMark {
     pub transaction_id: u64,
@@ -77,7 +79,8 @@ pub(super) struct ReqMark {
     pub psn: Psn,
 }
 
-/// A peer's communication id, and whose. The number stands first: of connections with one peer all else is the same, and one comparison tells two apart.
+/// A peer's communication id, and whose. The number stands first: of connections with one peer all
+/// else is the same, and one comparison tells two apart.
 pub(super) type RemoteKey = (CommId, Guid, Gid);
 
 /// The same for a communication id or the number of a queue pair, in tables of one kind.
@@ -100,7 +103,8 @@ pub(super) struct Connection {
     pub transaction_id: u64,
     /// Passive side: the REQ's mark.
     pub req_mark: Option<ReqMark>,
-    /// What is repeated until answered: REQ, REP, DREQ, SIDR_REQ; or the remembered answer to a refused REQ or a SIDR_REQ.
+    /// What is repeated until answered: REQ, REP, DREQ, SIDR_REQ; or the remembered answer to a
+    /// refused REQ or a SIDR_REQ.
     pub message: Option<Box<Mad>>,
     pub retry: Option<Retry>,
     /// The peer is being asked whether it knows the connection.
@@ -183,8 +187,8 @@ impl Connection {
         }
     }
 
-    /// The peer's communication id as tables name it. The GID is part of it, so that only who can send from the peer's
-    /// address can touch the connection.
+    /// The peer's communication id as tables name it. The GID is part of it, so that only who can
+    /// send from the peer's address can touch the connection.
     pub fn remote_key(&self) -> Option<RemoteKey> {
         self.remote.map(|id| (id, self.remote_guid, self.path.remote_gid))
     }

@@ -1,5 +1,5 @@
-//! The messages of a connection: what this side has to say as MADs, and what a peer's MAD says in the words of the rest of
-//! the house. Nothing else here knows where a field stands.
+//! The messages of a connection: what this side has to say as MADs, and what a peer's MAD says in
+//! the words of the rest of the house. Nothing else here knows where a field stands.
 //!
 //! | message | room for the program | in front of it |
 //! |---|---|---|
@@ -80,7 +80,8 @@ impl Connection {
         }))
     }
 
-    /// Accepts it. The number of an XRC target stands where that of an EE context would (annex A14), see [`answering_qpn`].
+    /// Accepts it. The number of an XRC target stands where that of an EE context would (annex
+    /// A14), see [`answering_qpn`].
     pub fn rep(&self, config: &Config, accept: &Accept, private_data: [u8; REP_DATA]) -> Mad {
         let granted = &accept.parameters;
         let (local_qpn, local_eecn) =
@@ -152,8 +153,9 @@ impl Connection {
         }))
     }
 
-    /// A REJ of what the state calls for: the REQ, the REP, or neither. One for a time out names the sender's GUID, since
-    /// the peer may have to find the connection by it (IBA 1.4 §12.6.7.2: the peer's id may not be known yet).
+    /// A REJ of what the state calls for: the REQ, the REP, or neither. One for a time out names
+    /// the sender's GUID, since the peer may have to find the connection by it (IBA 1.4
+    /// §12.6.7.2: the peer's id may not be known yet).
     pub fn rej(&self, guid: Guid, why: u16, private_data: [u8; REJ_DATA]) -> Mad {
         let message = match self.state {
             CmState::ReqReceived => REJECTS_REQ,
@@ -308,17 +310,20 @@ pub(super) fn unknown_service(request: &Message) -> Option<Message> {
 
 // What messages say.
 
-/// Whether a DREQ is a question whether its receiver still knows the connection, and no message that ends anything: see `doubt`.
+/// Whether a DREQ is a question whether its receiver still knows the connection, and no message
+/// that ends anything: see `doubt`.
 pub fn is_question(dreq: &Dreq) -> bool {
     dreq.remote_qpn == NOBODY
 }
 
-/// The queue pair that a REP names: of an XRC target the number stands where that of an EE context would (annex A14).
+/// The queue pair that a REP names: of an XRC target the number stands where that of an EE context
+/// would (annex A14).
 pub(super) fn answering_qpn(rep: &Rep, xrc: bool) -> Qpn {
     if xrc { Qpn::new(rep.local_eecn) } else { rep.local_qpn }
 }
 
-/// The way back to where a REQ came from. Addresses are the packet's: a REQ cannot point us at somebody else.
+/// The way back to where a REQ came from. Addresses are the packet's: a REQ cannot point us at
+/// somebody else.
 pub(super) fn path_back(from: Origin, req: &Req) -> PathRecord {
     PathRecord {
         mtu: req.path_mtu,

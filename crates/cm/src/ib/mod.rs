@@ -1,7 +1,8 @@
 //! The InfiniBand connection manager's protocol (IBA 1.4 chapter 12, annex A11).
 //!
-//! One [`Cm`] serves one process: here live the states, the repetition of what may be lost, the recognition of what comes twice, and
-//! time wait. A message goes in by [`Cm::input`] and a call by its name; what comes of both lies ready at [`Cm::poll`].
+//! One [`Cm`] serves one process: here live the states, the repetition of what may be lost, the
+//! recognition of what comes twice, and time wait. A message goes in by [`Cm::input`] and a call by
+//! its name; what comes of both lies ready at [`Cm::poll`].
 //!
 //! ```text
 //!   active                                 passive
@@ -29,19 +30,22 @@
 //! | [`timing`] | durations and repetition |
 //! | `config` | what a [`Cm`] is made from and hands out |
 //!
-//! Whoever can send a packet can write any message. So a connection has a transaction id of 64 random bits, drawn by the side
-//! that connects, which every message about it must bear and must come from the peer's address; what does not is counted
-//! ([`Cm::unmatched`]) and dropped. A DREQ begins a transaction of its own with Linux's ib_cm, so there it is the two
-//! communication ids and the queue pair that must fit; our own bears the connection's.
+//! Whoever can send a packet can write any message. So a connection has a transaction id of 64
+//! random bits, drawn by the side that connects, which every message about it must bear and must
+//! come from the peer's address; what does not is counted ([`Cm::unmatched`]) and dropped. A DREQ
+//! begins a transaction of its own with Linux's ib_cm, so there it is the two communication ids and
+//! the queue pair that must fit; our own bears the connection's.
 //!
-//! Differences from Linux's ib_cm, all of them invisible to a kernel peer: repetition starts after 250 ms instead of 4.9
-//! s, and goes on once a second while a peer has asked for patience; a message about a connection that nobody knows is
-//! refused (invalid communication id) where Linux is silent; a LAP is declined by an APR where Linux drops it on RoCE; a
-//! DREQ is answered at once instead of when the consumer calls rdma_disconnect; a refusal is remembered and repeated;
-//! DREQ of a destroyed connection is repeated; whoever gives up says so by REJ (time out); transaction ids are random, and
-//! compared; a connection that a REQ or REP makes stale ends when its old peer says so; a queue pair is stale only where
-//! connected (§12.9.8.3.1): one in time wait is not, as our own number in it is not given out again before that ends, and
-//! of two requests that name it the one that gets its RTU has it.
+//! Differences from Linux's ib_cm, all of them invisible to a kernel peer: repetition starts after
+//! 250 ms instead of 4.9 s, and goes on once a second while a peer has asked for patience; a
+//! message about a connection that nobody knows is refused (invalid communication id) where Linux
+//! is silent; a LAP is declined by an APR where Linux drops it on RoCE; a DREQ is answered at once
+//! instead of when the consumer calls rdma_disconnect; a refusal is remembered and repeated;
+//! DREQ of a destroyed connection is repeated; whoever gives up says so by REJ (time out);
+//! transaction ids are random, and compared; a connection that a REQ or REP makes stale ends when
+//! its old peer says so; a queue pair is stale only where connected (§12.9.8.3.1): one in time wait
+//! is not, as our own number in it is not given out again before that ends, and of two requests
+//! that name it the one that gets its RTU has it.
 
 mod active;
 mod address;

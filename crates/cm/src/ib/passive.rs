@@ -13,12 +13,13 @@ use crate::event::{ConnId, Error, Event, at_most};
 use crate::parameters::{Accept, Refusal, Service, TransportService};
 
 impl Cm {
-    /// Accepts a request: sends REP and repeats it. `Established`, `Rejected` or `Unreachable` follows.
+    /// Accepts a request: sends REP and repeats it. `Established`, `Rejected` or `Unreachable`
+    /// follows.
     ///
     /// # Errors
     ///
-    /// `Unknown`, or `State`: not an unanswered request. `OutOfRange`: the RNR retry count is above 7. `PrivateData`: it is too
-    /// long.
+    /// `Unknown`, or `State`: not an unanswered request. `OutOfRange`: the RNR retry count is above
+    /// 7. `PrivateData`: it is too long.
     pub fn accept(&mut self, now: Instant, id: ConnId, accept: &Accept) -> Result<(), Error> {
         let granted = &accept.parameters;
         at_most("rnr_retry_count", granted.rnr_retry_count, 7)?;
@@ -39,12 +40,14 @@ impl Cm {
         Ok(())
     }
 
-    /// Refuses a request for a connection or for a datagram service, or a reply that does not suit. The connection is gone for
-    /// the caller; the refusal of a request is remembered for its duplicates.
+    /// Refuses a request for a connection or for a datagram service, or a reply that does not suit.
+    /// The connection is gone for the caller; the refusal of a request is remembered for its
+    /// duplicates.
     ///
     /// # Errors
     ///
-    /// `Unknown`, or `State`: neither an unanswered request nor a reply. `PrivateData`: it is too long.
+    /// `Unknown`, or `State`: neither an unanswered request nor a reply. `PrivateData`: it is too
+    /// long.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -70,8 +73,9 @@ impl Cm {
         }
     }
 
-    /// Tells the peer that the answer will take its time (MRA); it stops repeating for the service timeout, code
-    /// `service_timeout`, 0 to 31. Duplicates of an unanswered message get one anyway.
+    /// Tells the peer that the answer will take its time (MRA); it stops repeating for the service
+    /// timeout, code `service_timeout`, 0 to 31. Duplicates of an unanswered message get one
+    /// anyway.
     ///
     /// # Errors
     ///
@@ -94,7 +98,8 @@ impl Cm {
         self.connections.get(&id).is_some_and(|conn| conn.state.is_unanswered())
     }
 
-    /// The connections that requests for this service began and that are not established yet: these requests may come again.
+    /// The connections that requests for this service began and that are not established yet: these
+    /// requests may come again.
     pub fn half_open(&self, service: Service) -> Vec<ConnId> {
         let asked_for = service_id(service).0;
         let is_it = |conn: &&Connection| {
@@ -135,8 +140,8 @@ impl Cm {
             return self.refuse_req(from, transaction_id, req, reason::INVALID_TRANSPORT_SERVICE);
         };
         if let Some(old) = self.find_connected(guid, gid, remote, req.local_qpn) {
-            // §12.9.8.3.1: the peer has forgotten the old connection, if this is the peer. An id used anew is as stale as its
-            // queue pair would be.
+            // §12.9.8.3.1: the peer has forgotten the old connection, if this is the peer. An id
+            // used anew is as stale as its queue pair would be.
             self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
             return self.doubt(now, old);
         }
@@ -218,7 +223,8 @@ impl Cm {
                 self.answer(id, mra);
             }
             CmState::RepSent | CmState::Refused => self.repeat(id),
-            // The connection ended before the peer saw our REP; a peer that did see it takes no notice.
+            // The connection ended before the peer saw our REP; a peer that did see it takes no
+            // notice.
             CmState::TimeWait => self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION),
             // The peer has had our REP: an old packet.
             _ => {}

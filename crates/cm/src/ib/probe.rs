@@ -1,17 +1,20 @@
 //! Whether the processes at the far ends still live.
 //!
-//! A kernel outlives its processes and says DREQ or REJ for them; nobody does so for a killed process in user space. So a
-//! process of our kind on another host ([`Config::is_kin`](super::Config)) that has said nothing for a while gets an MRA
-//! about a connection with it. One that lives takes no notice, as the standard asks of an MRA out of turn. For one that
-//! is gone, either another process of its host answers that it does not know the connection (REJ, invalid communication
-//! id), or its kernel that nobody has the port (ICMP). Both ends probe, but whoever has heard a probe waits with its own:
-//! one packet in [`Timing::probe_after`] for each pair of processes, however many their connections.
+//! A kernel outlives its processes and says DREQ or REJ for them; nobody does so for a killed
+//! process in user space. So a process of our kind on another host
+//! ([`Config::is_kin`](super::Config)) that has said nothing for a while gets an MRA
+//! about a connection with it. One that lives takes no notice, as the standard asks of an MRA out
+//! of turn. For one that is gone, either another process of its host answers that it does not know
+//! the connection (REJ, invalid communication id), or its kernel that nobody has the port (ICMP).
+//! Both ends probe, but whoever has heard a probe waits with its own: one packet in
+//! [`Timing::probe_after`] for each pair of processes, however many their connections.
 //!
-//! A request whose sender has not shown that it hears us is probed only as far as `address` lets it.
+//! A request whose sender has not shown that it hears us is probed only as far as `address` lets
+//! it.
 //!
-//! Silence proves nothing, the process may be stopped or the network cut: it ends no connection. One ICMP error proves
-//! nothing either, an address may be set anew just then: from the first to the second the probes are LAPs, which whoever
-//! lives answers.
+//! Silence proves nothing, the process may be stopped or the network cut: it ends no connection.
+//! One ICMP error proves nothing either, an address may be set anew just then: from the first to
+//! the second the probes are LAPs, which whoever lives answers.
 //!
 //! [`Timing::probe_after`]: super::Timing
 
@@ -28,15 +31,18 @@ use super::messages::{REJECTS_OTHER, REJECTS_REP, REJECTS_REQ};
 use super::table::{Addressee, Cm};
 use crate::event::ConnId;
 
-/// A refusal says that one connection is gone; were it the process, so would be the others. They are asked so many at a time.
+/// A refusal says that one connection is gone; were it the process, so would be the others. They
+/// are asked so many at a time.
 const BURST: usize = 32;
-/// Two ICMP errors this far apart, and nothing heard between them, mean that the process is gone. The second may take
-/// long: a host sends one a second to another when it has much to refuse (icmp(7), icmp_ratelimit).
+/// Two ICMP errors this far apart, and nothing heard between them, mean that the process is gone.
+/// The second may take long: a host sends one a second to another when it has much to refuse
+/// (icmp(7), icmp_ratelimit).
 const ICMP_APART: Duration = Duration::from_millis(100);
 /// Probes take turns on so many source ports: one may end at a process that is stopped.
 const PORTS: u32 = 4;
 
-/// A process: its host's address and what [`Config::process_of`](super::Config) says of its communication ids.
+/// A process: its host's address and what [`Config::process_of`](super::Config) says of its
+/// communication ids.
 type Key = (Gid, u32);
 
 #[derive(Debug)]
@@ -123,8 +129,8 @@ impl Cm {
         }
     }
 
-    /// A message about a connection has come from its peer's process: it lives. Not so REJ and DREP: whoever does not know a
-    /// connection answers in another's name.
+    /// A message about a connection has come from its peer's process: it lives. Not so REJ and
+    /// DREP: whoever does not know a connection answers in another's name.
     pub(super) fn heard(&mut self, now: Instant, id: ConnId) {
         if self.probes.peers.is_empty() {
             return;
@@ -132,14 +138,16 @@ impl Cm {
         let Some(key) = self.probe_key(id) else { return };
         let Some(peer) = self.probes.peers.get_mut(&key) else { return };
         peer.unreachable_at = None;
-        // Whoever was asked to connect waits a little longer, so that not both ends ask at the same time for ever.
+        // Whoever was asked to connect waits a little longer, so that not both ends ask at the same
+        // time for ever.
         let first = peer.connections.first();
         let active = first.and_then(|id| self.connections.get(id)).is_some_and(|conn| conn.active);
         let after = self.config.timing.probe_after;
         self.probes.set(key, now + if active { after } else { after * 5 / 4 });
     }
 
-    /// A connection of this process turned out not to exist at the other end: the next probes leave at once.
+    /// A connection of this process turned out not to exist at the other end: the next probes leave
+    /// at once.
     fn suspect(&mut self, now: Instant, id: ConnId) {
         let Some(key) = self.probe_key(id) else { return };
         if let Some(peer) = self.probes.peers.get_mut(&key) {
@@ -148,8 +156,9 @@ impl Cm {
         }
     }
 
-    /// An ICMP error says that nobody on the host `peer` has the port any more, for a packet to its process `process`. When
-    /// another says so the connections with that process end like those of one that is [gone](Cm::peer_gone).
+    /// An ICMP error says that nobody on the host `peer` has the port any more, for a packet to its
+    /// process `process`. When another says so the connections with that process end like those
+    /// of one that is [gone](Cm::peer_gone).
     pub fn process_unreachable(&mut self, now: Instant, peer: IpAddr, process: u32) {
         let key = (Gid::from(peer), process);
         let process_of = self.config.process_of;

@@ -1,5 +1,5 @@
-//! Whom a message is for. Several processes share QP1 of an address: one that gets a MAD finds out here whether it is its own, and
-//! what to say about it where it is nobody's.
+//! Whom a message is for. Several processes share QP1 of an address: one that gets a MAD finds out
+//! here whether it is its own, and what to say about it where it is nobody's.
 
 use wire::CommId;
 use wire::mad::{Mad, Message};

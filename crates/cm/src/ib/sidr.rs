@@ -1,5 +1,6 @@
-//! Service id resolution (IBA 1.4 §12.11): one question, one answer, for datagram services. An exchange is named by a
-//! [`ConnId`] like a connection and shares its tables; its request id is a communication id of the process.
+//! Service id resolution (IBA 1.4 §12.11): one question, one answer, for datagram services. An
+//! exchange is named by a [`ConnId`] like a connection and shares its tables; its request id is a
+//! communication id of the process.
 
 use std::time::Instant;
 
@@ -18,7 +19,8 @@ use crate::parameters::{PathRecord, Refusal, SidrAnswer, SidrAsk};
 pub(super) const NO_GUID: Guid = Guid(0);
 
 impl Cm {
-    /// Asks for the queue pair of a datagram service: sends SIDR_REQ and repeats it. `SidrReply` or `Unreachable` follows.
+    /// Asks for the queue pair of a datagram service: sends SIDR_REQ and repeats it. `SidrReply` or
+    /// `Unreachable` follows.
     ///
     /// # Errors
     ///
@@ -36,8 +38,8 @@ impl Cm {
         Ok(id)
     }
 
-    /// Answers a SIDR request with the queue pair that serves; [`Cm::reject`] says no. The exchange is gone for the caller; the
-    /// answer is remembered for duplicates.
+    /// Answers a SIDR request with the queue pair that serves; [`Cm::reject`] says no. The exchange
+    /// is gone for the caller; the answer is remembered for duplicates.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! The connection manager of one process: the tables that find a connection, what comes in, what goes out, and time.
+//! The connection manager of one process: the tables that find a connection, what comes in, what
+//! goes out, and time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -21,7 +22,8 @@ const COMM_ID_DRAWS: usize = 128;
 
 /// The connection manager of one process. See the crate's page for who calls what.
 ///
-/// After every call that changes something, [`Cm::poll`] until it gives nothing, and look at [`Cm::deadline`].
+/// After every call that changes something, [`Cm::poll`] until it gives nothing, and look at
+/// [`Cm::deadline`].
 pub struct Cm {
     pub(super) config: Config,
     comm_ids: Box<dyn FnMut() -> CommId + Send>,
@@ -29,9 +31,11 @@ pub struct Cm {
     next: u64,
     pub(super) connections: Numbered<ConnId, Box<Connection>>,
     pub(super) by_local: Numbered<CommId, ConnId>,
-    /// By the peer's communication id and the transaction id: anybody may write another's communication id into a REQ.
+    /// By the peer's communication id and the transaction id: anybody may write another's
+    /// communication id into a REQ.
     by_remote: BTreeMap<(RemoteKey, u64), ConnId>,
-    /// Connected ones, by the peer's communication id and by its queue pair, of which a peer has one each.
+    /// Connected ones, by the peer's communication id and by its queue pair, of which a peer has
+    /// one each.
     connected_id: BTreeMap<PeersNumber, ConnId>,
     connected_qpn: BTreeMap<PeersNumber, ConnId>,
     pub(super) addresses: Addresses,
@@ -39,7 +43,8 @@ pub struct Cm {
     timers: Timers,
     pub(super) probes: Probes,
     pub(super) pending: usize,
-    /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in it.
+    /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in
+    /// it.
     answered: VecDeque<ConnId>,
     output: VecDeque<Output>,
     /// When the time wait ends that began last.
@@ -51,9 +56,10 @@ pub struct Cm {
 impl Cm {
     /// A connection manager without connections.
     ///
-    /// `comm_ids` gives candidates for local communication ids: unpredictable, from the numbers that are this process's
-    /// own among those behind the same GUID. Candidates in use, and 0, are passed over. `transaction_ids` gives 64 random
-    /// bits each time: who does not see our packets must not guess them.
+    /// `comm_ids` gives candidates for local communication ids: unpredictable, from the numbers
+    /// that are this process's own among those behind the same GUID. Candidates in use, and 0,
+    /// are passed over. `transaction_ids` gives 64 random bits each time: who does not see our
+    /// packets must not guess them.
     pub fn new(
         config: Config,
         comm_ids: impl FnMut() -> CommId + Send + 'static,
@@ -83,8 +89,9 @@ impl Cm {
 
     /// A MAD that arrived at QP1.
     ///
-    /// Messages for a connection count only when they come from its peer's address and bear its transaction id. What names no
-    /// connection is answered where the standard asks for it and otherwise dropped.
+    /// Messages for a connection count only when they come from its peer's address and bear its
+    /// transaction id. What names no connection is answered where the standard asks for it and
+    /// otherwise dropped.
     pub fn input(&mut self, now: Instant, from: Origin, mad: &Mad) {
         let tid = mad.transaction_id;
         match &mad.message {
@@ -120,13 +127,14 @@ impl Cm {
         self.expire_probes(now);
     }
 
-    /// What the queue pair wants for RTR and RTS; `None` before the peer's numbers are known and after the end.
+    /// What the queue pair wants for RTR and RTS; `None` before the peer's numbers are known and
+    /// after the end.
     pub fn qp_attr(&self, conn: ConnId) -> Option<QpAttributes> {
         self.connections.get(&conn)?.attributes()
     }
 
-    /// What a queue pair wants that is moved before its request is accepted; `rq_psn` is 0 there and must be what the
-    /// acceptance will say. `None` once it is answered.
+    /// What a queue pair wants that is moved before its request is accepted; `rq_psn` is 0 there
+    /// and must be what the acceptance will say. `None` once it is answered.
     pub fn requested_qp_attr(&self, conn: ConnId) -> Option<QpAttributes> {
         self.connections.get(&conn)?.requested_attributes()
     }
@@ -136,15 +144,15 @@ impl Cm {
         self.connections.get(&conn).map(|c| (c.local, c.remote))
     }
 
-    /// Whether a MAD without a communication id of ours belongs here: one of ours has `(guid, comm id)` as its peer.
-    /// (REJ for a time out, and duplicates of a REQ, name only the sender.)
+    /// Whether a MAD without a communication id of ours belongs here: one of ours has `(guid, comm
+    /// id)` as its peer. (REJ for a time out, and duplicates of a REQ, name only the sender.)
     pub fn has_peer(&self, guid: Guid, gid: Gid, remote: CommId) -> bool {
         let key = (remote, guid, gid);
         self.by_remote.range((key, 0)..=(key, u64::MAX)).next().is_some()
     }
 
-    /// Messages dropped so far because they name a connection of ours and bear another transaction id, come from another
-    /// address or name another peer.
+    /// Messages dropped so far because they name a connection of ours and bear another transaction
+    /// id, come from another address or name another peer.
     pub fn unmatched(&self) -> u64 {
         self.unmatched
     }
@@ -200,7 +208,8 @@ impl Cm {
 
     // What every part uses.
 
-    /// Draws a communication id and makes a connection with it. One that the peer began has its `transaction_id`.
+    /// Draws a communication id and makes a connection with it. One that the peer began has its
+    /// `transaction_id`.
     pub(super) fn insert(
         &mut self,
         state: CmState,
@@ -226,8 +235,8 @@ impl Cm {
         Err(Error::CommIds(local))
     }
 
-    /// The connection that a message means whose receiver's communication id is `ours`. `transaction_id`: what it must bear.
-    /// A message that does not fit is counted here.
+    /// The connection that a message means whose receiver's communication id is `ours`.
+    /// `transaction_id`: what it must bear. A message that does not fit is counted here.
     pub(super) fn addressee(&mut self, from: Origin, transaction_id: Option<u64>, ours: CommId) -> Addressee {
         let conn = self.by_local.get(&ours).and_then(|id| self.connections.get(id));
         let Some(conn) = conn else { return Addressee::Nobody };
@@ -288,8 +297,8 @@ impl Cm {
         }
     }
 
-    /// The peer has shown that it is connected: its id and queue pair are this connection's. Another that has one of them
-    /// is in doubt.
+    /// The peer has shown that it is connected: its id and queue pair are this connection's.
+    /// Another that has one of them is in doubt.
     pub(super) fn claim(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
         let (remote, qpn) = (conn.id_key(), conn.qpn_key());
@@ -384,7 +393,8 @@ impl Cm {
         });
     }
 
-    /// Remembers the answer in `message` until `until`, and forgets the oldest where there are too many.
+    /// Remembers the answer in `message` until `until`, and forgets the oldest where there are too
+    /// many.
     pub(super) fn remember_answer(&mut self, id: ConnId, state: CmState, until: Instant) {
         self.unclaim(id);
         self.set_state(id, state);
@@ -402,7 +412,8 @@ impl Cm {
         }
     }
 
-    /// Ends everything the connection holds. What the consumer still owns stays as an empty shell until destroyed.
+    /// Ends everything the connection holds. What the consumer still owns stays as an empty shell
+    /// until destroyed.
     pub(super) fn close(&mut self, id: ConnId) {
         self.unclaim(id);
         self.set_state(id, CmState::Closed);

@@ -1,4 +1,5 @@
-//! How connections end: DREQ and DREP, REJ, destruction, time wait, and peers that are gone (IBA 1.4 §12.9.7, §12.9.8).
+//! How connections end: DREQ and DREP, REJ, destruction, time wait, and peers that are gone (IBA
+//! 1.4 §12.9.7, §12.9.8).
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -18,8 +19,9 @@ use crate::parameters::Refusal;
 const TOGETHER: u32 = 8;
 
 impl Cm {
-    /// Ends a connection: sends DREQ and repeats it; `Disconnected`, then `TimewaitExit` follow. Harmless when it is
-    /// ending or has ended (a DREQ of the peer is answered without the consumer's help).
+    /// Ends a connection: sends DREQ and repeats it; `Disconnected`, then `TimewaitExit` follow.
+    /// Harmless when it is ending or has ended (a DREQ of the peer is answered without the
+    /// consumer's help).
     ///
     /// # Errors
     ///
@@ -35,8 +37,9 @@ impl Cm {
         }
     }
 
-    /// The consumer is done with the connection, whatever its state; no event follows. The peer is told as the state asks
-    /// (REJ, DREQ, a SIDR_REP that says no); DREQ and time wait run on until `Released`.
+    /// The consumer is done with the connection, whatever its state; no event follows. The peer is
+    /// told as the state asks (REJ, DREQ, a SIDR_REP that says no); DREQ and time wait run on
+    /// until `Released`.
     pub fn destroy(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.detached = true;
@@ -64,16 +67,18 @@ impl Cm {
         }
     }
 
-    /// The process ends: every connection as by [`Cm::destroy`], which is what a kernel says for those that end. Nothing is repeated.
+    /// The process ends: every connection as by [`Cm::destroy`], which is what a kernel says for
+    /// those that end. Nothing is repeated.
     pub fn leave(&mut self, now: Instant) {
         let mut all: Vec<ConnId> = self.connections.keys().copied().collect();
         all.sort_unstable();
         all.into_iter().for_each(|id| self.destroy(now, id));
     }
 
-    /// An ICMP error says that nothing at `peer` takes our packets. Of the connections to it only those that have no
-    /// answer yet are concerned (`Unreachable`), and those that were ending end; established ones are the queue pair's
-    /// affair. `comm_id` is our communication id in the packet that came back, where known: then only that connection.
+    /// An ICMP error says that nothing at `peer` takes our packets. Of the connections to it only
+    /// those that have no answer yet are concerned (`Unreachable`), and those that were ending
+    /// end; established ones are the queue pair's affair. `comm_id` is our communication id in
+    /// the packet that came back, where known: then only that connection.
     pub fn peer_unreachable(&mut self, now: Instant, peer: IpAddr, comm_id: Option<CommId>) {
         let hit = |conn: &&Connection| {
             conn.path.remote_gid.ip() == peer && comm_id.is_none_or(|comm_id| conn.local == comm_id)
@@ -102,14 +107,15 @@ impl Cm {
         }
     }
 
-    /// A process that owned far ends is gone for sure. `is_gone` gets a far communication id (`None`: not known, no
-    /// answer has come) and the far GID. Connections end as if its kernel had cleaned up behind it: DREQ for connected
-    /// ones, REJ for the rest.
+    /// A process that owned far ends is gone for sure. `is_gone` gets a far communication id
+    /// (`None`: not known, no answer has come) and the far GID. Connections end as if its
+    /// kernel had cleaned up behind it: DREQ for connected ones, REJ for the rest.
     pub fn peer_gone(&mut self, now: Instant, is_gone: impl Fn(Option<CommId>, Gid) -> bool) {
         self.with_peer(is_gone).into_iter().for_each(|id| self.end_of_peer(now, id));
     }
 
-    /// The connections whose far communication id (`None`: not known) and far GID `is_it` knows, in whatever state.
+    /// The connections whose far communication id (`None`: not known) and far GID `is_it` knows, in
+    /// whatever state.
     pub fn with_peer(&self, is_it: impl Fn(Option<CommId>, Gid) -> bool) -> Vec<ConnId> {
         let hit = |conn: &&Connection| is_it(conn.remote.or(conn.remote_hint), conn.path.remote_gid);
         let mut hit: Vec<_> =
@@ -118,8 +124,9 @@ impl Cm {
         hit
     }
 
-    /// The process at the other end of one connection is no more: what its kernel would have said for it, had it one (ib_cm's
-    /// `cm_destroy_id`). Harmless where the connection is unknown or has ended.
+    /// The process at the other end of one connection is no more: what its kernel would have said
+    /// for it, had it one (ib_cm's `cm_destroy_id`). Harmless where the connection is unknown
+    /// or has ended.
     pub fn end_of_peer(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
         match conn.state {
@@ -155,7 +162,8 @@ impl Cm {
         let answer = drep(transaction_id, dreq);
         let id = match self.addressee(from, None, dreq.remote_comm_id) {
             Addressee::Is(id) => id,
-            // §12.9.8.3: whoever asks to disconnect what we do not know is told that it is disconnected.
+            // §12.9.8.3: whoever asks to disconnect what we do not know is told that it is
+            // disconnected.
             Addressee::Nobody => return self.answer_stateless(from, answer),
             Addressee::Other => return,
         };
@@ -243,7 +251,8 @@ impl Cm {
         }
     }
 
-    /// Packets of the connection may still be under way for as long as one can live on the path and back (§12.9.8.4).
+    /// Packets of the connection may still be under way for as long as one can live on the path and
+    /// back (§12.9.8.4).
     pub(super) fn enter_timewait(&mut self, now: Instant, id: ConnId) {
         self.unclaim(id);
         self.set_state(id, CmState::TimeWait);
@@ -252,7 +261,8 @@ impl Cm {
             conn.message = None;
             conn.retry = None;
             let wait = timeout(conn.local_ack_timeout).min(longest);
-            // Nobody waits for the end of it: many that end at about the same time end together, and whoever calls is woken once for all of them.
+            // Nobody waits for the end of it: many that end at about the same time end together,
+            // and whoever calls is woken once for all of them.
             let (least, most) = (now + wait, now + (wait + wait / TOGETHER).min(longest));
             let end = self.timewait_end.filter(|end| (least..=most).contains(end)).unwrap_or(most);
             self.timewait_end = Some(end);
@@ -261,7 +271,8 @@ impl Cm {
         self.rearm(id);
     }
 
-    /// "Timed out" to the peer, which may be waiting for us: it finds the connection by our GUID and id.
+    /// "Timed out" to the peer, which may be waiting for us: it finds the connection by our GUID
+    /// and id.
     pub(super) fn send_timeout_rej(&mut self, id: ConnId) {
         if !self.may_send_unasked(id) {
             return;
@@ -293,8 +304,8 @@ impl Cm {
         self.event(id, Event::Rejected { reason, private_data: vec![0; REJ_DATA] });
     }
 
-    /// Which connection a REJ means. Until its REP has come the sender has no id we know, and it may not know ours: then a
-    /// REJ for a time out names the sender by GUID and id.
+    /// Which connection a REJ means. Until its REP has come the sender has no id we know, and it
+    /// may not know ours: then a REJ for a time out names the sender by GUID and id.
     fn rejected_connection(&mut self, from: Origin, transaction_id: u64, rej: &Rej) -> Option<ConnId> {
         let fits = match self.addressee(from, Some(transaction_id), rej.remote_comm_id) {
             Addressee::Is(id) => {
@@ -322,8 +333,9 @@ impl Cm {
         fits
     }
 
-    /// Whether the transaction id of a message that begins a transaction is good. Our kind begins none, and has the connection's;
-    /// of others Linux's ib_cm makes it from its communication id.
+    /// Whether the transaction id of a message that begins a transaction is good. Our kind begins
+    /// none, and has the connection's; of others Linux's ib_cm makes it from its communication
+    /// id.
     pub(super) fn knows_transaction(&self, id: ConnId, transaction_id: u64) -> bool {
         self.connections.get(&id).is_some_and(|conn| {
             conn.transaction_id == transaction_id || !(self.config.is_kin)(conn.remote_guid)

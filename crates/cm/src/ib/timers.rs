@@ -1,5 +1,6 @@
-//! When connections have something to do. Nearly every timer is taken back before it is due, as answers come: what stands here of those lies where it is
-//! until it comes first, or until there is more of them than of the others.
+//! When connections have something to do. Nearly every timer is taken back before it is due, as
+//! answers come: what stands here of those lies where it is until it comes first, or until there is
+//! more of them than of the others.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

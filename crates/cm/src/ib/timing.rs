@@ -1,10 +1,11 @@
-//! Every duration of the connection manager in one table, with the kernel's beside it, and the timer that repeats a
-//! message until it is answered.
+//! Every duration of the connection manager in one table, with the kernel's beside it, and the
+//! timer that repeats a message until it is answered.
 
 use std::time::{Duration, Instant};
 
-/// How often and how long an unanswered message is sent again: the first time after `first`, then after twice as long
-/// and so on up to `ceiling`, until `total` has passed since the message was first sent.
+/// How often and how long an unanswered message is sent again: the first time after `first`, then
+/// after twice as long and so on up to `ceiling`, until `total` has passed since the message was
+/// first sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     /// Wait before the first repetition.
@@ -15,8 +16,8 @@ pub struct Backoff {
     pub total: Duration,
 }
 
-/// The durations and timeout codes of a [`Cm`](super::Cm). A code `c` of five bits stands for 4.096 us * 2^c
-/// (IBA 1.4 §12.7.26).
+/// The durations and timeout codes of a [`Cm`](super::Cm). A code `c` of five bits stands for 4.096
+/// us * 2^c (IBA 1.4 §12.7.26).
 ///
 /// | | here | Linux ib_cm, rdma_cm |
 /// |---|---|---|
@@ -33,26 +34,27 @@ pub struct Backoff {
 /// | service timeout in MRA | code 24 (69 s) | code 24 |
 /// | max CM retries in REQ | 15 | 15 |
 ///
-/// The kernel's come from drivers/infiniband/core: `ib_send_cm_req` (twice the packet life time, code 16, and the
-/// response timeout), `cm_req_handler`, `cma_resolve_ib_udp`, `cm_destroy_id`, CMA_MAX_CM_RETRIES.
+/// The kernel's come from drivers/infiniband/core: `ib_send_cm_req` (twice the packet life time,
+/// code 16, and the response timeout), `cm_req_handler`, `cma_resolve_ib_udp`, `cm_destroy_id`,
+/// CMA_MAX_CM_RETRIES.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// Repetition of REQ and SIDR_REQ.
     pub request: Backoff,
     /// Repetition of REP, as often as the REQ allows.
     pub reply: Backoff,
-    /// How long a process of our kind on another host may say nothing before it is sent a probe, see `probe`. Zero: no
-    /// probes.
+    /// How long a process of our kind on another host may say nothing before it is sent a probe,
+    /// see `probe`. Zero: no probes.
     pub probe_after: Duration,
-    /// Repetition of DREQ. Far shorter than the kernel's: a peer that lives answers within milliseconds, and one that
-    /// does not must not keep its partner for a minute.
+    /// Repetition of DREQ. Far shorter than the kernel's: a peer that lives answers within
+    /// milliseconds, and one that does not must not keep its partner for a minute.
     pub disconnect: Backoff,
     /// Repetition of the question whether a peer still knows a connection.
     pub doubt: Backoff,
     /// Longest time wait, whatever ACK timeout the peer's REQ names (code 31 is 2.4 hours).
     pub max_timewait: Duration,
-    /// How long a refused request is remembered, so that its duplicates get the same answer; longer than two of the
-    /// kernel's intervals.
+    /// How long a refused request is remembered, so that its duplicates get the same answer; longer
+    /// than two of the kernel's intervals.
     pub refusal: Duration,
     /// Remote and local CM response timeout codes written into REQ.
     pub cm_response_timeout: u8,
@@ -85,8 +87,9 @@ pub fn timeout(code: u8) -> Duration {
     Duration::from_nanos(4_096 << code.min(31))
 }
 
-/// The local ACK timeout code of a path: twice the packet life time plus the far adapter's ACK delay, rounded to a power
-/// of two (IBA 1.4 §12.7.34), 0 to 31. Equal to what the kernel writes into REQ and gives the queue pair.
+/// The local ACK timeout code of a path: twice the packet life time plus the far adapter's ACK
+/// delay, rounded to a power of two (IBA 1.4 §12.7.34), 0 to 31. Equal to what the kernel writes
+/// into REQ and gives the queue pair.
 pub fn local_ack_timeout(packet_life_time: u8, ack_delay: u8) -> u8 {
     let (round_trip, delay) = (packet_life_time.saturating_add(1), ack_delay);
     // The sum of two powers of two, rounded up when the smaller is at least half the larger.
@@ -112,8 +115,8 @@ pub(super) struct Retry {
     mras: u8,
 }
 
-/// How often a message is repeated whose receiver has asked for patience: not for its answer, but to find out if the
-/// process that was to give it still lives.
+/// How often a message is repeated whose receiver has asked for patience: not for its answer, but
+/// to find out if the process that was to give it still lives.
 const WHILE_PATIENT: Duration = Duration::from_secs(1);
 
 impl Retry {
@@ -167,9 +170,10 @@ impl Retry {
         true
     }
 
-    /// The peer asks for patience (MRA): the time that is left begins anew after `wait`. At most `max` times, so that
-    /// nobody is held for ever; what comes before `wait` is over answers a repetition and does not count. Repetitions while
-    /// it has patience ask whether the peer lives, and are not counted either.
+    /// The peer asks for patience (MRA): the time that is left begins anew after `wait`. At most
+    /// `max` times, so that nobody is held for ever; what comes before `wait` is over answers a
+    /// repetition and does not count. Repetitions while it has patience ask whether the peer
+    /// lives, and are not counted either.
     pub fn extend(&mut self, now: Instant, wait: Duration, max: u8) {
         if self.mras >= max || now < self.patient_until {
             return;

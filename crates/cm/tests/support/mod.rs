@@ -1,5 +1,5 @@
-//! Connection managers on virtual time, joined by a network that a test decides about packet by packet. Every MAD goes
-//! over the wire as bytes.
+//! Connection managers on virtual time, joined by a network that a test decides about packet by
+//! packet. Every MAD goes over the wire as bytes.
 #![allow(dead_code)] // Each test file uses its part.
 
 use std::collections::BTreeMap;
@@ -91,7 +91,8 @@ pub fn gid(last: u8) -> Gid {
 }
 
 impl World {
-    /// Hosts with the last byte of their address; those with the same share address and GUID. All listen and are willing.
+    /// Hosts with the last byte of their address; those with the same share address and GUID. All
+    /// listen and are willing.
     pub fn new(addresses: &[u8]) -> World {
         World::with(addresses, |config| config)
     }

@@ -53,7 +53,8 @@ impl Bearer {
         self.token
     }
 
-    /// Whether the same process bears both names, as far as one knows: it may have ended, and its number be another one's.
+    /// Whether the same process bears both names, as far as one knows: it may have ended, and its
+    /// number be another one's.
     pub(crate) fn seems_same_process(&self, other: &Bearer) -> bool {
         self.pid != 0 && self.pid == other.pid
     }
@@ -80,7 +81,8 @@ impl Bearer {
         Ok(())
     }
 
-    /// Tells it that there is something in the ring. Where its queue is full, what is in that wakes it.
+    /// Tells it that there is something in the ring. Where its queue is full, what is in that wakes
+    /// it.
     pub(crate) fn wake_reader(&self) {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::LOOK], flags);

@@ -167,8 +167,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Takes in processes that want to hand us packets; whether there may be more. To be called until there are none: the engine
-    /// is told of new ones only.
+    /// Takes in processes that want to hand us packets; whether there may be more. To be called
+    /// until there are none: the engine is told of new ones only.
     pub(crate) fn accept(&self, reactor: &Reactor) -> More {
         for _ in 0..ACCEPTS_PER_EVENT {
             let fd = match Fd::open(|| SockRef::from(&self.fd).accept().map(|(socket, _)| socket)) {

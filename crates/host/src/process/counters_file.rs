@@ -1,5 +1,5 @@
-//! What this process has counted, written to a file when it ends: `VERBENA_COUNTERS` names the file, in which `%p` stands
-//! for the process's number.
+//! What this process has counted, written to a file when it ends: `VERBENA_COUNTERS` names the
+//! file, in which `%p` stands for the process's number.
 //!
 //! | name | what |
 //! |---|---|
@@ -7,7 +7,8 @@
 //! | `node.NAME` | [`node::Counters`]: packets that no queue pair got, by reason |
 //! | `DEVICE.NAME` | [`nic::device::Counters`]: packets for queue pairs |
 //!
-//! One `name value` a line. A process that made no device writes nothing, and so does one that a signal kills.
+//! One `name value` a line. A process that made no device writes nothing, and so does one that a
+//! signal kills.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};

@@ -41,7 +41,8 @@ pub fn devices() -> Result<Option<Vec<DeviceSpec>>, ConfigError> {
     text.map(|text| node::devices::parse(&text.to_string_lossy())).transpose()
 }
 
-/// For how long a connection request, or an answer to one, is repeated that nobody answers: `VERBENA_CM_TIMEOUT`.
+/// For how long a connection request, or an answer to one, is repeated that nobody answers:
+/// `VERBENA_CM_TIMEOUT`.
 fn cm_timeout() -> Option<Duration> {
     let text = std::env::var_os("VERBENA_CM_TIMEOUT")?;
     let seconds = text.to_str().and_then(|text| text.trim().parse::<f64>().ok());
@@ -86,8 +87,8 @@ fn parse_same_host(text: Option<&OsStr>) -> Result<SameHost, String> {
     }
 }
 
-/// Whether registered memory shall lie in large pages: `VERBENA_LARGE_PAGES`, and what is set for this system. What has no meaning is explained
-/// on standard error.
+/// Whether registered memory shall lie in large pages: `VERBENA_LARGE_PAGES`, and what is set for
+/// this system. What has no meaning is explained on standard error.
 pub(super) fn large_pages() -> bool {
     let wish = parse_large_pages(std::env::var_os("VERBENA_LARGE_PAGES").as_deref()).unwrap_or_else(|e| {
         eprintln!("verbena: {e}. {SEE}");
@@ -109,8 +110,8 @@ fn parse_large_pages(text: Option<&OsStr>) -> Result<bool, String> {
 
 /// The file that `VERBENA_COUNTERS` names, made absolute: a daemon changes its directory.
 pub(super) fn counters_file() -> Option<PathBuf> {
-    // SAFETY: a query without arguments in memory. A program with more rights than its user (ld.so(8), secure-execution
-    // mode) writes no file at the user's wish.
+    // SAFETY: a query without arguments in memory. A program with more rights than its user
+    // (ld.so(8), secure-execution mode) writes no file at the user's wish.
     if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
         return None;
     }

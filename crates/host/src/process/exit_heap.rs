@@ -1,9 +1,11 @@
-//! A heap for what is done at exit. A signal handler may call `exit`, as qperf's does, and what it has interrupted may be malloc(3): then the thread has
-//! the lock of the C library's heap, and would wait for itself. So what a thread allocates while it does Verbena's part of `exit` comes from
-//! memory of Verbena's own, and what it gives back meanwhile stays where it is: the process ends.
+//! A heap for what is done at exit. A signal handler may call `exit`, as qperf's does, and what it
+//! has interrupted may be malloc(3): then the thread has the lock of the C library's heap, and
+//! would wait for itself. So what a thread allocates while it does Verbena's part of `exit` comes
+//! from memory of Verbena's own, and what it gives back meanwhile stays where it is: the process
+//! ends.
 //!
-//! The shared object has this for its allocator. A Rust program chooses its own, and there the rule stands that a signal handler ends a process by
-//! `_exit` (signal-safety(7)).
+//! The shared object has this for its allocator. A Rust program chooses its own, and there the rule
+//! stands that a signal handler ends a process by `_exit` (signal-safety(7)).
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -85,7 +87,8 @@ fn is_here(piece: *const u8) -> bool {
     (piece.addr()).wrapping_sub(MEMORY.0.get().addr()) < BYTES
 }
 
-// SAFETY: pieces of MEMORY are disjoint, aligned, and never handed out again; all others are the system's, and go back there or nowhere.
+// SAFETY: pieces of MEMORY are disjoint, aligned, and never handed out again; all others are the
+// system's, and go back there or nowhere.
 unsafe impl GlobalAlloc for ExitHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -159,7 +162,8 @@ mod tests {
                 unsafe { ExitHeap.dealloc(other, layout) };
             });
         });
-        // SAFETY: pieces of this layout; the one is not used again, the others are read with the size that they have then.
+        // SAFETY: pieces of this layout; the one is not used again, the others are read with the
+        // size that they have then.
         let (grown, moved) = unsafe {
             ExitHeap.dealloc(second, layout);
             (ExitHeap.realloc(first, layout, 4096), ExitHeap.realloc(before, layout, 48))

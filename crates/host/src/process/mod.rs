@@ -1,10 +1,10 @@
-//! The one instance of Verbena in a process: made by the first call that needs a device, never by loading the library. C functions
-//! and Rust code that are linked into one program find the same one, and with it one engine thread, one set of sockets and one
-//! connection manager a device.
+//! The one instance of Verbena in a process: made by the first call that needs a device, never by
+//! loading the library. C functions and Rust code that are linked into one program find the same
+//! one, and with it one engine thread, one set of sockets and one connection manager a device.
 //!
-//! A forked child finds its parent's instance inert ([`Instance::is_ours`]) and makes its own. At exit the instance says to the
-//! peers what a kernel would say for the process, then writes the counters. Behind all else that runs at exit it leaves the port to
-//! the other processes.
+//! A forked child finds its parent's instance inert ([`Instance::is_ours`]) and makes its own. At
+//! exit the instance says to the peers what a kernel would say for the process, then writes the
+//! counters. Behind all else that runs at exit it leaves the port to the other processes.
 //!
 //! | file | what |
 //! |---|---|
@@ -73,13 +73,14 @@ impl Instance {
     ///
     /// # Errors
     ///
-    /// EADDRINUSE where the port of all its addresses belongs to another user or to the kernel's rdma_rxe;
-    /// EADDRNOTAVAIL, EMFILE and others of the system's; ENODEV in a forked child.
+    /// EADDRINUSE where the port of all its addresses belongs to another user or to the kernel's
+    /// rdma_rxe; EADDRNOTAVAIL, EMFILE and others of the system's; ENODEV in a forked child.
     pub fn attach(&self, device: &Device) -> io::Result<()> {
         self.node().attach(device).map_err(|e| e.errno().into())
     }
 
-    /// Takes every queue pair to the error state and tells the programs (IBV_EVENT_DEVICE_FATAL). Nothing new is made.
+    /// Takes every queue pair to the error state and tells the programs (IBV_EVENT_DEVICE_FATAL).
+    /// Nothing new is made.
     fn fail(&self) {
         if self.fatal.swap(true, Ordering::AcqRel) || !self.is_ours() {
             return;
@@ -92,8 +93,8 @@ impl Instance {
     }
 }
 
-/// A forked child makes its own, even where it was forked while another thread was making its parent's. The child must not drop the
-/// parent's: the parent still uses it.
+/// A forked child makes its own, even where it was forked while another thread was making its
+/// parent's. The child must not drop the parent's: the parent still uses it.
 static CURRENT: PerProcess<Mutex<Option<Arc<Instance>>>> =
     PerProcess::new(|| Mutex::new(Rank::Instance, None));
 
@@ -129,14 +130,16 @@ pub fn fail() {
     });
 }
 
-/// Whether the heap has so many bytes left. Rust ends the process where it gets no memory for something small, so whoever makes
-/// an object looks first. Another thread may take what was found here: then that is the end all the same.
+/// Whether the heap has so many bytes left. Rust ends the process where it gets no memory for
+/// something small, so whoever makes an object looks first. Another thread may take what was found
+/// here: then that is the end all the same.
 ///
 /// # Errors
 ///
 /// ENOMEM.
 pub fn room(bytes: usize) -> io::Result<()> {
-    // SAFETY: an allocation of its own, given back at once; the compiler does not see that nobody looks at it.
+    // SAFETY: an allocation of its own, given back at once; the compiler does not see that nobody
+    // looks at it.
     unsafe {
         let found = std::hint::black_box(libc::malloc(bytes));
         if found.is_null() {
@@ -179,12 +182,14 @@ fn start() -> io::Result<Instance> {
     let (on_failure, on_port_in_use) = (fail as fn(), explain_port_in_use as fn(&str, &[IpAddr]));
     let config = Config { on_failure, on_port_in_use, same_host, large_pages, ..Config::default() };
     let host = Host::start(make, config)?;
-    // A forked child inherits the function. No `Once`, which a child could inherit as taken; one thread at a time is here.
+    // A forked child inherits the function. No `Once`, which a child could inherit as taken; one
+    // thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.load(Ordering::Relaxed) {
         // The linker leaves out what nobody refers to.
         std::hint::black_box(&AT_LAST);
-        // SAFETY: a function that lives as long as the process: a shared object with this crate is linked with -z nodelete.
+        // SAFETY: a function that lives as long as the process: a shared object with this crate is
+        // linked with -z nodelete.
         unsafe { libc::atexit(at_exit) };
         AT_EXIT.store(true, Ordering::Relaxed);
     }
@@ -229,8 +234,8 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Runs behind the exit handlers of the program and the destructors of the objects that use this one: they may use a queue pair
-/// still, and then need the port.
+/// Runs behind the exit handlers of the program and the destructors of the objects that use this
+/// one: they may use a queue pair still, and then need the port.
 extern "C" fn at_last() {
     let leave = || {
         let _leaving = Leaving::begin();
@@ -241,8 +246,8 @@ extern "C" fn at_last() {
     let _ = catch_unwind(AssertUnwindSafe(leave));
 }
 
-// SAFETY: the section holds functions of this type, which the dynamic linker calls at exit (ELF gABI, "Initialization and
-// Termination Functions"); this one lives as long as the process.
+// SAFETY: the section holds functions of this type, which the dynamic linker calls at exit (ELF
+// gABI, "Initialization and Termination Functions"); this one lives as long as the process.
 #[used]
 // loom's models stand in place of locks in tests only, and nowhere behind them.
 #[cfg_attr(not(loom), unsafe(link_section = ".fini_array"))]

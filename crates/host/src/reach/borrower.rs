@@ -1,10 +1,12 @@
 //! A process that we lend to, and how long it is waited for when something is taken back.
 //!
-//! What it says that it uses is its word. An honest process uses something for as long as a copy takes, and its thread may be
-//! preempted meanwhile. After [`LONG`] the page by which it knows us is taken away, so that it can begin no call; after [`BELIEVED`] without that page
-//! nothing that it had begun runs, whatever it says. Who is waited for in vain so, or again and again, gets no page any more: what it says
-//! then counts for nothing, and its requests go as packets. So a process that means harm holds us up for 20 ms a time, or beyond that for a sixteenth
-//! of the time and ten seconds at most, and then not at all.
+//! What it says that it uses is its word. An honest process uses something for as long as a copy
+//! takes, and its thread may be preempted meanwhile. After [`LONG`] the page by which it knows us
+//! is taken away, so that it can begin no call; after [`BELIEVED`] without that page nothing that
+//! it had begun runs, whatever it says. Who is waited for in vain so, or again and again, gets no
+//! page any more: what it says then counts for nothing, and its requests go as packets. So a
+//! process that means harm holds us up for 20 ms a time, or beyond that for a sixteenth of the time
+//! and ten seconds at most, and then not at all.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,14 +21,16 @@ use crate::fork::Fd;
 use crate::rings::memory::Part;
 use crate::sys;
 
-/// How long somebody may use what is taken back before he is asked what keeps him: longer than a copy takes, and the turn of another thread
-/// that his processor may have given up in the middle.
+/// How long somebody may use what is taken back before he is asked what keeps him: longer than a
+/// copy takes, and the turn of another thread that his processor may have given up in the middle.
 const LONG: Duration = Duration::from_millis(20);
-/// How long somebody is believed who can begin no call: far longer than any call that had begun takes on a busy machine.
+/// How long somebody is believed who can begin no call: far longer than any call that had begun
+/// takes on a busy machine.
 const BELIEVED: Duration = Duration::from_secs(5);
 /// How often then.
 const AGAIN: Duration = Duration::from_micros(200);
-/// Of so much time a process may keep us waiting for one part, in which it can begin no call; beyond [`BELIEVED`], which it may at any time.
+/// Of so much time a process may keep us waiting for one part, in which it can begin no call;
+/// beyond [`BELIEVED`], which it may at any time.
 const OF_THE_TIME: u32 = 16;
 
 /// See the module.
@@ -46,7 +50,8 @@ pub(super) struct Trust<G> {
     taken: Option<Instant>,
     /// Threads that wait for it without its page.
     waiting: usize,
-    /// How long it has kept us waiting so, less its part of the time since then, and when that was last reckoned.
+    /// How long it has kept us waiting so, less its part of the time since then, and when that was
+    /// last reckoned.
     kept: Duration,
     reckoned: Option<Instant>,
     /// It gets no page any more.
@@ -104,8 +109,8 @@ impl Borrower {
         hazards::users(&self.hazards, entry).next().is_some()
     }
 
-    /// Waits until it does not use an entry any more, or can not. `began`: when we began to wait for anybody. `is_gone`: whether its connection
-    /// has ended.
+    /// Waits until it does not use an entry any more, or can not. `began`: when we began to wait
+    /// for anybody. `is_gone`: whether its connection has ended.
     pub(crate) fn wait(
         &self,
         cleared: Cleared,

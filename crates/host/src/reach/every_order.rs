@@ -1,8 +1,10 @@
-//! Every order of initiators and of who takes an entry back, on loom's models of the words that they share: [`initiator::reach`], the tables
-//! and [`wait`] as they ship. Memory that is taken back is a cell of loom's: an access of an initiator that is not over when the wait is
+//! Every order of initiators and of who takes an entry back, on loom's models of the words that
+//! they share: [`initiator::reach`], the tables and [`wait`] as they ship. Memory that is taken
+//! back is a cell of loom's: an access of an initiator that is not over when the wait is
 //! fails the model. Pages and calls of a few lines stand for the system.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-host --lib --target-dir target/loom reach::every_order`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-host --lib --target-dir target/loom
+//! reach::every_order`
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -296,7 +298,8 @@ fn two_initiators_are_waited_for() {
     });
 }
 
-/// A process is lent to while something is taken back: it is in the list of those who are waited for, or finds nothing.
+/// A process is lent to while something is taken back: it is in the list of those who are waited
+/// for, or finds nothing.
 #[test]
 fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
     every_order(4, || {
@@ -317,7 +320,8 @@ fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
     });
 }
 
-/// What a queue pair has lent is pulled while that fails, and its program writes something else there. Nobody waits.
+/// What a queue pair has lent is pulled while that fails, and its program writes something else
+/// there. Nobody waits.
 #[test]
 fn what_was_taken_back_does_not_count_as_pulled() {
     every_order(4, || {
@@ -336,7 +340,8 @@ fn what_was_taken_back_does_not_count_as_pulled() {
     });
 }
 
-/// Two queue pairs of one entry, of different domains: who looks one up while the other takes the place does not find the other's domain.
+/// Two queue pairs of one entry, of different domains: who looks one up while the other takes the
+/// place does not find the other's domain.
 #[test]
 fn what_is_found_is_of_one_queue_pair() {
     every_order(4, || {
@@ -351,8 +356,8 @@ fn what_is_found_is_of_one_queue_pair() {
     });
 }
 
-/// Threads that may be stopped wherever they are in no call, and who takes a region back, whose patience is over at once. `stays`: see
-/// [`Page`].
+/// Threads that may be stopped wherever they are in no call, and who takes a region back, whose
+/// patience is over at once. `stays`: see [`Page`].
 fn one_loses_patience(threads: u32, stays: bool) {
     every_order(if threads == 1 { 4 } else { 3 }, move || {
         let shared = Shared::new();

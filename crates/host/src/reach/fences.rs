@@ -1,14 +1,17 @@
-//! The fences between what a process says to another one and what it then looks at. Each stands between a store and a later load of other memory,
-//! and pairs with one of the other process: one of the two sees what the other one said.
+//! The fences between what a process says to another one and what it then looks at. Each stands
+//! between a store and a later load of other memory, and pairs with one of the other process: one
+//! of the two sees what the other one said.
 //!
-//! They are here by name so that `every_order` shows of each that it is needed: there a model leaves one out.
+//! They are here by name so that `every_order` shows of each that it is needed: there a model
+//! leaves one out.
 
 /// Where a fence is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum At {
     /// An initiator said what it uses, and looks that up.
     InUse,
-    /// An entry was taken back. Who did that looks for those who use it; what he then writes is not seen before.
+    /// An entry was taken back. Who did that looks for those who use it; what he then writes is not
+    /// seen before.
     TakenBack,
     /// Bytes were pulled, and their queue pair is looked up once more.
     Pulled,
@@ -20,8 +23,9 @@ pub(super) fn fence(_: At) {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The same where the store is an exchange that has just succeeded. Of x86-64 no load passes a locked instruction in front of it, so there it costs nothing more
-/// (AMD64 Architecture Programmer's Manual, volume 2, 7.2; Intel SDM, volume 3A, "Memory Ordering").
+/// The same where the store is an exchange that has just succeeded. Of x86-64 no load passes a
+/// locked instruction in front of it, so there it costs nothing more (AMD64 Architecture
+/// Programmer's Manual, volume 2, 7.2; Intel SDM, volume 3A, "Memory Ordering").
 #[cfg(not(loom))]
 #[inline]
 pub(super) fn fence_behind_exchange(at: At) {

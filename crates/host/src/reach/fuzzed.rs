@@ -1,4 +1,5 @@
-//! What fuzz targets call: the ends of memory that another process writes to as it likes. No part of the crate's face.
+//! What fuzz targets call: the ends of memory that another process writes to as it likes. No part
+//! of the crate's face.
 
 use nic::reach::{Grant, Region};
 use ring::Word;
@@ -36,7 +37,8 @@ pub fn ends(path: &nic::Path) -> u32 {
     tables::ends(path.source, path.dest)
 }
 
-/// An initiator: where the bytes that it names are, if the queue pair `qpn` lets its peer `from` do so; between the two looks `meanwhile` runs.
+/// An initiator: where the bytes that it names are, if the queue pair `qpn` lets its peer `from` do
+/// so; between the two looks `meanwhile` runs.
 pub fn look_up(
     memory: &[Word],
     (qpn, from, ends): (Qpn, Qpn, u32),
@@ -59,7 +61,8 @@ pub fn users_of_queue_pair(memory: &[Word], qpn: Qpn) -> Vec<(usize, u32)> {
     hazards::users(memory, tables::queue_pair(qpn)).collect()
 }
 
-/// A borrower: says that it uses a queue pair and a region, and calls `meanwhile`. False where it can not say so.
+/// A borrower: says that it uses a queue pair and a region, and calls `meanwhile`. False where it
+/// can not say so.
 pub fn uses(
     memory: &[Word],
     thread: u32,

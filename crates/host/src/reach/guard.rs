@@ -1,9 +1,11 @@
 //! A page by which a process is known, and copies that reach no other.
 //!
-//! process_vm_readv(2) and process_vm_writev(2) take the number of a process, and that may be another one's by the time of the call, or the process may
-//! run another program. So the process gives each that may reach it a page at an address that nobody can foresee, and each call begins
-//! with eight bytes to or from there: a call keeps to one address space, goes on in order, and ends at the first address that is not
-//! there. A page that is taken back ends all calls that have not begun.
+//! process_vm_readv(2) and process_vm_writev(2) take the number of a process, and that may be
+//! another one's by the time of the call, or the process may run another program. So the process
+//! gives each that may reach it a page at an address that nobody can foresee, and each call begins
+//! with eight bytes to or from there: a call keeps to one address space, goes on in order, and ends
+//! at the first address that is not there. A page that is taken back ends all calls that have not
+//! begun.
 //!
 //! A number that a connection says may be that of a process which has nothing to do with it. So
 //! before anything is written the page is read, as a whole, and has to say what came with the
@@ -11,8 +13,9 @@
 //! another one to offer that speaks for tables of its own. And the page has to be where such pages
 //! are ([`is_of_guards`]), where no process has anything else.
 //!
-//! Memory of the process that the other one maps ([`crate::arena`]) it copies without a call. What the page says stands in a word that both map, too, while the page is
-//! there, and such a copy looks at the word wherever it begins or goes on ([`nic::memory::copy_granted`]).
+//! Memory of the process that the other one maps ([`crate::arena`]) it copies without a call. What
+//! the page says stands in a word that both map, too, while the page is there, and such a copy
+//! looks at the word wherever it begins or goes on ([`nic::memory::copy_granted`]).
 
 use std::io;
 use std::ptr::NonNull;
@@ -132,9 +135,10 @@ impl Drop for Guard {
     }
 }
 
-/// Maps a page at an address where nothing is, or elsewhere where the system takes that for a hint. By a call of our own, as it is unmapped: of a program under
-/// ThreadSanitizer the functions of the C library are the sanitizer's, which knows no memory there, asks for page 0 in its place, and ends a process that
-/// may have that.
+/// Maps a page at an address where nothing is, or elsewhere where the system takes that for a hint.
+/// By a call of our own, as it is unmapped: of a program under ThreadSanitizer the functions of the
+/// C library are the sanitizer's, which knows no memory there, asks for page 0 in its place, and
+/// ends a process that may have that.
 fn map(address: u64) -> Option<NonNull<u8>> {
     // What the call takes is all as wide as an address.
     let rights = libc::c_long::from(libc::PROT_READ | libc::PROT_WRITE);
@@ -181,7 +185,8 @@ impl Process {
         is_it && unsafe { self.write(&[], &[]) } == Copied::All
     }
 
-    /// Whether a range of its memory is there and may be read: a byte of each of its pages. False, too, where they are more than a few.
+    /// Whether a range of its memory is there and may be read: a byte of each of its pages. False,
+    /// too, where they are more than a few.
     pub(crate) fn has(&self, addr: u64, len: u64) -> bool {
         let mut pages = ArrayVec::<Piece, MOST_PAGES>::new();
         let (mut at, end) = (addr, addr.saturating_add(len));
@@ -209,7 +214,8 @@ impl Process {
         let Some(theirs) = elements(Piece { addr: self.guard.address + WRITTEN, len: 8 }, to) else {
             return Copied::Part;
         };
-        // SAFETY: as the caller says; the kernel checks all addresses, and writes to no memory of ours.
+        // SAFETY: as the caller says; the kernel checks all addresses, and writes to no memory of
+        // ours.
         let done = unsafe {
             libc::process_vm_writev(self.pid, ours.0.as_ptr(), ours.1, theirs.0.as_ptr(), theirs.1, 0)
         };
@@ -220,7 +226,8 @@ impl Process {
     ///
     /// # Safety
     ///
-    /// The pieces may be written to, where they are mapped, and nobody claims that their bytes do not change.
+    /// The pieces may be written to, where they are mapped, and nobody claims that their bytes do
+    /// not change.
     pub(crate) unsafe fn read(&self, pieces: &[Piece], from: &[Piece]) -> Copied {
         let mut mark = 0_u64;
         let first = Piece { addr: (&raw mut mark) as u64, len: 8 };

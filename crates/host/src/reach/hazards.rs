@@ -1,5 +1,6 @@
-//! What an initiator uses of another process's tables just now, said in memory that both map: it says so before it looks, and whoever takes an
-//! entry back clears it before he looks here. One of the two sees the other.
+//! What an initiator uses of another process's tables just now, said in memory that both map: it
+//! says so before it looks, and whoever takes an entry back clears it before he looks here. One of
+//! the two sees the other.
 //!
 //! | word | what |
 //! |---|---|
@@ -34,7 +35,8 @@ pub(super) fn granted(memory: &[Word]) -> Option<&Word> {
     memory.get(GRANTED)
 }
 
-/// Says that an access begins to use a queue pair's entry and a region's. `None`: too many threads do.
+/// Says that an access begins to use a queue pair's entry and a region's. `None`: too many threads
+/// do.
 #[inline]
 pub(super) fn begin(memory: &[Word], thread: u32, queue_pair: Entry, region: Entry) -> Option<Access<'_>> {
     let (Entry::QueuePair(queue_pair), Entry::Region(table, slot)) = (queue_pair, region) else {
@@ -56,7 +58,8 @@ impl Drop for Access<'_> {
     }
 }
 
-/// The threads whose accesses use an entry, with where each says so. To be called when the entry is cleared, which puts a fence in front of this.
+/// The threads whose accesses use an entry, with where each says so. To be called when the entry is
+/// cleared, which puts a fence in front of this.
 pub(super) fn users(memory: &[Word], entry: Entry) -> impl Iterator<Item = (usize, u32)> {
     memory.as_chunks::<2>().0.iter().take(ACCESSES).enumerate().filter_map(move |(at, place)| {
         let access = place[0].load(Acquire);

@@ -1,5 +1,5 @@
-//! What an initiator does between saying what it uses of another process's tables and saying that it does not any more: it looks up where the
-//! bytes are, and copies.
+//! What an initiator does between saying what it uses of another process's tables and saying that
+//! it does not any more: it looks up where the bytes are, and copies.
 //!
 //! | initiator | who takes an entry back |
 //! |---|---|
@@ -8,9 +8,11 @@
 //! | looks at the entries; copies where they are there | looks who says that he uses it, and waits for those |
 //! | says that it does not any more | uses the memory for something else |
 //!
-//! Nobody waits where a queue pair fails by itself. So what a peer pulls meanwhile, of a message that has failed by then, counts only where the queue pair's entry is there afterwards, too.
+//! Nobody waits where a queue pair fails by itself. So what a peer pulls meanwhile, of a message
+//! that has failed by then, counts only where the queue pair's entry is there afterwards, too.
 //!
-//! Which region's entry it is depends on the queue pair's. What that one says beforehand is not relied on: it has to say the same afterwards.
+//! Which region's entry it is depends on the queue pair's. What that one says beforehand is not
+//! relied on: it has to say the same afterwards.
 
 use nic::reach::Copy;
 use ring::Word;
@@ -36,8 +38,8 @@ pub(super) struct Request<'a> {
     pub(super) what: &'a Copy,
 }
 
-/// Calls `copy` with the address that the bytes have in the other process, if they may be reached. Whether they were, and it says so. `hazards`: where
-/// we say what we use of `lent`.
+/// Calls `copy` with the address that the bytes have in the other process, if they may be reached.
+/// Whether they were, and it says so. `hazards`: where we say what we use of `lent`.
 pub(super) fn reach(
     hazards: &[Word],
     lent: &[Word],
@@ -61,7 +63,8 @@ pub(super) fn reach(
         _ => 0,
     };
     let of_region = what.rights_of_region() | more;
-    // What was pulled is what the peer sent only if that was not over before: then it takes its queue pair's entry back first.
+    // What was pulled is what the peer sent only if that was not over before: then it takes its
+    // queue pair's entry back first.
     let counts = || {
         fence(At::Pulled);
         tables::look_up(lent, qpn, from, ends, asks).is_some()

@@ -168,8 +168,8 @@ impl Lent {
         was.then_some(Cleared(entry))
     }
 
-    /// Enters a queue pair, where it is not entered so already. False where it was entered otherwise: that is taken back, and to be waited for
-    /// before this is called again.
+    /// Enters a queue pair, where it is not entered so already. False where it was entered
+    /// otherwise: that is taken back, and to be waited for before this is called again.
     pub(crate) fn open(&self, grant: &Grant<'_>) -> bool {
         let mut all = self.all.lock();
         if tables::is_open(all.words(), grant) {

@@ -1,9 +1,12 @@
-//! Memory of other processes of this host, which WRITEs, READs and FLUSHes reach without them ([`nic::Reach`]).
+//! Memory of other processes of this host, which WRITEs, READs and FLUSHes reach without them
+//! ([`nic::Reach`]).
 //!
-//! A process that takes another one's ring ([`crate::rings`]) lends it tables of queue pairs and regions, to read. The other one
-//! then looks a queue pair and a key up there, and copies by process_vm_writev(2) and process_vm_readv(2), which the kernel allows or not; or by instructions, where it
-//! maps the region's buffer ([`crate::arena`]). Meanwhile it says so in the memory of its ring: a process that takes a region or a queue pair back clears the entry, and waits for those
-//! that say that they use it.
+//! A process that takes another one's ring ([`crate::rings`]) lends it tables of queue pairs and
+//! regions, to read. The other one then looks a queue pair and a key up there, and copies by
+//! process_vm_writev(2) and process_vm_readv(2), which the kernel allows or not; or by
+//! instructions, where it maps the region's buffer ([`crate::arena`]). Meanwhile it says so in the
+//! memory of its ring: a process that takes a region or a queue pair back clears the entry, and
+//! waits for those that say that they use it.
 //!
 //! Tables are of one ring, and empty at first. A region comes in when the process at the other end
 //! of the ring has named it by its key in a request that was executed, or was told of it by the
@@ -11,13 +14,16 @@
 //! that its packets would not have reached. The tables of [`Lent`] itself, which have all, are seen
 //! by this process alone.
 //!
-//! Which process it reaches a borrower knows by a page of the lender's, at an address that can not be foreseen: the
-//! lender repeats there a word that came with the ring, and says which ring and which tables it means ([`guard::Proof`]). The borrower reads all of that
-//! before it writes anything.
+//! Which process it reaches a borrower knows by a page of the lender's, at an address that can not
+//! be foreseen: the lender repeats there a word that came with the ring, and says which ring and
+//! which tables it means ([`guard::Proof`]). The borrower reads all of that before it writes
+//! anything.
 //!
-//! A dead process is not waited for: the connection to the name ends when its process has ended or runs another program, not before its last call, as each access
-//! holds it. Nor is one that is stopped: the page by which it knows us is taken away, so its calls that have not begun find
-//! nothing, and a thread that is stopped is in no call. It gets another page, and sends packets until it has read so.
+//! A dead process is not waited for: the connection to the name ends when its process has ended or
+//! runs another program, not before its last call, as each access holds it. Nor is one that is
+//! stopped: the page by which it knows us is taken away, so its calls that have not begun find
+//! nothing, and a thread that is stopped is in no call. It gets another page, and sends packets
+//! until it has read so.
 //!
 //! | file | what |
 //! |---|---|
@@ -173,7 +179,8 @@ impl Lender {
                 .is_some_and(|at| self.theirs.at(at, remote.length, How::Read).is_some())
     }
 
-    /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use. `ends`: of the path ([`ends`]).
+    /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use. `ends`: of
+    /// the path ([`ends`]).
     pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> AtOnce {
         let transfer = prepared.transfer();
         let &Transfer { path, from, remote, ref what, .. } = transfer;
@@ -239,7 +246,8 @@ impl Lender {
             }
             // The system changes nothing at once.
             Copy::Atomic(_) => Copied::Part,
-            // What was written to it is visible; for the rest the memory has only to be there, as it has for msync(2).
+            // What was written to it is visible; for the rest the memory has only to be there, as
+            // it has for msync(2).
             Copy::Flush(how) => {
                 let is_there = self.process.has(at, if how.persistent { len } else { 0 });
                 if is_there { Copied::All } else { Copied::Part }

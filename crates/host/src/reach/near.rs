@@ -1,4 +1,5 @@
-//! Copies to and from memory of another process that is mapped here, too ([`crate::arena`]): by instructions, with no system call.
+//! Copies to and from memory of another process that is mapped here, too ([`crate::arena`]): by
+//! instructions, with no system call.
 
 use std::sync::atomic::AtomicU64;
 
@@ -18,13 +19,14 @@ pub(super) struct Near<'a> {
 
 impl<'a> Near<'a> {
     pub(super) fn new(theirs: &'a Theirs, granted: &'a Word, says: u64) -> Near<'a> {
-        // SAFETY: a word is an atomic of eight bytes, in memory that processes share; models of such memory, which are more, are not given to anybody.
+        // SAFETY: a word is an atomic of eight bytes, in memory that processes share; models of
+        // such memory, which are more, are not given to anybody.
         let word = unsafe { &*std::ptr::from_ref(granted).cast::<AtomicU64>() };
         Near { theirs, grant: Grant { word, says } }
     }
 
-    /// Copies between pieces of ours and the bytes that the other process has at an address; the last word of a WRITE becomes visible last. `None`: they are not
-    /// mapped here.
+    /// Copies between pieces of ours and the bytes that the other process has at an address; the
+    /// last word of a WRITE becomes visible last. `None`: they are not mapped here.
     pub(super) fn copy(&self, prepared: &Prepared<'_>, at: u64) -> Option<Result<(), Ended>> {
         let (pieces, &Transfer { remote, ref what, .. }) = (prepared.pieces(), prepared.transfer());
         let len = remote.length;
@@ -77,7 +79,8 @@ impl<'a> Near<'a> {
 
     /// # Safety
     ///
-    /// The pieces are as [`Prepared`] says; `len` bytes, which the pieces have, are mapped at `to`, which is `at` to their owner.
+    /// The pieces are as [`Prepared`] says; `len` bytes, which the pieces have, are mapped at `to`,
+    /// which is `at` to their owner.
     unsafe fn write(&self, pieces: &[Piece], at: u64, len: u64, to: *mut u8) -> Result<(), Ended> {
         if let [piece] = pieces
             && (at | len).is_multiple_of(8)
@@ -90,7 +93,8 @@ impl<'a> Near<'a> {
         let (mut done, mut word, mut gathered) = (0, [0_u8; 8], 0);
         for piece in pieces {
             let now = piece.len.min(body.len - done);
-            // SAFETY: as the caller says; what is behind the body is at most a word, gathered from several pieces where they are so short.
+            // SAFETY: as the caller says; what is behind the body is at most a word, gathered from
+            // several pieces where they are so short.
             unsafe {
                 self.move_bytes(to.wrapping_add(done as usize), piece.addr as *const u8, now)?;
                 done += now;

@@ -56,7 +56,8 @@ fn ring() -> Option<u64> {
 }
 
 impl Rings {
-    /// The peer of a queue pair, which lets it do so much, has named a region in a request that was executed.
+    /// The peer of a queue pair, which lets it do so much, has named a region in a request that was
+    /// executed.
     #[inline]
     pub(crate) fn named(&self, lent: &Lent, (qpn, access): (Qpn, u32), key: u32) {
         if let Some(ring) = ring() {
@@ -70,7 +71,8 @@ impl Rings {
         }
     }
 
-    /// The peer of a queue pair was heard: what came bore the right numbers. Whether it came by a ring.
+    /// The peer of a queue pair was heard: what came bore the right numbers. Whether it came by a
+    /// ring.
     pub(crate) fn heard(&self, lent: &Lent, qpn: Qpn) -> bool {
         ring().is_some_and(|ring| lent.hear(qpn, ring))
     }

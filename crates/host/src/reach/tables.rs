@@ -1,16 +1,20 @@
-//! What a process lets others reach, in memory that they can read: its queue pairs that have a peer on this host, and its regions.
+//! What a process lets others reach, in memory that they can read: its queue pairs that have a peer
+//! on this host, and its regions.
 //!
 //! | words | what |
 //! |---|---|
 //! | 0..2^17 | an entry of two words for each number of a queue pair, by its lower 16 bits; where two have the same the second is not there |
 //! | then 2^18 for each of four adapters | an entry of four words for each slot of its table of regions |
 //!
-//! An entry of a queue pair: its number (upper 24 bits), its peer's (24), the table of its regions (4), rights (12); its protection domain
-//! (upper half), [`ends`] of its path. One of a region: key (upper half) and protection domain; first address; whether what is visible in it is
-//! persistent (the uppermost bit), whether the queue pair lends it for messages (the next one), rights (14 bits) and length; the address that peers have for the first byte. An entry whose first word is 0 is none: that word is written last, and taken
-//! back first.
+//! An entry of a queue pair: its number (upper 24 bits), its peer's (24), the table of its regions
+//! (4), rights (12); its protection domain (upper half), [`ends`] of its path. One of a region: key
+//! (upper half) and protection domain; first address; whether what is visible in it is persistent
+//! (the uppermost bit), whether the queue pair lends it for messages (the next one), rights (14
+//! bits) and length; the address that peers have for the first byte. An entry whose first word is 0
+//! is none: that word is written last, and taken back first.
 //!
-//! Who reads checks all of it; what is written there by a process that means harm reaches that process's own memory and no other.
+//! Who reads checks all of it; what is written there by a process that means harm reaches that
+//! process's own memory and no other.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -37,7 +41,8 @@ const LENGTH_BITS: u32 = 48;
 /// Bits of rights: `enum ibv_access_flags` but for hints.
 const RIGHTS_BITS: u32 = 12;
 const RIGHTS: u32 = (1 << RIGHTS_BITS) - 1;
-/// A region's right that its owner has given no peer, but its memory: what is visible in it is persistent.
+/// A region's right that its owner has given no peer, but its memory: what is visible in it is
+/// persistent.
 pub(super) const PERSISTS: u32 = 1 << 15;
 
 /// Likewise: the queue pair lends it to the peer for a message, whatever its rights are.
@@ -73,7 +78,8 @@ pub(super) fn queue_pair(qpn: Qpn) -> Entry {
 
 /// A number for the two ends of a connection, as the one that lets memory be reached sees them.
 pub(super) fn ends(here: IpAddr, there: IpAddr) -> u32 {
-    // Odd, and otherwise any: a multiplication a half of an address, none of which waits for another.
+    // Odd, and otherwise any: a multiplication a half of an address, none of which waits for
+    // another.
     const FACTORS: [u64; 4] =
         [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9, 0xd6e8_feb8_6659_fd93];
     let halves = |address| {
@@ -156,8 +162,8 @@ impl OfRegion {
     }
 }
 
-/// What stands in the owner's tables of a queue pair, and of the region that its peer names by a key, if
-/// that is of the queue pair's protection domain.
+/// What stands in the owner's tables of a queue pair, and of the region that its peer names by a
+/// key, if that is of the queue pair's protection domain.
 pub(super) fn found(memory: &[Word], qpn: Qpn, key: u32) -> Option<(QueuePair, Entry, OfRegion)> {
     let [first, second] = words(memory, queue_pair(qpn))? else { return None };
     let found = QueuePair([first.load(Relaxed), second.load(Relaxed)]);
@@ -168,13 +174,15 @@ pub(super) fn found(memory: &[Word], qpn: Qpn, key: u32) -> Option<(QueuePair, E
     is_it.then_some((found, entry, region))
 }
 
-/// Writes a queue pair's entry as it stands in the owner's tables. False where another one has its place.
+/// Writes a queue pair's entry as it stands in the owner's tables. False where another one has its
+/// place.
 pub(super) fn enter_queue_pair(memory: &[Word], qpn: Qpn, entry: QueuePair) -> bool {
     let there = words(memory, queue_pair(qpn)).is_some_and(|words| words[0].load(Relaxed) == entry.0[0]);
     there || place(memory, qpn, entry)
 }
 
-/// Writes a region's entry as it stands in the owner's tables. That it is lent for messages stays so.
+/// Writes a region's entry as it stands in the owner's tables. That it is lent for messages stays
+/// so.
 pub(super) fn enter_region(memory: &[Word], entry: Entry, region: OfRegion) {
     let Some([first, addr, len, iova]) = words(memory, entry) else { return };
     let told = match first.load(Relaxed) == region.0[0] {
@@ -224,8 +232,9 @@ pub(super) fn publish(memory: &[Word], table: u8, slot: u16, region: &Region) {
     first.store(u64::from(region.key) << 32 | u64::from(region.pd), Release);
 }
 
-/// Takes an entry back; whether there was one. Accesses that were begun before may go on: see `hazards`. Who began later, and whoever is lent
-/// to later, finds nothing; and so does who sees anything that is written behind this.
+/// Takes an entry back; whether there was one. Accesses that were begun before may go on: see
+/// `hazards`. Who began later, and whoever is lent to later, finds nothing; and so does who sees
+/// anything that is written behind this.
 pub(super) fn clear(memory: &[Word], entry: Entry) -> bool {
     let was = words(memory, entry)
         .is_some_and(|words| words[0].load(Relaxed) != 0 && words[0].swap(0, AcqRel) != 0);
@@ -233,7 +242,8 @@ pub(super) fn clear(memory: &[Word], entry: Entry) -> bool {
     was
 }
 
-/// For an initiator: what the queue pair at the other end lets ours, `from`, do. `ends`: of the path, as the other one sees it.
+/// For an initiator: what the queue pair at the other end lets ours, `from`, do. `ends`: of the
+/// path, as the other one sees it.
 pub(super) fn look_up(memory: &[Word], qpn: Qpn, from: Qpn, ends: u32, right: u32) -> Option<Found> {
     let [first, second] = words(memory, queue_pair(qpn))? else { return None };
     let (entry, more) = (first.load(Acquire), second.load(Acquire));
@@ -246,7 +256,8 @@ pub(super) fn look_up(memory: &[Word], qpn: Qpn, from: Qpn, ends: u32, right: u3
     allowed.then_some(Found { pd: (more >> 32) as u32, table })
 }
 
-/// The entry of a region that the peer of a queue pair names by a key, as far as that one's entry says now.
+/// The entry of a region that the peer of a queue pair names by a key, as far as that one's entry
+/// says now.
 pub(super) fn region(memory: &[Word], qpn: Qpn, key: Rkey) -> Option<Entry> {
     let [first, _] = words(memory, queue_pair(qpn))? else { return None };
     let table = (first.load(Relaxed) as u16 >> RIGHTS_BITS) as u8;
@@ -260,7 +271,8 @@ pub(super) fn seems_shown(memory: &[Word], qpn: Qpn, key: Rkey) -> bool {
     first.is_some_and(|words| (words[0].load(Relaxed) >> 32) as u32 == key.0)
 }
 
-/// Where the bytes would be that a peer names, as far as the entries say: only a hint, for who has not said that he uses them.
+/// Where the bytes would be that a peer names, as far as the entries say: only a hint, for who has
+/// not said that he uses them.
 pub(super) fn hint(memory: &[Word], qpn: Qpn, remote: Remote) -> Option<u64> {
     let [first, addr, _, iova] = words(memory, region(memory, qpn, remote.rkey)?)? else { return None };
     let is_it = (first.load(Acquire) >> 32) as u32 == remote.rkey.0;

@@ -1,4 +1,5 @@
-//! What a queue pair knows of its way to a process of this host, from one message or copy to the next: nothing of it is looked up again where nothing has changed.
+//! What a queue pair knows of its way to a process of this host, from one message or copy to the
+//! next: nothing of it is looked up again where nothing has changed.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ pub(super) struct KnownWay {
     pub(super) ring: Arc<TxRing>,
     /// Which of the ring's heads is of the path ([`TxRing::send_short`]).
     pub(super) head: u64,
-    /// With which version of the interfaces the path was found to lead to this host, and a number for its ends.
+    /// With which version of the interfaces the path was found to lead to this host, and a number
+    /// for its ends.
     here: Option<(u64, u32)>,
     /// What the ring's reader lends.
     lent: Lending,
@@ -32,7 +34,8 @@ impl KnownWay {
         KnownWay { ring, head: 0, here: None, lent: Lending::default() }
     }
 
-    /// A number for the ends of the path, as the other process sees them ([`ends`]); `None` where it does not lead to this host any more.
+    /// A number for the ends of the path, as the other process sees them ([`ends`]); `None` where
+    /// it does not lead to this host any more.
     #[inline]
     pub(super) fn ends(&mut self, path: &Path, world: &RealWorld) -> Option<u32> {
         let version = world.interfaces.version();

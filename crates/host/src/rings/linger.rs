@@ -1,6 +1,8 @@
-//! A thread that waits for an event looks at the rings for a moment before it sleeps: the answer of a process of this host may be there in less time than it takes
-//! to wake a thread. Where it was not there several times in a row, as where many processes want the processor, hardly any thread looks. Nor where others
-//! compute without a break ([`Hogs`]): the scheduler gives them some milliseconds each time, while a thread that is woken goes before them.
+//! A thread that waits for an event looks at the rings for a moment before it sleeps: the answer of
+//! a process of this host may be there in less time than it takes to wake a thread. Where it was
+//! not there several times in a row, as where many processes want the processor, hardly any thread
+//! looks. Nor where others compute without a break ([`Hogs`]): the scheduler gives them some
+//! milliseconds each time, while a thread that is woken goes before them.
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -18,21 +20,26 @@ use crate::sys;
 /// How often it may look in vain in a row; then one in so many waits tries again.
 const FEW: u32 = 2;
 const SELDOM: u32 = 32;
-/// It looks so often, about a microsecond, before it lets others have the processor, and only once where they had it for longer than that the last time.
+/// It looks so often, about a microsecond, before it lets others have the processor, and only once
+/// where they had it for longer than that the last time.
 const LOOKS: u32 = 32;
 const OTHERS_NANOS: u64 = 5_000;
-/// They may have it so often: the answer is there by then, as a rule, and a turn takes less than to be woken.
+/// They may have it so often: the answer is there by then, as a rule, and a turn takes less than to
+/// be woken.
 const TURNS: u32 = 8;
-/// Others have it for so long, so many times in a row, before it is asked who they are; and so many waits in a row do not see that of hogs that are gone.
+/// Others have it for so long, so many times in a row, before it is asked who they are; and so many
+/// waits in a row do not see that of hogs that are gone.
 const LONG_NANOS: u64 = 2_000_000;
 const IN_A_ROW: u32 = 4;
 /// Threads that wait for each other, as ours do, have it for less than this each.
 const HOG_NANOS: u64 = 500_000;
-/// Where there are hogs one in so many waits looks, to see whether they are gone, and not more often than this: each time takes some 3 ms.
+/// Where there are hogs one in so many waits looks, to see whether they are gone, and not more
+/// often than this: each time takes some 3 ms.
 const HARDLY_EVER: u32 = 512;
 const TRY_NANOS: u64 = 100_000_000;
 
-/// For how long a thread looks that waits for one kind of event, and whether that was of use lately. Hints: that two threads change them at once does no harm.
+/// For how long a thread looks that waits for one kind of event, and whether that was of use
+/// lately. Hints: that two threads change them at once does no harm.
 pub(crate) struct Linger {
     moment: Duration,
     in_vain: AtomicU32,
@@ -62,8 +69,8 @@ impl Hogs {
 
     /// None are known of, and others had the processor for `took` until now.
     fn had(&self, now: u64, took: u64, threads_a_processor: impl FnOnce() -> u64) {
-        // Where it was back at once nobody else wanted it, or the scheduler gave it to nobody. Many that wait for each other take long each time: to ask takes
-        // up to 17 us of the processor.
+        // Where it was back at once nobody else wanted it, or the scheduler gave it to nobody. Many
+        // that wait for each other take long each time: to ask takes up to 17 us of the processor.
         let is_long = took > OTHERS_NANOS && self.count(took > LONG_NANOS);
         if is_long && now >= self.none_until.load(Ordering::Relaxed) {
             let there = took > threads_a_processor().max(1) * HOG_NANOS;
@@ -102,7 +109,8 @@ impl Hogs {
     }
 }
 
-/// How many threads want each processor, as the system counts them (proc_loadavg(5)); 0 where it does not say.
+/// How many threads want each processor, as the system counts them (proc_loadavg(5)); 0 where it
+/// does not say.
 fn threads_a_processor() -> u64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let wanting = load.split(' ').nth(3).and_then(|of| of.split('/').next()?.parse::<u64>().ok());
@@ -145,8 +153,8 @@ impl Linger {
 }
 
 impl Rings {
-    /// For the thread in the seat: takes what comes to the guest until `counter` has an event, or for a moment; whether it has. Nobody is woken for what is written
-    /// meanwhile.
+    /// For the thread in the seat: takes what comes to the guest until `counter` has an event, or
+    /// for a moment; whether it has. Nobody is woken for what is written meanwhile.
     pub(crate) fn linger<G: Guest>(&self, counter: &Counter, clock: &Clock, to: &Delivery<'_, G>) -> bool {
         let linger = counter.linger();
         if counter.has_events() {

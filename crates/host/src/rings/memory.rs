@@ -46,7 +46,8 @@ unsafe impl Send for Part {}
 unsafe impl Sync for Part {}
 
 impl SharedMemory {
-    /// New memory of `len` bytes (whole pages), all zero, and the descriptor by which another process maps it.
+    /// New memory of `len` bytes (whole pages), all zero, and the descriptor by which another
+    /// process maps it.
     pub(crate) fn create(len: usize) -> io::Result<(SharedMemory, Fd)> {
         SharedMemory::create_sealed(c"verbena ring", len, LENGTH | libc::F_SEAL_SEAL)
     }
@@ -132,14 +133,16 @@ impl SharedMemory {
         self.advise(&(0..size_of_val(&**self)), libc::MADV_DONTDUMP);
     }
 
-    /// Gives pages back to the system; they are zero from then on. False where they are what they were.
+    /// Gives pages back to the system; they are zero from then on. False where they are what they
+    /// were.
     pub(crate) fn give_back(&self, pages: &Range<usize>) -> bool {
         self.advise(pages, libc::MADV_REMOVE)
     }
 
     fn advise(&self, pages: &Range<usize>, advice: i32) -> bool {
         let Some(at) = self.bytes(pages) else { return false };
-        // SAFETY: pages of the mapping. What two processes share is looked at as atomics or by raw copies, of which none minds that it becomes zero.
+        // SAFETY: pages of the mapping. What two processes share is looked at as atomics or by raw
+        // copies, of which none minds that it becomes zero.
         unsafe { libc::madvise(at.as_ptr().cast(), pages.len(), advice) == 0 }
     }
 
@@ -170,7 +173,8 @@ impl SharedMemory {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the mapping that was just made. Where it fails a forked child keeps it mapped, and never looks at it.
+        // SAFETY: the mapping that was just made. Where it fails a forked child keeps it mapped,
+        // and never looks at it.
         unsafe { libc::madvise(address, len, libc::MADV_DONTFORK) };
         let address = NonNull::new(address.cast::<Word>()).ok_or(Errno::ENOMEM)?;
         Ok(SharedMemory { address, words: len / size_of::<Word>(), generation: fork::generation() })
@@ -182,8 +186,9 @@ impl Deref for SharedMemory {
 
     #[inline]
     fn deref(&self) -> &[Word] {
-        // SAFETY: mapped while `self` lives, page-aligned, of a size that is sealed, and any bytes make atomic integers. In a forked child it
-        // is not mapped; whoever holds it there is inert and does not look (`RealWorld::is_ours`).
+        // SAFETY: mapped while `self` lives, page-aligned, of a size that is sealed, and any bytes
+        // make atomic integers. In a forked child it is not mapped; whoever holds it there is inert
+        // and does not look (`RealWorld::is_ours`).
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.words) }
     }
 }
@@ -198,13 +203,15 @@ impl Deref for Part {
     }
 }
 
-// Word by word a processor moves 8 bytes a cycle, and looks few lines ahead of those that it fetches from the other one's cache.
+// Word by word a processor moves 8 bytes a cycle, and looks few lines ahead of those that it
+// fetches from the other one's cache.
 #[cfg(target_arch = "x86_64")]
 impl ring::Memory for Part {
     #[inline]
     fn store(words: &[Word], bytes: &[[u8; 8]]) {
         let len = words.len().min(bytes.len()) * size_of::<Word>();
-        // SAFETY: atomics may be written behind a shared borrow, and there are so many bytes of both.
+        // SAFETY: atomics may be written behind a shared borrow, and there are so many bytes of
+        // both.
         unsafe { copy(words.as_ptr().cast_mut().cast(), bytes.as_ptr().cast(), len) }
     }
 
@@ -217,7 +224,8 @@ impl ring::Memory for Part {
 
     #[inline]
     fn fetch(word: &Word) {
-        // SAFETY: every processor of this architecture has the instruction, which changes nothing but what is in its caches.
+        // SAFETY: every processor of this architecture has the instruction, which changes nothing
+        // but what is in its caches.
         unsafe {
             std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
                 std::ptr::from_ref(word).cast(),
@@ -229,8 +237,9 @@ impl ring::Memory for Part {
 #[cfg(not(target_arch = "x86_64"))]
 impl ring::Memory for Part {}
 
-/// Copies bytes that another process may change meanwhile: each comes from some moment of the copy. It comes behind what was loaded before it and before what is
-/// stored behind it (Intel SDM, volume 3A, "Fast-String Operation and Out-of-Order Stores").
+/// Copies bytes that another process may change meanwhile: each comes from some moment of the copy.
+/// It comes behind what was loaded before it and before what is stored behind it (Intel SDM, volume
+/// 3A, "Fast-String Operation and Out-of-Order Stores").
 ///
 /// # Safety
 ///
@@ -238,8 +247,9 @@ impl ring::Memory for Part {}
 #[cfg(target_arch = "x86_64")]
 #[inline]
 unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
-    // SAFETY: as the caller says. The direction flag is clear, as the ABI has it. What an instruction of the processor's reads while others write it is no
-    // data race, as it would be if the language copied.
+    // SAFETY: as the caller says. The direction flag is clear, as the ABI has it. What an
+    // instruction of the processor's reads while others write it is no data race, as it would be if
+    // the language copied.
     unsafe {
         std::arch::asm!("rep movsb", inout("rcx") len => _, inout("rdi") to => _, inout("rsi") from => _,
             options(nostack, preserves_flags));
@@ -248,7 +258,8 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
 
 /// The first `len` bytes of words of shared memory, for whoever copies to and from there.
 pub(crate) fn shared(words: &[Word], len: usize) -> SharedBytes<'_> {
-    // SAFETY: words are atomics of eight bytes, in memory that processes share; models of such memory, which are more, are not given to anybody.
+    // SAFETY: words are atomics of eight bytes, in memory that processes share; models of such
+    // memory, which are more, are not given to anybody.
     let words = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<AtomicU64>(), words.len()) };
     SharedBytes::new(words, len)
 }

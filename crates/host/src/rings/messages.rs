@@ -1,9 +1,11 @@
-//! Messages of connection managers to a process of this host. Its communication id says which one it is, or the name of the service that
-//! somebody asks for: so none has to land in the socket of a process that happens to share the port, and be handed on from there.
+//! Messages of connection managers to a process of this host. Its communication id says which one
+//! it is, or the name of the service that somebody asks for: so none has to land in the socket of a
+//! process that happens to share the port, and be handed on from there.
 //!
-//! They go by the ring to that process, where there is one; a message alone is not worth making one, and goes over the connection to the name.
-//! Whoever bears the name of a service is found among the readers of our rings by the number of its process. That may be another one's by now, or
-//! the service too: a process that has no such service hands the message on.
+//! They go by the ring to that process, where there is one; a message alone is not worth making
+//! one, and goes over the connection to the name. Whoever bears the name of a service is found
+//! among the readers of our rings by the number of its process. That may be another one's by now,
+//! or the service too: a process that has no such service hands the message on.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +21,8 @@ use crate::names::Bearer;
 use crate::world::RealWorld;
 
 impl Rings {
-    /// Hands messages to the process of this host that bears one of `names`; false where they have to go by the network.
+    /// Hands messages to the process of this host that bears one of `names`; false where they have
+    /// to go by the network.
     pub(crate) fn hand_over(
         &self,
         names: &[Name],
@@ -44,8 +47,9 @@ impl Rings {
         })
     }
 
-    /// Sends messages by a ring; false where that is of no use. Those of a thread that sits are answers to what came just now, as a rule, and whoever waits for
-    /// them is about to look: so his engine is woken a little later, if it still sleeps then ([`Rings::pay`]).
+    /// Sends messages by a ring; false where that is of no use. Those of a thread that sits are
+    /// answers to what came just now, as a rule, and whoever waits for them is about to look:
+    /// so his engine is woken a little later, if it still sleeps then ([`Rings::pay`]).
     fn push_message(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, world: &RealWorld) -> bool {
         let (bytes, runs) = batch.parts_mut();
         let (sent, owes) = ring.send_message(head, bytes, runs, self.seat.is_mine(), &world.counters);
@@ -86,7 +90,8 @@ impl Rings {
     }
 }
 
-/// Sends each message over the connection to a name; false where nobody bears it that we may send to so.
+/// Sends each message over the connection to a name; false where nobody bears it that we may send
+/// to so.
 fn over_connection(name: Name, path: &Path, interface: u32, batch: &mut TxBatch, world: &RealWorld) -> bool {
     let head = datagram(path, interface);
     let flow = Flow { source: head.source, dest: head.dest };

@@ -1,16 +1,22 @@
-//! Packets between processes of this host, by memory that they share: no system call, no checksum, no copy by the kernel.
+//! Packets between processes of this host, by memory that they share: no system call, no checksum,
+//! no copy by the kernel.
 //!
-//! A process that sends to a queue pair of another one of its user, at one of this host's addresses, makes a ring and hands its memory
-//! over the connection to the name of the other one's block ([`crate::names`]). From then on all packets for that process go by the ring, the first
-//! one too: so they keep their order. There is one ring for each direction, and one for what a process sends to itself. Packets to multicast groups
-//! go by the network, as nobody knows which processes they are for. Messages of connection managers go by the ring, too, where there is one
-//! (`messages`). Before one that came another way is dispatched the rings are read, so that it does not overtake what was sent before it.
+//! A process that sends to a queue pair of another one of its user, at one of this host's
+//! addresses, makes a ring and hands its memory over the connection to the name of the other one's
+//! block ([`crate::names`]). From then on all packets for that process go by the ring, the first
+//! one too: so they keep their order. There is one ring for each direction, and one for what a
+//! process sends to itself. Packets to multicast groups go by the network, as nobody knows which
+//! processes they are for. Messages of connection managers go by the ring, too, where there is one
+//! (`messages`). Before one that came another way is dispatched the rings are read, so that it does
+//! not overtake what was sent before it.
 //!
-//! Who reads: a thread that polls looks at each ring, which costs it a load or two; while it does (`lease`) nobody wakes anybody. Else
-//! the engine thread says in each ring that it sleeps, and who writes then sends it a message over the connection to the name; or a thread
-//! that waits for an event does (`seat`).
+//! Who reads: a thread that polls looks at each ring, which costs it a load or two; while it does
+//! (`lease`) nobody wakes anybody. Else the engine thread says in each ring that it sleeps, and who
+//! writes then sends it a message over the connection to the name; or a thread that waits for an
+//! event does (`seat`).
 //!
-//! Where there is no ring (another user's process, no memory, a process that takes none) packets go by the network.
+//! Where there is no ring (another user's process, no memory, a process that takes none) packets go
+//! by the network.
 //!
 //! | file | what |
 //! |---|---|
@@ -157,7 +163,8 @@ impl Rings {
         self.push(&ring, Head::new(path, version, interface), batch, world)
     }
 
-    /// The interface at the end of a path, where that is this host's and packets need not go by the network.
+    /// The interface at the end of a path, where that is this host's and packets need not go by the
+    /// network.
     #[inline]
     fn interface_here(&self, path: &Path, world: &RealWorld) -> Option<u32> {
         let known = self.enabled.then(|| world.interfaces.current())?;
@@ -236,7 +243,8 @@ impl Rings {
         }
     }
 
-    /// The process at the end of this connection reads no ring: packets go by the network for as long as it lives.
+    /// The process at the end of this connection reads no ring: packets go by the network for as
+    /// long as it lives.
     pub(crate) fn declined(&self, bearer: &Bearer, world: &RealWorld) {
         self.replace(bearer, world, Some(Way::Declined { bearer: bearer.token() }));
     }
@@ -309,7 +317,8 @@ impl Rings {
         Ok(())
     }
 
-    /// The process at the end of this connection took our ring, and this wakes a thread of it that waits.
+    /// The process at the end of this connection took our ring, and this wakes a thread of it that
+    /// waits.
     pub(crate) fn given(&self, bearer: &Bearer, bell: Fd) {
         if let Some(ring) = self.ring_over(bearer) {
             ring.given(bell);
@@ -364,8 +373,8 @@ impl Rings {
         self.rx.load().is_empty()
     }
 
-    /// Takes all that came by rings to the guest, waiting for other threads that do so. Before what was sent by other ways is
-    /// dispatched that must not overtake it.
+    /// Takes all that came by rings to the guest, waiting for other threads that do so. Before what
+    /// was sent by other ways is dispatched that must not overtake it.
     pub(crate) fn drain_all<G: Guest>(&self, to: &Delivery<'_, G>) {
         self.rx.load().iter().for_each(|ring| sweep(ring, to));
     }
@@ -379,8 +388,8 @@ impl Rings {
         drained
     }
 
-    /// Has whoever writes wake the engine, or who sits in the seat; false where something is there to read. `wait`: for threads that read; else that is false,
-    /// too.
+    /// Has whoever writes wake the engine, or who sits in the seat; false where something is there
+    /// to read. `wait`: for threads that read; else that is false, too.
     pub(crate) fn sleep(&self, wait: bool) -> bool {
         let mut all = true;
         for ring in self.rx.load().iter() {
@@ -394,8 +403,8 @@ impl Rings {
         self.rx.load().iter().for_each(|ring| ring.stay_awake());
     }
 
-    /// For a thread that is about to wait: where it, or another one, polled, the engine reads the rings from now on; false where there is something
-    /// to read already.
+    /// For a thread that is about to wait: where it, or another one, polled, the engine reads the
+    /// rings from now on; false where there is something to read already.
     pub(crate) fn end_polling(&self) -> bool {
         !self.lease.end() || self.sleep(false)
     }
@@ -405,8 +414,9 @@ impl Rings {
         self.polled_at.load(Ordering::Relaxed)
     }
 
-    /// The connections whose rings are of no use: whoever writes shall know. Each is told once; the ring stays until its connection ends, as
-    /// calls of its writer may still be under way that reach our memory.
+    /// The connections whose rings are of no use: whoever writes shall know. Each is told once; the
+    /// ring stays until its connection ends, as calls of its writer may still be under way that
+    /// reach our memory.
     pub(crate) fn take_broken(&self) -> Vec<u64> {
         let rings = self.rx.load();
         rings.iter().filter(|ring| ring.must_tell()).map(|ring| ring.token()).collect()

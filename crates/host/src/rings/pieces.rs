@@ -1,4 +1,5 @@
-//! What goes by a ring in another form than packets: short messages, and several packets of a message as one piece.
+//! What goes by a ring in another form than packets: short messages, and several packets of a
+//! message as one piece.
 
 use nic::Path;
 use nic::link::Fill;
@@ -10,11 +11,13 @@ use crate::rings::known_way::KnownWay;
 use crate::rings::{Rings, Way};
 use crate::world::RealWorld;
 
-/// Bytes of the longest piece: long enough for a processor's string instruction, and many of them in a ring.
+/// Bytes of the longest piece: long enough for a processor's string instruction, and many of them
+/// in a ring.
 const LONGEST_PIECE: usize = 64 << 10;
 
 impl Rings {
-    /// Sends a short message to a process of this host; false where it has to be a packet. `way` is of those before.
+    /// Sends a short message to a process of this host; false where it has to be a packet. `way` is
+    /// of those before.
     #[inline]
     pub(crate) fn send_short(
         &self,
@@ -49,7 +52,8 @@ impl Rings {
         if self.enabled { LONGEST_PIECE } else { 0 }
     }
 
-    /// Sends several packets as one piece, of these headers and so many bytes, to a process of this host.
+    /// Sends several packets as one piece, of these headers and so many bytes, to a process of this
+    /// host.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! What a thread that polls does with the rings by which packets come: it looks at a word of each, and takes out what is there.
+//! What a thread that polls does with the rings by which packets come: it looks at a word of each,
+//! and takes out what is there.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,8 @@ use crate::rx_socket::{Delivery, Drained};
 const RECORDS_PER_POLL: usize = 8;
 /// A poll looks at so many rings.
 const RINGS_PER_POLL: usize = 16;
-/// While rings bring packets, a thread that polls looks at the sockets so often: each look is a system call.
+/// While rings bring packets, a thread that polls looks at the sockets so often: each look is a
+/// system call.
 const SOCKETS_NANOS: u64 = 10_000;
 /// The same where the sockets are idle.
 const IDLE_SOCKETS_NANOS: u64 = 100_000;
@@ -49,7 +51,8 @@ impl Rings {
         List(self.rx.load())
     }
 
-    /// Whether a look at rings and sockets would find nothing new to do, as far as the rings tell: they are what brings packets now.
+    /// Whether a look at rings and sockets would find nothing new to do, as far as the rings tell:
+    /// they are what brings packets now.
     #[inline]
     pub(crate) fn are_quiet(&self, rings: &List) -> bool {
         self.busy.load(Ordering::Relaxed)
@@ -57,8 +60,8 @@ impl Rings {
             && rings.0.iter().all(|ring| ring.seems_empty())
     }
 
-    /// For a thread that polls a completion queue, at this time: takes what came by some of the rings to the guest. `None` where nobody
-    /// sends by a ring.
+    /// For a thread that polls a completion queue, at this time: takes what came by some of the
+    /// rings to the guest. `None` where nobody sends by a ring.
     #[inline(always)]
     pub(crate) fn poll<G: Guest>(
         &self,
@@ -95,8 +98,8 @@ impl Rings {
         some.fold(Drained::Empty, |drained, ring| drained.plus(ring.drain(RECORDS_PER_POLL, Some(at), to)))
     }
 
-    /// Whether a thread that polls and found nothing in a ring shall look at the sockets: a system call that costs more than many
-    /// looks at a ring.
+    /// Whether a thread that polls and found nothing in a ring shall look at the sockets: a system
+    /// call that costs more than many looks at a ring.
     #[inline]
     pub(crate) fn sockets_are_due(&self, now: u64) -> bool {
         let busy = now.saturating_sub(self.delivered_at.load(Ordering::Relaxed)) < QUIET_NANOS;

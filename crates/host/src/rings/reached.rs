@@ -35,7 +35,8 @@ impl Rings {
         }
     }
 
-    /// Copies to or from the memory of a process of this host, or flushes it, as [`nic::Reach::copy`].
+    /// Copies to or from the memory of a process of this host, or flushes it, as
+    /// [`nic::Reach::copy`].
     pub(crate) fn copy(&self, prepared: &Prepared<'_>, way: &mut nic::Way, world: &RealWorld) -> AtOnce {
         let path = prepared.transfer().path;
         if !way.is_known() && !self.find_way(path, way) {
@@ -44,7 +45,8 @@ impl Rings {
         let Some(known) = way.known_mut::<KnownWay>() else { return AtOnce::NoWay };
         let Some(ends) = known.ends(path, world) else { return AtOnce::Refused };
         let (ring, Some(lender)) = known.lender() else {
-            // It has ended, or nothing is lent yet; where the system refuses copies the way is good for messages all the same.
+            // It has ended, or nothing is lent yet; where the system refuses copies the way is good
+            // for messages all the same.
             way.forget();
             return AtOnce::NoWay;
         };
@@ -56,7 +58,8 @@ impl Rings {
         self.known(path).is_some_and(|ring| ring.reaches())
     }
 
-    /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here, too.
+    /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here,
+    /// too.
     pub(crate) fn is_near(&self, path: &Path, remote: Remote, way: &nic::Way) -> bool {
         way.known::<KnownWay>().map_or_else(
             || self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote)),

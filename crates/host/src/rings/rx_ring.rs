@@ -128,7 +128,8 @@ impl RxRing {
         self.borrower.uses(cleared)
     }
 
-    /// Waits until whoever offered it does not use what was taken back. `began`: when we began to wait for anybody.
+    /// Waits until whoever offered it does not use what was taken back. `began`: when we began to
+    /// wait for anybody.
     pub(crate) fn wait_for(&self, cleared: Cleared, began: &mut Option<Instant>, world: &RealWorld) {
         match self.borrower.wait(cleared, began, || self.connection.is_gone()) {
             After::Nothing => {}
@@ -146,7 +147,8 @@ impl RxRing {
         }
     }
 
-    /// Whether nothing comes by it any more, of which whoever writes has not been told. From now on he has, and reaches nothing.
+    /// Whether nothing comes by it any more, of which whoever writes has not been told. From now on
+    /// he has, and reaches nothing.
     pub(crate) fn must_tell(&self) -> bool {
         let must = self.is_broken() && !self.told.swap(true, Ordering::Relaxed);
         if must {
@@ -176,8 +178,8 @@ impl RxRing {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Dispatches at most `limit` records. A thread of the program that polls (`polled`: since just now) stops behind
-    /// anything but bulk and short messages.
+    /// Dispatches at most `limit` records. A thread of the program that polls (`polled`: since just
+    /// now) stops behind anything but bulk and short messages.
     #[inline(always)]
     pub(crate) fn drain<G: Guest>(
         &self,
@@ -217,8 +219,9 @@ impl RxRing {
             return Drained::Empty;
         }
         let _brought = brought_by(self.token());
-        // A message that was waited for comes alone, as far as one knows. To look for another one behind it would be to wait for a line that its writer has
-        // just cleared, before the program has the message.
+        // A message that was waited for comes alone, as far as one knows. To look for another one
+        // behind it would be to wait for a line that its writer has just cleared, before the
+        // program has the message.
         let comes_alone = polled.is_some() && self.was_empty.load(Ordering::Relaxed);
         self.was_empty.store(false, Ordering::Relaxed);
         let limit = if comes_alone { 1 } else { limit };
@@ -250,23 +253,26 @@ impl RxRing {
             return Drained::Empty;
         }
         if polled.is_none() {
-            // Its reader may not come by again before there is more: whoever writes is told what was read.
+            // Its reader may not come by again before there is more: whoever writes is told what
+            // was read.
             receiver.reader.is_empty();
         }
         to.rings.all_is_read(to.guest);
         Drained::Some { bulk }
     }
 
-    /// Somebody looks from now on until [`RxRing::sleep`]: whoever writes wakes nobody, as far as he sees that in time.
+    /// Somebody looks from now on until [`RxRing::sleep`]: whoever writes wakes nobody, as far as
+    /// he sees that in time.
     pub(crate) fn stay_awake(&self) {
         self.receiver.lock().reader.stay_awake();
     }
 
-    /// Has whoever writes wake this process's engine, or who sits in the seat; false where there is something to read. `wait`: for a thread that
-    /// reads; else that is false, too.
+    /// Has whoever writes wake this process's engine, or who sits in the seat; false where there is
+    /// something to read. `wait`: for a thread that reads; else that is false, too.
     pub(crate) fn sleep(&self, wait: bool, seat: &Seat) -> bool {
         let receiver = if wait { Some(self.receiver.lock()) } else { self.receiver.try_lock() };
-        // Who it is is asked with the token held: whoever sits down or stands up says so first, and then comes here, too.
+        // Who it is is asked with the token held: whoever sits down or stands up says so first, and
+        // then comes here, too.
         receiver.is_some_and(|mut receiver| self.is_broken() || receiver.reader.sleep(seat.whom()))
     }
 }
@@ -317,7 +323,8 @@ fn grow(bytes: &mut Vec<u8>, len: usize) -> Result<(), Broken> {
     within.then(|| bytes.resize(len.next_power_of_two().min(LONGEST_RECORD), 0)).ok_or(Broken)
 }
 
-/// The same for several packets as one piece, whose bytes stay in the ring until they are where they belong: no copy of ours is in between.
+/// The same for several packets as one piece, whose bytes stay in the ring until they are where
+/// they belong: no copy of ours is in between.
 fn dispatch_bulk<G: Guest>(
     receiver: &mut Receiver,
     found: Found,

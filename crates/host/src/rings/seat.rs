@@ -1,5 +1,5 @@
-//! The seat of a thread of the program that waits for an event and reads the rings meanwhile: what comes by a ring wakes it, and not the engine
-//! that then wakes it.
+//! The seat of a thread of the program that waits for an event and reads the rings meanwhile: what
+//! comes by a ring wakes it, and not the engine that then wakes it.
 //!
 //! | who | what |
 //! |---|---|
@@ -8,8 +8,10 @@
 //! | another thread that has an event for it | does the same ([`crate::eventfd::Counter`]) |
 //! | the engine | does all else as ever. Where the thread did nothing for a turn ([`Watch`]) the engine takes the rings back |
 //!
-//! A thread that has an event leaves, and the engine reads the rings, which it has to be woken for. Where threads come and leave all the time, as in a server that many
-//! clients connect to, one is back before the engine would have done anything: then nobody is woken, and the engine looks a moment later whether it is.
+//! A thread that has an event leaves, and the engine reads the rings, which it has to be woken for.
+//! Where threads come and leave all the time, as in a server that many clients connect to, one is
+//! back before the engine would have done anything: then nobody is woken, and the engine looks a
+//! moment later whether it is.
 //!
 //! So nobody needs to know whether the thread still waits: one that was cancelled, runs a handler
 //! or left it by longjmp(3) costs what comes a few tenths of a second at most, once. One that waits
@@ -31,20 +33,23 @@ use crate::sys::thread;
 
 /// For how long a thread may sit and do nothing, at first.
 const TURN_NANOS: u64 = 25_000_000;
-/// The same at most, where it did something each time the engine looked. The engine looks first no later than this after the thread sat down, and counts from
-/// then on.
+/// The same at most, where it did something each time the engine looked. The engine looks first no
+/// later than this after the thread sat down, and counts from then on.
 pub(crate) const LOOK_NANOS: u64 = 4 * TURN_NANOS;
-/// How often it may be woken in a row with no event of its own: then the work is for others, and the engine does it better. Also a signal that
-/// comes while it works, and not while it waits, interrupts nothing.
+/// How often it may be woken in a row with no event of its own: then the work is for others, and
+/// the engine does it better. Also a signal that comes while it works, and not while it waits,
+/// interrupts nothing.
 const MOST_IN_VAIN: u32 = 16;
-/// Who leaves with an event so often, each time so soon behind the time before, is back in a moment, as a rule: a time that was not soon takes half of
-/// those that were, of which no more than so many count. Others may have had the processor meanwhile.
+/// Who leaves with an event so often, each time so soon behind the time before, is back in a
+/// moment, as a rule: a time that was not soon takes half of those that were, of which no more than
+/// so many count. Others may have had the processor meanwhile.
 const OFTEN: u32 = 4;
 const MOST_COUNTED: u32 = 16;
 const SOON_NANOS: u64 = 500_000;
 /// How long nobody reads the rings then, at most.
 const MOMENT_NANOS: u64 = 1_000_000;
-/// In front of the number of a thread: it was sent away, and may not know. Nobody else reads the socket until it does, or is gone.
+/// In front of the number of a thread: it was sent away, and may not know. Nobody else reads the
+/// socket until it does, or is gone.
 const SENT_AWAY: u64 = 1 << 32;
 /// Instead of it: nobody sits here any more.
 const CLOSED: u64 = SENT_AWAY;
@@ -132,8 +137,9 @@ impl Seat {
         sits
     }
 
-    /// The calling thread leaves with an event, at this time: until when nobody else needs to read the rings, as threads here are back by then. It says so
-    /// to the engine. `None`: the engine reads them from now on.
+    /// The calling thread leaves with an event, at this time: until when nobody else needs to read
+    /// the rings, as threads here are back by then. It says so to the engine. `None`: the
+    /// engine reads them from now on.
     pub(crate) fn leaves_for_a_moment(&self, now: u64) -> Option<u64> {
         let is_soon = now.saturating_sub(self.left_at.swap(now, Ordering::Relaxed)) < SOON_NANOS;
         let before = self.soon.load(Ordering::Relaxed);
@@ -185,7 +191,8 @@ impl Seat {
         self.who.store(CLOSED, Ordering::SeqCst);
     }
 
-    /// Whoever sits shall wait elsewhere. The engine has to be woken from now on, which is said in the rings afterwards.
+    /// Whoever sits shall wait elsewhere. The engine has to be woken from now on, which is said in
+    /// the rings afterwards.
     fn send_away(&self) {
         let who = self.who.load(Ordering::SeqCst);
         if who & SENT_AWAY == 0
@@ -208,8 +215,9 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Sends away whoever did nothing for a turn; when to look again. Each look takes the processor from a thread that works: so they become rarer while
-    /// something is done all the time, and go on where nobody sits just now.
+    /// Sends away whoever did nothing for a turn; when to look again. Each look takes the processor
+    /// from a thread that works: so they become rarer while something is done all the time, and
+    /// go on where nobody sits just now.
     pub(crate) fn look(&mut self, seat: &Seat, now: u64) -> Option<u64> {
         let (turns, sits) = (seat.turns.load(Ordering::Relaxed), seat.whom() == Whom::Visitor);
         if turns != self.turns || (sits && self.end == 0) {

@@ -29,7 +29,8 @@ use crate::sys;
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
 const MOST_WAITING: usize = 16 << 20;
-/// Payload that may be under way in a ring. Packets, with their headers, for which there is no room wait here, copied once more.
+/// Payload that may be under way in a ring. Packets, with their headers, for which there is no room
+/// wait here, copied once more.
 pub(crate) const ROOM: u32 = RING_BYTES as u32 / 5 * 4;
 
 /// See the module.
@@ -60,7 +61,8 @@ struct State {
     head: Option<Head>,
     /// The how many-th it is.
     heads: u64,
-    /// The last record in the ring, or that waits for room, has this head: the next one need not say it.
+    /// The last record in the ring, or that waits for room, has this head: the next one need not
+    /// say it.
     is_said: bool,
     /// Records for which there was no room, the oldest first.
     waiting: VecDeque<Box<[u8]>>,
@@ -151,7 +153,8 @@ impl TxRing {
         &self.bearer
     }
 
-    /// Sends these packets, a record for each run of equal ones, and wakes the reader where it sleeps.
+    /// Sends these packets, a record for each run of equal ones, and wakes the reader where it
+    /// sleeps.
     pub(crate) fn send(&self, head: Head, bytes: &[u8], runs: &[Run], counters: &Counters) -> Sent {
         let mut state = self.state.lock();
         (state.head, state.is_said) = (Some(head), false);
@@ -159,8 +162,8 @@ impl TxRing {
         self.send_locked(state, bytes, runs, counters)
     }
 
-    /// The same for messages, which come alone. `may_owe`: an engine that sleeps is not woken, as a thread of its process may be about to look; true where
-    /// that is owed.
+    /// The same for messages, which come alone. `may_owe`: an engine that sleeps is not woken, as a
+    /// thread of its process may be about to look; true where that is owed.
     pub(crate) fn send_message(
         &self,
         head: Head,
@@ -208,8 +211,8 @@ impl TxRing {
         Some(self.send_locked(state, bytes, runs, counters))
     }
 
-    /// Sends a short message where the last packets took that path, and nothing waits for room; false where it has to be a packet. `known`: which head was found to be
-    /// of this path.
+    /// Sends a short message where the last packets took that path, and nothing waits for room;
+    /// false where it has to be a packet. `known`: which head was found to be of this path.
     #[inline]
     pub(crate) fn send_short(
         &self,
@@ -240,7 +243,8 @@ impl TxRing {
         true
     }
 
-    /// Sends several packets as one piece, where the last ones took that path, and nothing waits for room.
+    /// Sends several packets as one piece, where the last ones took that path, and nothing waits
+    /// for room.
     ///
     /// # Errors
     ///
@@ -369,7 +373,8 @@ impl State {
         }
     }
 
-    /// Publishes a record of so many packets, these parts one behind the other; or has it wait. False where it is lost.
+    /// Publishes a record of so many packets, these parts one behind the other; or has it wait.
+    /// False where it is lost.
     #[inline]
     fn push(&mut self, parts: &[&[u8]], packets: usize, counters: &Counters) -> bool {
         if self.over {

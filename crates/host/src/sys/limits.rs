@@ -10,7 +10,8 @@ pub(crate) fn memory_of_machine() -> usize {
     if known { usize::try_from(bytes).unwrap_or(usize::MAX) } else { 0 }
 }
 
-/// Bytes that a file of this process may have (RLIMIT_FSIZE): a longer one is answered with a signal.
+/// Bytes that a file of this process may have (RLIMIT_FSIZE): a longer one is answered with a
+/// signal.
 pub(crate) fn longest_file() -> u64 {
     limit(libc::RLIMIT_FSIZE)
 }

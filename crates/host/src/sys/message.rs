@@ -12,7 +12,8 @@ use libc::socklen_t;
 use super::{CMSG_ALIGN, CMSG_HEADER, first_int};
 use crate::fork::Fd;
 
-/// Room for what is received, as large as the largest of it. It is not made zero first: of pages that nothing ever came into there is no memory.
+/// Room for what is received, as large as the largest of it. It is not made zero first: of pages
+/// that nothing ever came into there is no memory.
 pub(crate) struct Room {
     bytes: Box<[MaybeUninit<u8>]>,
     /// So many are initialized.
@@ -64,7 +65,8 @@ impl Deref for Room {
 pub(crate) struct Received<'a> {
     /// Bytes of the message.
     pub(crate) len: usize,
-    /// Sender (for the error queue: destination of the packet in question), where it is an IP address.
+    /// Sender (for the error queue: destination of the packet in question), where it is an IP
+    /// address.
     pub(crate) address: Option<SocketAddr>,
     /// Control messages.
     pub(crate) control: Control<'a>,
@@ -122,7 +124,8 @@ fn receive_in<'a>(
 fn socket_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match i32::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: sockaddr_storage is as large and as aligned as any socket address; the family says which.
+            // SAFETY: sockaddr_storage is as large and as aligned as any socket address; the family
+            // says which.
             let v4 = unsafe { &*(&raw const *storage).cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Some(SocketAddr::from((ip, u16::from_be(v4.sin_port))))

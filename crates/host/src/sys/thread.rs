@@ -16,7 +16,8 @@ pub(crate) fn own_thread() -> u32 {
     if number != 0 && generation == fork::generation() {
         return number;
     }
-    // SAFETY: it takes nothing and can not fail. By its number: the C library has a function for it since glibc 2.30 only.
+    // SAFETY: it takes nothing and can not fail. By its number: the C library has a function for it
+    // since glibc 2.30 only.
     let number = unsafe { libc::syscall(libc::SYS_gettid) as u32 };
     NUMBER.set((number, fork::generation()));
     number
@@ -28,8 +29,8 @@ pub(crate) fn is_there(number: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) == 0 }
 }
 
-/// Runs `f` while nobody cancels the calling thread: what the C library calls a cancellation point is none in there. Cancelled meanwhile, it ends at
-/// the next one behind.
+/// Runs `f` while nobody cancels the calling thread: what the C library calls a cancellation point
+/// is none in there. Cancelled meanwhile, it ends at the next one behind.
 pub(crate) fn not_cancelled<T>(f: impl FnOnce() -> T) -> T {
     unsafe extern "C" {
         fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
@@ -49,11 +50,11 @@ pub(crate) fn not_cancelled<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
-/// Lets the calling thread run on every processor that the process may have (sched_setaffinity(2)), and not only on those of the thread
-/// that started it.
+/// Lets the calling thread run on every processor that the process may have (sched_setaffinity(2)),
+/// and not only on those of the thread that started it.
 pub(crate) fn run_anywhere() {
-    // SAFETY: all zero is the empty set; the numbers are below the set's size; the kernel reads the set, and leaves out what is not allowed.
-    // Where it refuses, the thread stays where it is.
+    // SAFETY: all zero is the empty set; the numbers are below the set's size; the kernel reads the
+    // set, and leaves out what is not allowed. Where it refuses, the thread stays where it is.
     unsafe {
         let mut all: libc::cpu_set_t = std::mem::zeroed();
         (0..libc::CPU_SETSIZE as usize).for_each(|cpu| libc::CPU_SET(cpu, &mut all));
@@ -61,20 +62,21 @@ pub(crate) fn run_anywhere() {
     }
 }
 
-/// Lets every process of the user trace this one, and so reach its memory, where Yama would let its parents only; elsewhere it does nothing
-/// (PR_SET_PTRACER of prctl(2)).
+/// Lets every process of the user trace this one, and so reach its memory, where Yama would let its
+/// parents only; elsewhere it does nothing (PR_SET_PTRACER of prctl(2)).
 pub(crate) fn let_anybody_trace() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
 }
 
-/// Runs `start` with every signal blocked but those that tell of a fault of the running thread itself, so that a
-/// thread it starts leaves the program's signals to the program's threads.
+/// Runs `start` with every signal blocked but those that tell of a fault of the running thread
+/// itself, so that a thread it starts leaves the program's signals to the program's threads.
 pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
     let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initializes `blocked`, pthread_sigmask `before`; all signal numbers are valid.
+    // SAFETY: sigfillset initializes `blocked`, pthread_sigmask `before`; all signal numbers are
+    // valid.
     unsafe {
         libc::sigfillset(blocked.as_mut_ptr());
         for fault in faults {
@@ -88,13 +90,15 @@ pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Lets timers of the calling thread run out to the microsecond; the default lets them be 50 us late (prctl(2)).
+/// Lets timers of the calling thread run out to the microsecond; the default lets them be 50 us
+/// late (prctl(2)).
 pub(crate) fn tighten_timers() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
 
-/// Processors that the system has, 1 at least: also where the calling thread may run on some of them only.
+/// Processors that the system has, 1 at least: also where the calling thread may run on some of
+/// them only.
 pub(crate) fn processors() -> u64 {
     // SAFETY: no pointers.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };

@@ -1,10 +1,12 @@
 //! Clocks that cost less than the exact one.
 
-/// A count that grows with the time, by a thousand or more in a microsecond; cheaper to read than a clock.
+/// A count that grows with the time, by a thousand or more in a microsecond; cheaper to read than a
+/// clock.
 #[inline]
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: every processor of this architecture has the instruction, and Linux lets programs use it.
+    // SAFETY: every processor of this architecture has the instruction, and Linux lets programs use
+    // it.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -31,7 +33,8 @@ pub(crate) fn coarse_monotonic() -> u64 {
 #[inline]
 fn nanos(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: one writable timespec. Both clocks exist since Linux 2.6.32, so the call does not fail.
+    // SAFETY: one writable timespec. Both clocks exist since Linux 2.6.32, so the call does not
+    // fail.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

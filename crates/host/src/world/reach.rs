@@ -26,7 +26,8 @@ impl nic::Reach for RealWorld {
     }
 
     fn prepare(&self, path: &Path) {
-        // What the peer lends comes by the ring to it, and answers go by it: so it is there before the first request.
+        // What the peer lends comes by the ring to it, and answers go by it: so it is there before
+        // the first request.
         self.rings.prepare(path.dest_qpn, self);
     }
 

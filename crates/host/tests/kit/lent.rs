@@ -68,7 +68,8 @@ impl Words {
 }
 
 impl Pair {
-    /// A target that lets its peer reach 512 bytes from [`IOVA`] on; `None` where the system lets nobody.
+    /// A target that lets its peer reach 512 bytes from [`IOVA`] on; `None` where the system lets
+    /// nobody.
     pub fn new() -> Option<Pair> {
         is_reached().then(|| Pair::over(Words::Ours(vec![0; 64].into_boxed_slice())))
     }
@@ -96,7 +97,8 @@ impl Pair {
         let table = reach(target.world()).table(&Regions::default()).unwrap();
         target.guest().names.lock().unwrap().push((TARGET, Rkey(KEY)));
         let pair = Pair { initiator, target, memory, table, _claim: claim };
-        // The first packet makes the ring; what the target lends comes some time after one that names it.
+        // The first packet makes the ring; what the target lends comes some time after one that
+        // names it.
         pair.publish(BOTH);
         pair.open(BOTH);
         let begin = Instant::now();

@@ -1,4 +1,5 @@
-//! What the tests of the real world share: a guest that writes everything down, batches, and a place to be alone in.
+//! What the tests of the real world share: a guest that writes everything down, batches, and a
+//! place to be alone in.
 #![allow(dead_code, clippy::disallowed_types)] // locks of the tests' own have no rank
 
 pub mod lent;
@@ -32,7 +33,8 @@ const ALL: u32 = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATO
 /// Longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A network namespace of the calling thread, where we may make one; else the turn to use the machine's.
+/// A network namespace of the calling thread, where we may make one; else the turn to use the
+/// machine's.
 pub struct Alone {
     /// Whether it is a namespace of our own.
     pub own_namespace: bool,
@@ -50,11 +52,13 @@ pub fn alone() -> Alone {
     }
 }
 
-/// Whether the system lets a process reach the memory of the one that started it; a line says where it does not: under Yama, or a filter of system calls.
+/// Whether the system lets a process reach the memory of the one that started it; a line says where
+/// it does not: under Yama, or a filter of system calls.
 pub fn is_reached() -> bool {
     let word = AtomicU64::new(0);
     let place = libc::iovec { iov_base: word.as_ptr().cast(), iov_len: 8 };
-    // SAFETY: the child makes three system calls and ends; a word of its own is copied to where it lies in the parent, too.
+    // SAFETY: the child makes three system calls and ends; a word of its own is copied to where it
+    // lies in the parent, too.
     let reached = unsafe {
         let child = libc::fork();
         if child == 0 {

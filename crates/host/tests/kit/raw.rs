@@ -66,7 +66,8 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) {
     control[1] = u64::from_ne_bytes(kind.try_into().unwrap());
     control[2] = descriptor.map_or(0, |descriptor| descriptor.as_raw_fd() as u64);
     let mut buffer = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: the message names memory of this frame and of the caller's; the control message has the layout of cmsg(3) on 64-bit Linux.
+    // SAFETY: the message names memory of this frame and of the caller's; the control message has
+    // the layout of cmsg(3) on 64-bit Linux.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         (message.msg_iov, message.msg_iovlen) = (&raw mut buffer, 1);

@@ -38,7 +38,8 @@ pub fn has_test(source: &str, name: &str) -> bool {
 /// The Rust sources of a crate, tests among them, each with its path below the crate's folder.
 pub type Sources = Vec<(PathBuf, String)>;
 
-/// The crates by the names that documents use, which are those of their folders; `fuzz` is the fuzzers' harness.
+/// The crates by the names that documents use, which are those of their folders; `fuzz` is the
+/// fuzzers' harness.
 pub fn crates() -> BTreeMap<String, Sources> {
     let folders = fs::read_dir(root().join("crates")).expect("the crates");
     let mut all: BTreeMap<String, Sources> = folders

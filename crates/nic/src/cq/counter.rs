@@ -1,5 +1,5 @@
-//! Completion counters (ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3)): two numbers that count what completed well and
-//! what did not, whether a completion was asked for or not.
+//! Completion counters (ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3)): two numbers that
+//! count what completed well and what did not, whether a completion was asked for or not.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
 
-/// Operations that are counted: `enum ibv_qp_attach_comp_cntr_op`. What peers do by RDMA is not: it completes nothing here.
+/// Operations that are counted: `enum ibv_qp_attach_comp_cntr_op`. What peers do by RDMA is not: it
+/// completes nothing here.
 pub mod ops {
     /// SENDs.
     pub const SEND: u32 = 1;
@@ -26,7 +27,8 @@ pub mod ops {
     pub const ALL: u32 = SEND | RECV | READ | WRITE;
 }
 
-/// A counter. It wraps at 2^64. Queue pairs that count into it keep it, until they are destroyed; it keeps its device's adapter.
+/// A counter. It wraps at 2^64. Queue pairs that count into it keep it, until they are destroyed;
+/// it keeps its device's adapter.
 #[derive(Debug)]
 pub struct CompletionCounter {
     /// Completed well.
@@ -75,8 +77,8 @@ impl Drop for CompletionCounter {
 pub(crate) struct Counted {
     /// Each with its operations.
     counters: Vec<(u32, Arc<CompletionCounter>)>,
-    /// Of each send request outstanding, oldest first, whether its program wants to see it complete: the engine completes
-    /// all of them.
+    /// Of each send request outstanding, oldest first, whether its program wants to see it
+    /// complete: the engine completes all of them.
     wanted: VecDeque<bool>,
 }
 

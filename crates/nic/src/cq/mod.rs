@@ -36,8 +36,8 @@ pub enum Arm {
     Solicited,
 }
 
-/// A completion channel: tells which of its queues have something. Queues keep it, and each event keeps its queue until it is fetched
-/// or forgotten ([`Channel::forget`]).
+/// A completion channel: tells which of its queues have something. Queues keep it, and each event
+/// keeps its queue until it is fetched or forgotten ([`Channel::forget`]).
 pub struct Channel {
     ready: EventQueue<Arc<Cq>>,
 }
@@ -85,8 +85,8 @@ pub struct Stamp {
     pub wall_ns: u64,
 }
 
-/// The time, for queues that stamp their completions or moderate their events: completions come about in threads that
-/// have no time to hand over.
+/// The time, for queues that stamp their completions or moderate their events: completions come
+/// about in threads that have no time to hand over.
 pub trait Clock: Send + Sync {
     /// For deadlines.
     fn now(&self) -> Instant;
@@ -124,8 +124,9 @@ struct State {
     held_back: u16,
 }
 
-/// A completion queue. It keeps its channel and its queue of asynchronous events; events about it keep it until they are fetched
-/// or forgotten ([`Channel::forget`], [`AsyncEventQueue::forget`]), and queue pairs keep it for as long as they live.
+/// A completion queue. It keeps its channel and its queue of asynchronous events; events about it
+/// keep it until they are fetched or forgotten ([`Channel::forget`], [`AsyncEventQueue::forget`]),
+/// and queue pairs keep it for as long as they live.
 #[derive(Debug)]
 pub struct Cq {
     me: Weak<Cq>,
@@ -233,11 +234,13 @@ impl Cq {
     /// Completions that were ever added, and those of them that were taken out again.
     #[inline]
     pub(crate) fn passed(&self) -> (u64, u64) {
-        // In this order: a completion that is added meanwhile is not taken for one that was taken out.
+        // In this order: a completion that is added meanwhile is not taken for one that was taken
+        // out.
         let added = self.added.load(Ordering::Acquire);
         (added, added.saturating_sub(self.len.load(Ordering::Acquire) as u64))
     }
-    /// Hands the oldest completions, at most `max`, to `take`; returns how many. An overrun queue gives the error.
+    /// Hands the oldest completions, at most `max`, to `take`; returns how many. An overrun queue
+    /// gives the error.
     #[inline]
     pub fn poll(&self, max: usize, mut take: impl FnMut(Completion)) -> Result<usize, Error> {
         if self.is_empty() {

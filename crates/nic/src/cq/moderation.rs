@@ -1,5 +1,5 @@
-//! Completion events held back (ibv_modify_cq(3)), and the list of the queues that hold one, which is looked through when the
-//! time has come.
+//! Completion events held back (ibv_modify_cq(3)), and the list of the queues that hold one, which
+//! is looked through when the time has come.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;

@@ -60,7 +60,8 @@ fn ticking() -> CqExtras {
     CqExtras { stamped: true, clock: Some(Arc::new(clock)), ..CqExtras::default() }
 }
 
-/// Adds completions and tells what there is to tell; the times at which events held back want to be looked at.
+/// Adds completions and tells what there is to tell; the times at which events held back want to be
+/// looked at.
 fn add(cq: &Cq, ids: std::ops::Range<u64>, status: Status) -> usize {
     let mut notes = Vec::new();
     ids.for_each(|id| cq.push(completion(id, status), &mut notes));

@@ -1,8 +1,10 @@
-//! Whoever waits for a completion is woken, in every order of the threads that bring, drain and wait: [`Cq`], its channel, [`Later`] and
-//! [`Cq::attend`] as they ship, on loom's models of locks and atomics, under a reader that does what the queue pair of the Rust
-//! crate does. Each model fails where a thread waits for ever.
+//! Whoever waits for a completion is woken, in every order of the threads that bring, drain and
+//! wait: [`Cq`], its channel, [`Later`] and [`Cq::attend`] as they ship, on loom's models of locks
+//! and atomics, under a reader that does what the queue pair of the Rust crate does. Each model
+//! fails where a thread waits for ever.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-nic --lib --target-dir target/loom cq::wake_up`
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-nic --lib --target-dir target/loom
+//! cq::wake_up`
 
 use std::future::poll_fn;
 use std::sync::OnceLock;
@@ -117,7 +119,8 @@ impl Reader {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    /// What the adapter does: a completion, its event when nothing is locked, and what waits until then.
+    /// What the adapter does: a completion, its event when nothing is locked, and what waits until
+    /// then.
     fn bring(&self) {
         let mut notes = Vec::new();
         let completion = Completion {
@@ -137,7 +140,8 @@ impl Reader {
         self.later.run();
     }
 
-    /// What a future does: it looks and leaves its waker under one lock, and then at what has told nobody.
+    /// What a future does: it looks and leaves its waker under one lock, and then at what has told
+    /// nobody.
     fn wait_for(&self, count: usize) {
         block_on(poll_fn(|cx| {
             let waker = cx.waker().clone();

@@ -1,5 +1,6 @@
-//! What all objects of a device share: its port, its registered memory, the ways out, and what it counts. It knows no queue pair:
-//! domains, regions, completion queues and shared receive queues hang from it, and [`Device`](super::Device) adds the queue pairs.
+//! What all objects of a device share: its port, its registered memory, the ways out, and what it
+//! counts. It knows no queue pair: domains, regions, completion queues and shared receive queues
+//! hang from it, and [`Device`](super::Device) adds the queue pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -221,8 +222,8 @@ impl Adapter {
         self.port.load().gids.get(index.into()).copied()
     }
 
-    /// The address that a peer's GID is on the wire, seen from one of our GIDs: its own, or inside this host the stand-in
-    /// of a default GID that no interface bears.
+    /// The address that a peer's GID is on the wire, seen from one of our GIDs: its own, or inside
+    /// this host the stand-in of a default GID that no interface bears.
     pub fn address_of(&self, gid: Gid, from: &GidEntry) -> Result<IpAddr, Error> {
         if let Some(&address) = self.aliases.load().get(&gid) {
             return Ok(address);
@@ -269,7 +270,8 @@ impl Adapter {
         Ok(CqSlot(self.clone()))
     }
 
-    /// The window shared by all that is sent to `dest`, by a channel of this number where that is so.
+    /// The window shared by all that is sent to `dest`, by a channel of this number where that is
+    /// so.
     pub(crate) fn window(&self, dest: IpAddr, channel: Option<u16>) -> Arc<CongestionWindow> {
         let mut windows = self.windows.lock();
         if let Some(window) = windows.get(&(dest, channel)).and_then(Weak::upgrade) {

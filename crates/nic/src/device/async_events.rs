@@ -26,13 +26,15 @@ pub enum EventKind {
     GidChange = 18,
 }
 
-/// An object that events are about. Whoever fetches one knows the object by the mark that its owner gave it.
+/// An object that events are about. Whoever fetches one knows the object by the mark that its owner
+/// gave it.
 pub trait Subject: Debug + Send + Sync {
     /// The owner's mark, such as the address of its C structure; 0 where there is none any more.
     fn cookie(&self) -> u64;
 }
 
-/// What an event is about. It keeps the object until the event is fetched or forgotten ([`AsyncEventQueue::forget`]).
+/// What an event is about. It keeps the object until the event is fetched or forgotten
+/// ([`AsyncEventQueue::forget`]).
 #[derive(Clone, Debug)]
 pub enum Element {
     /// A queue pair.
@@ -56,7 +58,8 @@ pub struct AsyncEvent {
     pub element: Element,
 }
 
-/// The events of one opened device, bounded; whoever opened it is told by its signal. Every object made for that opening keeps it.
+/// The events of one opened device, bounded; whoever opened it is told by its signal. Every object
+/// made for that opening keeps it.
 pub struct AsyncEventQueue {
     queue: EventQueue<AsyncEvent>,
 }

@@ -1,4 +1,5 @@
-//! A queue of events with somebody to tell: what is in the queue and what was signalled never differ.
+//! A queue of events with somebody to tell: what is in the queue and what was signalled never
+//! differ.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! A port's GID table, in the kernel's order: the default GID made from the hardware address, then the interface's
-//! addresses; all RoCE v2.
+//! A port's GID table, in the kernel's order: the default GID made from the hardware address, then
+//! the interface's addresses; all RoCE v2.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -10,8 +10,8 @@ use wire::Gid;
 pub struct GidEntry {
     /// The GID.
     pub gid: Gid,
-    /// The address it is on the wire; for a default GID that no interface bears, the address that stands in for it
-    /// inside this host (`None` where the interface has no address at all).
+    /// The address it is on the wire; for a default GID that no interface bears, the address that
+    /// stands in for it inside this host (`None` where the interface has no address at all).
     pub address: Option<IpAddr>,
     /// Whether the interface really bears it: what it does not bear must not leave this host.
     pub borne: bool,
@@ -23,13 +23,15 @@ pub struct GidTable {
     entries: Vec<Option<GidEntry>>,
 }
 
-/// The link-local address of a hardware address (RFC 4291 appendix A), which is a port's default GID.
+/// The link-local address of a hardware address (RFC 4291 appendix A), which is a port's default
+/// GID.
 pub fn default_gid(mac: [u8; 6]) -> Gid {
     let [a, b, c, d, e, f] = mac;
     Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// Whether it is an IPv6 group of one interface (RFC 4291 §2.7, scope 1), which never leaves the host.
+/// Whether it is an IPv6 group of one interface (RFC 4291 §2.7, scope 1), which never leaves the
+/// host.
 pub(crate) fn is_interface_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_multicast() && v6.octets()[1] & 15 == 1)
 }

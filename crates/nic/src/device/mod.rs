@@ -1,5 +1,5 @@
-//! An adapter: one port over one network interface, with its queue pairs. Packets, frames and the time come in here, and find the
-//! queue pairs that they are for.
+//! An adapter: one port over one network interface, with its queue pairs. Packets, frames and the
+//! time come in here, and find the queue pairs that they are for.
 
 pub mod adapter;
 pub mod async_events;
@@ -43,8 +43,9 @@ const TURNS_AT_ONCE: usize = 4;
 
 /// A device: what its objects share ([`Adapter`], to which it dereferences), and its queue pairs.
 ///
-/// Queue pairs keep their device, and it keeps them until [`Qp::destroy`]: so does a flow rule and the membership of a multicast
-/// group, which end there too. All else that it lists it does not keep.
+/// Queue pairs keep their device, and it keeps them until [`Qp::destroy`]: so does a flow rule and
+/// the membership of a multicast group, which end there too. All else that it lists it does not
+/// keep.
 pub struct Device {
     adapter: Arc<Adapter>,
     qps: RwLock<BTreeMap<u32, Arc<Qp>>>,
@@ -103,13 +104,13 @@ impl Device {
         Pd::alloc(&self.adapter)
     }
 
-    /// Opens the XRC domain of an inode, or a new one that nobody else can open. `create`: it need not exist; `exclusive`: it must
-    /// not.
+    /// Opens the XRC domain of an inode, or a new one that nobody else can open. `create`: it need
+    /// not exist; `exclusive`: it must not.
     ///
     /// # Errors
     ///
-    /// [`Error::Missing`] for one that is not there and not to be created, [`Error::Invalid`] for one that is there and must
-    /// not be, or neither named nor to be created; [`Error::Limit`].
+    /// [`Error::Missing`] for one that is not there and not to be created, [`Error::Invalid`] for
+    /// one that is there and must not be, or neither named nor to be created; [`Error::Limit`].
     pub fn open_xrcd(&self, inode: Option<Inode>, create: bool, exclusive: bool) -> Result<Arc<Xrcd>, Error> {
         self.domains.open(&self.adapter, inode, create, exclusive)
     }
@@ -143,8 +144,9 @@ impl Device {
         self.qps.read().values().cloned().collect()
     }
 
-    /// A packet whose ICRC is good, and those to the same queue pair that came with it, as `more` gives them; `source` and `dest`
-    /// as on the wire. `hold`: whether ACKs may wait until [`Device::release`].
+    /// A packet whose ICRC is good, and those to the same queue pair that came with it, as `more`
+    /// gives them; `source` and `dest` as on the wire. `hold`: whether ACKs may wait until
+    /// [`Device::release`].
     pub fn input<'a>(
         &self,
         now: Instant,
@@ -163,8 +165,9 @@ impl Device {
         }
     }
 
-    /// A short message from a process of this host, in place of a packet and an ACK; the rest is as with [`Device::input`]. The queue pair that it
-    /// is for: those that follow may go there at once ([`Qp::input_short`]).
+    /// A short message from a process of this host, in place of a packet and an ACK; the rest is as
+    /// with [`Device::input`]. The queue pair that it is for: those that follow may go there at
+    /// once ([`Qp::input_short`]).
     pub fn input_short(
         &self,
         now: Instant,
@@ -181,7 +184,8 @@ impl Device {
         qp
     }
 
-    /// Several packets from a process of this host as one piece, with the sender's path MTU; the rest is as with [`Device::input`].
+    /// Several packets from a process of this host as one piece, with the sender's path MTU; the
+    /// rest is as with [`Device::input`].
     pub fn input_bulk(
         &self,
         now: Instant,
@@ -198,15 +202,16 @@ impl Device {
         }
     }
 
-    /// A packet to a multicast group (queue pair [`Qpn::MULTICAST`]) whose ICRC is good: a copy to everyone attached.
+    /// A packet to a multicast group (queue pair [`Qpn::MULTICAST`]) whose ICRC is good: a copy to
+    /// everyone attached.
     pub fn input_group(&self, now: Instant, source: IpAddr, group: IpAddr, packet: &Packet<'_>) {
         for qp in self.groups.of(group) {
             qp.input_datagrams(now, source, group, packet, || None);
         }
     }
 
-    /// A frame on the device's interface. `outgoing`: this host sent it, and nothing brings it back; like an adapter,
-    /// the device returns those to multicast groups and to itself.
+    /// A frame on the device's interface. `outgoing`: this host sent it, and nothing brings it
+    /// back; like an adapter, the device returns those to multicast groups and to itself.
     pub fn input_frame(&self, now: Instant, outgoing: bool, frame: &[u8]) {
         let dest = frame.first_chunk::<6>();
         let returns = !outgoing || dest.is_some_and(|d| d[0] & 1 != 0 || *d == self.config.mac);
@@ -230,9 +235,10 @@ impl Device {
         let _ = self.frames.watch_frames(self.config.interface, false);
     }
 
-    /// ACKs held back leave: with `all` because the program is back, unless they left with what it did; without because
-    /// everything was read that was there, and then not those that wait for the program. The program, being back, lends a
-    /// hand with a turn that a peer waits for.
+    /// ACKs held back leave: with `all` because the program is back, unless they left with what it
+    /// did; without because everything was read that was there, and then not those that wait
+    /// for the program. The program, being back, lends a hand with a turn that a peer waits
+    /// for.
     pub fn release(&self, now: impl FnOnce() -> Instant, all: bool) {
         let turn = all && !self.turns.is_empty();
         let acks = !self.delayed_acks.is_empty() && (all || !self.delayed_acks.none_is_brief());
@@ -248,8 +254,8 @@ impl Device {
         }
     }
 
-    /// The process ends, while other threads go on and may hold any lock: ACKs held back leave as far as none must be waited
-    /// for. Peers would ask in vain for what was done.
+    /// The process ends, while other threads go on and may hold any lock: ACKs held back leave as
+    /// far as none must be waited for. Peers would ask in vain for what was done.
     pub fn on_exit(&self) {
         self.delayed_acks.try_each(|qp| qp.on_exit());
     }
@@ -266,8 +272,8 @@ impl Device {
         own.into_iter().flatten().min()
     }
 
-    /// Looks after queue pairs whose timers may have run out or whose turn it is, a few of them: others want to be served
-    /// too. Afterwards [`Device::deadline`] is later than `now`.
+    /// Looks after queue pairs whose timers may have run out or whose turn it is, a few of them:
+    /// others want to be served too. Afterwards [`Device::deadline`] is later than `now`.
     pub fn expire(&self, now: Instant) {
         self.moderated().expire(now);
         for (at, qpn) in self.timers.due(now, TIMERS_AT_ONCE) {

@@ -7,7 +7,8 @@ use crate::device::Device;
 pub struct Objects {
     /// Queue pairs, QP1 not among them.
     pub qps: u64,
-    /// Completion queues that were counted in ([`Adapter::take_cq`](crate::device::Adapter::take_cq)).
+    /// Completion queues that were counted in
+    /// ([`Adapter::take_cq`](crate::device::Adapter::take_cq)).
     pub cqs: u64,
     /// Protection domains.
     pub pds: u64,

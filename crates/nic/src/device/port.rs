@@ -1,5 +1,5 @@
-//! What a port says of itself, in the numbers of `ibv_query_port`(3): one source for the calls and for what is shown
-//! of it elsewhere.
+//! What a port says of itself, in the numbers of `ibv_query_port`(3): one source for the calls and
+//! for what is shown of it elsewhere.
 
 use wire::{Mtu, Pkey};
 
@@ -50,8 +50,9 @@ pub struct LinkRate {
 /// `port_cap_flags` of a RoCE port: IBV_PORT_CM_SUP and IBV_PORT_IP_BASED_GIDS.
 pub const CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 
-/// Whether a packet is of the partition that the port, and with it each queue pair, is a full member of: the default one,
-/// the only entry of its table. Whoever is no member is not heard (IBA 1.4 §10.9.3).
+/// Whether a packet is of the partition that the port, and with it each queue pair, is a full
+/// member of: the default one, the only entry of its table. Whoever is no member is not heard (IBA
+/// 1.4 §10.9.3).
 pub fn is_of_partition(pkey: Pkey) -> bool {
     pkey.matches(Pkey::default())
 }
@@ -70,8 +71,8 @@ impl Port {
         if self.up { PhysState::LinkUp } else { PhysState::Disabled }
     }
 
-    /// Lanes and speed for an Ethernet speed: the pairs that the kernel gives its RoCE ports. What has no speed, such
-    /// as loopback, counts as 1 Gb/s.
+    /// Lanes and speed for an Ethernet speed: the pairs that the kernel gives its RoCE ports. What
+    /// has no speed, such as loopback, counts as 1 Gb/s.
     pub fn rate(&self) -> LinkRate {
         const X1: u8 = 1;
         const X2: u8 = 16;

@@ -1,5 +1,6 @@
-//! When queue pairs want to be looked at. Entries are hints: a queue pair has at most one here, at or before its real
-//! deadline, and renews it when it fires, so that moving a deadline with every ACK costs nothing.
+//! When queue pairs want to be looked at. Entries are hints: a queue pair has at most one here, at
+//! or before its real deadline, and renews it when it fires, so that moving a deadline with every
+//! ACK costs nothing.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -8,8 +8,9 @@
 //! | what the world keeps itself, as simulated hosts do | [`Storage`] |
 //! | anything else: anonymous memory, MAP_PRIVATE, memfd, System V | nothing: it ends with the process, and is not registered for it |
 //!
-//! It is found out when memory is registered. msync is right for all files, so what can not be found out is left to it. The bytes of a file in memory
-//! outlive the process, not the machine, as with fdatasync(2).
+//! It is found out when memory is registered. msync is right for all files, so what can not be
+//! found out is left to it. The bytes of a file in memory outlive the process, not the machine, as
+//! with fdatasync(2).
 
 use std::ffi::CString;
 
@@ -46,7 +47,8 @@ impl From<u32> for Backing {
     }
 }
 
-/// What lies behind a range. `Value` with the first address behind which nothing persists, as the kernel's rdma_rxe refuses memory that is not persistent.
+/// What lies behind a range. `Value` with the first address behind which nothing persists, as the
+/// kernel's rdma_rxe refuses memory that is not persistent.
 pub(super) fn find(addr: u64, len: u64, storage: Option<&dyn Storage>) -> Result<Backing, Error> {
     if storage.is_some_and(|storage| storage.keeps(addr, len)) {
         return Ok(Backing::World);
@@ -77,7 +79,8 @@ pub(super) fn find(addr: u64, len: u64, storage: Option<&dyn Storage>) -> Result
     if under.iter().all(|mapping| mapping.path.starts_with(b"/dev/dax")) {
         return Ok(Backing::Lines);
     }
-    // smaps costs a walk over all pages of the process, so only files that may be mapped so are looked up there.
+    // smaps costs a walk over all pages of the process, so only files that may be mapped so are
+    // looked up there.
     if !under.iter().all(Mapping::is_dax) {
         return Ok(Backing::File);
     }

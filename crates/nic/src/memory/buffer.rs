@@ -1,5 +1,5 @@
-//! Memory that belongs to its registration: what safe code registers. It is made of atomics, since peers write to it while the
-//! program reads, and is freed only when no key leads to it any more.
+//! Memory that belongs to its registration: what safe code registers. It is made of atomics, since
+//! peers write to it while the program reads, and is freed only when no key leads to it any more.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
@@ -15,12 +15,13 @@ use crate::error::Error;
 /// Made whole, because a debug build takes its time for single bytes.
 type Page = [AtomicU8; 4096];
 
-/// Bytes on the heap, registered for as long as they live. Peers and work requests name them by addresses from
-/// [`Buffer::addr`] on, which the owner chooses.
+/// Bytes on the heap, registered for as long as they live. Peers and work requests name them by
+/// addresses from [`Buffer::addr`] on, which the owner chooses.
 ///
-/// Its end: dropping it takes the region back, waits for copies under way, then frees the bytes. A queue pair that still works on
-/// it fails with a protection error, as the keys die with it. While a memory window is bound to it the region can not be taken
-/// back: then the bytes are never freed. It keeps its protection domain.
+/// Its end: dropping it takes the region back, waits for copies under way, then frees the bytes. A
+/// queue pair that still works on it fails with a protection error, as the keys die with it. While
+/// a memory window is bound to it the region can not be taken back: then the bytes are never freed.
+/// It keeps its protection domain.
 pub struct Buffer {
     pages: ManuallyDrop<Vec<Page>>,
     len: usize,
@@ -40,8 +41,8 @@ impl Buffer {
         let mut pages: Vec<Page> = Vec::new();
         pages.resize_with(len.div_ceil(size_of::<Page>()), || [const { AtomicU8::new(0) }; _]);
         let at = pages.as_ptr().expose_provenance() as u64;
-        // SAFETY: the bytes are atomics; `drop` frees them only after it has taken the region back, and nothing moves or grows the
-        // vector before.
+        // SAFETY: the bytes are atomics; `drop` frees them only after it has taken the region back,
+        // and nothing moves or grows the vector before.
         let mr = unsafe { pd.register(at, len as u64, iova, access)? };
         Ok(Buffer { pages: ManuallyDrop::new(pages), len, pd: pd.clone(), mr, iova })
     }
@@ -62,7 +63,8 @@ impl Buffer {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// The element that names `len` bytes from `at` on; whether the buffer has them is checked when it is used.
+    /// The element that names `len` bytes from `at` on; whether the buffer has them is checked when
+    /// it is used.
     pub fn sge(&self, at: usize, len: usize) -> Sge {
         Sge { addr: self.iova + at as u64, length: len as u32, lkey: self.key() }
     }

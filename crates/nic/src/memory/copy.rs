@@ -31,8 +31,9 @@ pub(super) fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
             return Ok(());
         }
     };
-    // SAFETY: the caller checked the range against a region that is counted in; the two can not overlap, `dst` is a
-    // buffer of our own. The program may change the source meanwhile: then the copy holds some mixture, as with any DMA.
+    // SAFETY: the caller checked the range against a region that is counted in; the two can not
+    // overlap, `dst` is a buffer of our own. The program may change the source meanwhile: then the
+    // copy holds some mixture, as with any DMA.
     unsafe { guard::copy(dst.as_mut_ptr(), real as *const u8, dst.len()) }
 }
 
@@ -47,8 +48,8 @@ pub(super) fn copy_out_for_icrc(place: Place, dst: &mut [u8]) -> Result<Option<R
     }
 }
 
-/// Copies into registered memory. Programs poll on the last byte of a message, so its last word is stored after
-/// everything before it; aligned eight bytes are one store.
+/// Copies into registered memory. Programs poll on the last byte of a message, so its last word is
+/// stored after everything before it; aligned eight bytes are one store.
 #[inline(always)]
 pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault> {
     let real = match place {
@@ -62,8 +63,9 @@ pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault>
         Tail::More => src.len(),
         Tail::End => last_word(real, src.len()),
     };
-    // SAFETY: the caller checked the range; `src` is a buffer of our own, so the two do not overlap. `last_word` leaves eight bytes only where they are aligned, and
-    // else fewer, which are stored one after the other.
+    // SAFETY: the caller checked the range; `src` is a buffer of our own, so the two do not
+    // overlap. `last_word` leaves eight bytes only where they are aligned, and else fewer, which
+    // are stored one after the other.
     unsafe {
         match src.len() - split {
             0 => return guard::copy(to, src.as_ptr(), split),
@@ -75,7 +77,8 @@ pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault>
     }
 }
 
-/// Copies `len` bytes out of registered memory to memory that two processes share, from its byte `at` on; as many as there are places.
+/// Copies `len` bytes out of registered memory to memory that two processes share, from its byte
+/// `at` on; as many as there are places.
 pub(super) fn copy_to_shared(place: Place, dst: SharedBytes<'_>, at: usize, len: usize) -> Result<(), Fault> {
     let Some((to, len)) = part(dst, at, len) else { return Ok(()) };
     let real = match place {
@@ -84,12 +87,13 @@ pub(super) fn copy_to_shared(place: Place, dst: SharedBytes<'_>, at: usize, len:
         Place::Late(real) => return unsafe { late::copy_out(to, real, len) },
         Place::Null => return fill(to, len),
     };
-    // SAFETY: as for `copy_out`; words of shared memory may be stored to behind a shared borrow, by an instruction while others load and store there.
+    // SAFETY: as for `copy_out`; words of shared memory may be stored to behind a shared borrow, by
+    // an instruction while others load and store there.
     unsafe { guard::copy_shared(to, real as *const u8, len) }
 }
 
-/// Copies `len` bytes of memory that two processes share, from its byte `at` on, into registered memory, the last word last as
-/// [`copy_in`] does. Each byte is looked at once.
+/// Copies `len` bytes of memory that two processes share, from its byte `at` on, into registered
+/// memory, the last word last as [`copy_in`] does. Each byte is looked at once.
 pub(super) fn copy_from_shared(
     place: Place,
     src: SharedBytes<'_>,
@@ -109,7 +113,8 @@ pub(super) fn copy_from_shared(
         Tail::End => last_word(real, len),
     };
     let (mut word, rest) = ([0; 8], len - split);
-    // SAFETY: as for `copy_in`; what an instruction loads while another process stores there is some mixture of both. At most eight bytes are left.
+    // SAFETY: as for `copy_in`; what an instruction loads while another process stores there is
+    // some mixture of both. At most eight bytes are left.
     unsafe {
         guard::copy_from_shared(real as *mut u8, from, split)?;
         guard::copy(word.as_mut_ptr(), from.add(split), rest.min(word.len()))?;
@@ -132,7 +137,8 @@ fn fill(to: *mut u8, len: usize) -> Result<(), Fault> {
     })
 }
 
-/// Where the last word of `len` bytes at `real` begins: at the last multiple of eight below the end.
+/// Where the last word of `len` bytes at `real` begins: at the last multiple of eight below the
+/// end.
 #[inline]
 pub(super) fn last_word(real: u64, len: usize) -> usize {
     let end = real + len as u64;
@@ -140,7 +146,8 @@ pub(super) fn last_word(real: u64, len: usize) -> usize {
     start.saturating_sub(real).min(len as u64) as usize
 }
 
-/// Changes eight bytes atomically; what was there before. They must be aligned (`Range`) and be memory (`Rights`).
+/// Changes eight bytes atomically; what was there before. They must be aligned (`Range`) and be
+/// memory (`Rights`).
 pub(super) fn change(place: Place, change: Change) -> Result<u64, Fault> {
     let real = match place {
         Place::At(real) => real,
@@ -152,6 +159,7 @@ pub(super) fn change(place: Place, change: Change) -> Result<u64, Fault> {
     if real % 8 != 0 {
         return Err(Fault::Range);
     }
-    // SAFETY: eight bytes inside a registered region, aligned; programs share them with peers through atomics.
+    // SAFETY: eight bytes inside a registered region, aligned; programs share them with peers
+    // through atomics.
     unsafe { guard::change(real as *mut u64, change) }
 }

@@ -1,4 +1,5 @@
-//! Device memory (ibv_alloc_dm(3)): a buffer of the adapter's own, which programs reach by copies and by regions on it.
+//! Device memory (ibv_alloc_dm(3)): a buffer of the adapter's own, which programs reach by copies
+//! and by regions on it.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
@@ -27,7 +28,8 @@ pub struct DeviceMemory {
     regions: AtomicU32,
 }
 
-// SAFETY: the block is plain memory that is only touched by raw copies and through the table of regions.
+// SAFETY: the block is plain memory that is only touched by raw copies and through the table of
+// regions.
 unsafe impl Send for DeviceMemory {}
 // SAFETY: as above; what races is the program's bytes, as with any memory that peers reach.
 unsafe impl Sync for DeviceMemory {}
@@ -37,8 +39,8 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `Invalid` for no bytes, `OutOfRange` for an alignment beyond a page, `Limit` where the device has not so much left
-    /// ([`limits::MAX_DM`]).
+    /// `Invalid` for no bytes, `OutOfRange` for an alignment beyond a page, `Limit` where the
+    /// device has not so much left ([`limits::MAX_DM`]).
     pub fn alloc(device: &Arc<Adapter>, len: u64, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
         if len == 0 {
             return Err(Error::Invalid("length is 0: device memory has bytes"));
@@ -92,14 +94,16 @@ impl DeviceMemory {
     ///
     /// # Errors
     ///
-    /// `Value` for an offset or a length that is no multiple of [`GRANULE`], `OutOfRange` for bytes beyond the end.
+    /// `Value` for an offset or a length that is no multiple of [`GRANULE`], `OutOfRange` for bytes
+    /// beyond the end.
     ///
     /// # Safety
     ///
     /// `from` can be read for `len` bytes.
     pub unsafe fn copy_in(&self, offset: u64, from: *const u8, len: u64) -> Result<(), Error> {
         let to = self.granules(offset, len)?;
-        // SAFETY: the range was just checked; the source is the caller's, and may be anything it can read.
+        // SAFETY: the range was just checked; the source is the caller's, and may be anything it
+        // can read.
         unsafe { std::ptr::copy(from, to, len as usize) };
         Ok(())
     }

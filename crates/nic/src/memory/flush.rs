@@ -1,7 +1,9 @@
 //! FLUSH (IBA annex A19): what peers have written becomes visible to all, or persistent.
 //!
-//! Copies into registered memory are stores of this process, so for visibility a fence is enough. Persistence is that of what lies behind the memory
-//! (`backing`): a file in memory has nothing to wait for, and cache lines of a short range are written back at once; all else is for a thread that may wait.
+//! Copies into registered memory are stores of this process, so for visibility a fence is enough.
+//! Persistence is that of what lies behind the memory (`backing`): a file in memory has nothing to
+//! wait for, and cache lines of a short range are written back at once; all else is for a thread
+//! that may wait.
 
 use std::sync::atomic::{Ordering, fence};
 use std::task::Poll;
@@ -17,7 +19,8 @@ use super::slot::{InFlight, Slot, kind};
 use super::view::View;
 use crate::errno::Errno;
 
-/// Bytes whose cache lines are written back without a pause, some microseconds at most: under a queue pair's lock, or while a deregistration waits.
+/// Bytes whose cache lines are written back without a pause, some microseconds at most: under a
+/// queue pair's lock, or while a deregistration waits.
 const AT_ONCE: u64 = 64 << 10;
 
 impl View<'_> {
@@ -57,13 +60,15 @@ impl View<'_> {
     ///
     /// # Errors
     ///
-    /// The key, the range or the rights are not good any more; `Unmapped`; `Storage`, from then on for all of the region: what the kernel
-    /// could not write it takes for written once it has said so.
+    /// The key, the range or the rights are not good any more; `Unmapped`; `Storage`, from then on
+    /// for all of the region: what the kernel could not write it takes for written once it has
+    /// said so.
     pub(crate) fn persist(&self, range: Remote, how: Flush) -> Result<(), Fault> {
         self.persist_by(range, how, sync)
     }
 
-    /// The same by `sync` where a file is behind it, which gets the first byte's address and the length, and waits.
+    /// The same by `sync` where a file is behind it, which gets the first byte's address and the
+    /// length, and waits.
     fn persist_by(
         &self,
         range: Remote,
@@ -73,7 +78,8 @@ impl View<'_> {
         let range = self.flush_range(range, how)?;
         let found = self.remote(range, rights(how), |place| Ok((place, self.backing(range.rkey))))?;
         let (Place::At(real), backing) = found else { return Ok(()) };
-        // Not counted in: whoever deregisters need not wait for the storage, which reads what is mapped and changes nothing.
+        // Not counted in: whoever deregisters need not wait for the storage, which reads what is
+        // mapped and changes nothing.
         let done = match backing {
             Backing::Failed => return Err(Fault::Storage),
             Backing::Lines if self.write_back(range, how)? => return Ok(()),
@@ -96,7 +102,8 @@ impl View<'_> {
         })
     }
 
-    /// Writes the cache lines of a long range back, a piece at a time, so that nobody waits long for all. `false` where only a system call can.
+    /// Writes the cache lines of a long range back, a piece at a time, so that nobody waits long
+    /// for all. `false` where only a system call can.
     fn write_back(&self, range: Remote, how: Flush) -> Result<bool, Fault> {
         let mut done = 0;
         while done < range.length {
@@ -161,7 +168,8 @@ fn sync(real: u64, len: u64) -> Result<(), Errno> {
     // SAFETY: asks for a number.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let start = real & !(page - 1);
-    // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a fault.
+    // SAFETY: msync changes no content; a range that is not mapped any more is an error, not a
+    // fault.
     let code =
         unsafe { libc::msync(start as *mut libc::c_void, (real + len - start) as usize, libc::MS_SYNC) };
     if code == 0 { Ok(()) } else { Err(Errno::last()) }
@@ -179,7 +187,8 @@ mod tests {
     const PAGE: usize = 4096;
     const HOW: Flush = Flush { global: false, persistent: true, whole: false };
 
-    /// A mapping of two pages of a file on a file system, which is removed at once; the address of the first.
+    /// A mapping of two pages of a file on a file system, which is removed at once; the address of
+    /// the first.
     fn file_pages(test: &str) -> u64 {
         let file = format!("{test}-{}", std::process::id());
         let path = std::env::current_exe().unwrap().with_extension(file);
@@ -219,7 +228,8 @@ mod tests {
         let range = Remote { addr: addr + 8, length: 8, rkey: mr.key };
         let done = view(&table).persist_by(range, HOW, |start, len| {
             assert_eq!((start, len), (addr + 8, 8));
-            // The storage takes its time, and the program deregisters: here it would wait for itself.
+            // The storage takes its time, and the program deregisters: here it would wait for
+            // itself.
             assert_eq!(table.slot(mr.key.0 >> 16).in_flight.load(Ordering::SeqCst), 0);
             table.deregister(mr).unwrap();
             Ok(())
@@ -278,7 +288,8 @@ mod tests {
         if !guard::writes_back() {
             return;
         }
-        // That its instructions are the right ones for any memory is all that can be seen without DAX.
+        // That its instructions are the right ones for any memory is all that can be seen without
+        // DAX.
         let (table, addr) = (Table::new(), file_pages("lines"));
         let mr = region(&table, addr, Backing::Lines);
         for (at, length) in [(0, 0), (0, 1), (63, 2), (4095, 1), (0, 4096)] {

@@ -1,4 +1,5 @@
-//! The slots that nobody has. A slot is half of a key, so which one comes next must not be foreseen either.
+//! The slots that nobody has. A slot is half of a key, so which one comes next must not be foreseen
+//! either.
 
 use locks::{Mutex, MutexGuard, Rank};
 
@@ -8,7 +9,8 @@ use crate::error::Error;
 /// Slots free, in no order.
 #[derive(Debug)]
 pub(super) struct Free {
-    /// None until the first is asked for: most devices that a process knows it never registers memory with.
+    /// None until the first is asked for: most devices that a process knows it never registers
+    /// memory with.
     slots: Mutex<Option<Vec<u16>>>,
 }
 

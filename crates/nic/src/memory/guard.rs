@@ -1,9 +1,11 @@
-//! Copies that fail where memory faults. A program may unmap registered memory, or take the right to write away; an
-//! adapter would find that out in its page tables, and so do we: the few instructions that touch registered memory
-//! lie in one range of code, and a handler for SIGSEGV and SIGBUS (`handler`) lets those that fault there return an error.
+//! Copies that fail where memory faults. A program may unmap registered memory, or take the right
+//! to write away; an adapter would find that out in its page tables, and so do we: the few
+//! instructions that touch registered memory lie in one range of code, and a handler for SIGSEGV
+//! and SIGBUS (`handler`) lets those that fault there return an error.
 //!
-//! Where the program has replaced the handler behind our back, copies go by `process_vm_readv` and `process_vm_writev` to
-//! ourselves, which report bad addresses by themselves (about a microsecond each).
+//! Where the program has replaced the handler behind our back, copies go by `process_vm_readv` and
+//! `process_vm_writev` to ourselves, which report bad addresses by themselves (about a microsecond
+//! each).
 
 #[cfg_attr(miri, allow(dead_code, reason = "its instructions are not Miri's"))]
 mod code;
@@ -38,8 +40,8 @@ use {
 ///
 /// # Safety
 ///
-/// `from` and `to` do not overlap. One of them is memory of ours; the other is an address range that the program has
-/// registered, whatever lies there now.
+/// `from` and `to` do not overlap. One of them is memory of ours; the other is an address range
+/// that the program has registered, whatever lies there now.
 #[inline(always)]
 pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     if is_replaced() {
@@ -56,7 +58,8 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault
 /// As for [`copy`].
 #[inline(always)]
 unsafe fn copy_watched(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
-    // SAFETY: as the caller says; what faults comes back as an error. The wide one has copied whole blocks, none more than there are.
+    // SAFETY: as the caller says; what faults comes back as an error. The wide one has copied whole
+    // blocks, none more than there are.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         if len >= LONG && is_wide() {
@@ -88,8 +91,9 @@ pub unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result
     }
 }
 
-/// The same to memory that another process reads and writes. Of a long store the processor's string instruction need not fetch the lines that it fills: where
-/// those are far away, in the other one's cache, that is a quarter of the time.
+/// The same to memory that another process reads and writes. Of a long store the processor's string
+/// instruction need not fetch the lines that it fills: where those are far away, in the other one's
+/// cache, that is a quarter of the time.
 ///
 /// # Safety
 ///
@@ -105,7 +109,8 @@ pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<()
     unsafe { copy(to, from, len) }
 }
 
-/// The same of a long store, from [`PACED`] bytes on by the way that serves better here and now ([`pace`]).
+/// The same of a long store, from [`PACED`] bytes on by the way that serves better here and now
+/// ([`pace`]).
 ///
 /// # Safety
 ///
@@ -131,7 +136,8 @@ unsafe fn copy_long(to: *mut u8, from: *const u8, len: usize) -> Result<(), Faul
     Ok(())
 }
 
-/// Copies past the caches: lines that are in the cache of a processor far away need not come from there, and it finds the bytes in memory.
+/// Copies past the caches: lines that are in the cache of a processor far away need not come from
+/// there, and it finds the bytes in memory.
 ///
 /// # Safety
 ///
@@ -142,7 +148,8 @@ unsafe fn copy_past(to: *mut u8, from: *const u8, len: usize) -> Result<(), Faul
     // SAFETY: as the caller says; whole lines, at least one and none more than there are.
     unsafe {
         let copied = verbena_guarded_past(to, from, lines);
-        // These stores become visible in any order, but before all that comes behind this: the word that tells the reader and, after a fault, what whoever has the lock next stores there.
+        // These stores become visible in any order, but before all that comes behind this: the word
+        // that tells the reader and, after a fault, what whoever has the lock next stores there.
         std::arch::x86_64::_mm_sfence();
         result(copied)?;
         copy_watched(to.add(lines), from.add(lines), len - lines)
@@ -153,7 +160,8 @@ unsafe fn copy_past(to: *mut u8, from: *const u8, len: usize) -> Result<(), Faul
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Copies `len` bytes that another process has filled, and may change meanwhile, by the way that serves better here and now ([`pace`]).
+/// Copies `len` bytes that another process has filled, and may change meanwhile, by the way that
+/// serves better here and now ([`pace`]).
 ///
 /// # Safety
 ///
@@ -191,8 +199,9 @@ fn ticks() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Whether the processor's string instruction for bytes is slow between these places: AMD's takes fifteen times as long where the destination
-/// lies 1 to 15 bytes behind the source in their pages (seen on Zen 4, known of Zen 3).
+/// Whether the processor's string instruction for bytes is slow between these places: AMD's takes
+/// fifteen times as long where the destination lies 1 to 15 bytes behind the source in their pages
+/// (seen on Zen 4, known of Zen 3).
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub fn string_is_slow(to: *const u8, from: *const u8) -> bool {
@@ -205,14 +214,16 @@ const BLOCK: usize = 256;
 #[cfg(target_arch = "x86_64")]
 const LONG: usize = 1024;
 
-/// Whether the processor has such registers, and multiplies polynomials in them; those that do, do not pay for it with their clock.
+/// Whether the processor has such registers, and multiplies polynomials in them; those that do, do
+/// not pay for it with their clock.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn is_wide() -> bool {
     std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("vpclmulqdq")
 }
 
-/// Copies [`PAGE`] bytes; and says what they add to an ICRC, where the processor finds that out on the way.
+/// Copies [`PAGE`] bytes; and says what they add to an ICRC, where the processor finds that out on
+/// the way.
 ///
 /// # Safety
 ///
@@ -222,7 +233,8 @@ pub unsafe fn copy_page(to: *mut u8, from: *const u8) -> Result<Option<Remainder
     #[cfg(target_arch = "x86_64")]
     if !is_replaced() && is_wide() {
         let mut rest = [0; 64];
-        // SAFETY: as the caller says; the processor has the instructions; a page is blocks; `rest` and the keys are as long as is said there.
+        // SAFETY: as the caller says; the processor has the instructions; a page is blocks; `rest`
+        // and the keys are as long as is said there.
         result(unsafe { verbena_guarded_fold(to, from, PAGE, rest.as_mut_ptr(), KEYS.as_ptr()) })?;
         return Ok(Some(Remainder::of(&rest)));
     }
@@ -230,7 +242,8 @@ pub unsafe fn copy_page(to: *mut u8, from: *const u8) -> Result<Option<Remainder
     unsafe { copy(to, from, PAGE) }.map(|()| None)
 }
 
-/// x^(d + 32) and x^(d - 32) modulo the polynomial of CRC-32, their bits reversed in 33, for a distance d of 256 bytes, then for one of 64.
+/// x^(d + 32) and x^(d - 32) modulo the polynomial of CRC-32, their bits reversed in 33, for a
+/// distance d of 256 bytes, then for one of 64.
 #[cfg(target_arch = "x86_64")]
 static KEYS: [u64; 4] = [0x1_1542_778a, 0x1_322d_1430, 0x1_5444_2bd4, 0x1_c6e4_1596];
 
@@ -252,7 +265,8 @@ impl From<AtomicOp> for Change {
     }
 }
 
-/// Changes eight aligned bytes atomically, also for the program's own atomics; what was there before.
+/// Changes eight aligned bytes atomically, also for the program's own atomics; what was there
+/// before.
 ///
 /// # Safety
 ///

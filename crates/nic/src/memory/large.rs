@@ -43,7 +43,8 @@ impl Default for Large {
 }
 
 impl Large {
-    /// A region is registered, whose pages are there; whether that is worth a thread ([`Large::move_pages`]).
+    /// A region is registered, whose pages are there; whether that is worth a thread
+    /// ([`Large::move_pages`]).
     pub(super) fn list(&self, key: u32, addr: u64, len: u64) -> bool {
         let is_large = pages::inside(addr, len).is_some();
         if is_large {

@@ -1,7 +1,7 @@
 //! Registered memory: the table of regions and the only code that touches what they name.
 //!
-//! No slice of plain bytes is ever formed over registered memory: the program, other threads and peers change it at will. Bytes move
-//! by raw copies between it and buffers of our own.
+//! No slice of plain bytes is ever formed over registered memory: the program, other threads and
+//! peers change it at will. Bytes move by raw copies between it and buffers of our own.
 //!
 //! A region is a slot of a table, one block of plain atomics:
 //!
@@ -21,9 +21,11 @@
 //! | 56..60 | of a window: the one queue pair it is good on; of a region: who uses it without being counted (`regular`); or 0 |
 //! | 60..64 | of a region that may be flushed to persistence: how that is done (`backing`) |
 //!
-//! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then waits for the count:
-//! one of the two sees the other. The queue pair that uses a region mostly is not counted: whoever deregisters takes its lock. The block is this process's own. What other processes of the host may reach by themselves they see in
-//! tables that the world keeps ([`crate::reach`]), and who dies while it copies leaves nothing behind here.
+//! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then
+//! waits for the count: one of the two sees the other. The queue pair that uses a region mostly is
+//! not counted: whoever deregisters takes its lock. The block is this process's own. What other
+//! processes of the host may reach by themselves they see in tables that the world keeps
+//! ([`crate::reach`]), and who dies while it copies leaves nothing behind here.
 //!
 //! | file | story |
 //! |---|---|

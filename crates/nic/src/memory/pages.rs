@@ -30,8 +30,8 @@ pub(super) fn inside(addr: u64, len: u64) -> Option<Range<u64>> {
 
 #[cfg(test)]
 thread_local! {
-    /// Pages that this thread has asked to be moved. What is in large pages does not tell: the kernel
-    /// may move some by itself.
+    /// Pages that this thread has asked to be moved. What is in large pages does not tell: the
+    /// kernel may move some by itself.
     pub(super) static MOVED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

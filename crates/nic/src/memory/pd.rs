@@ -1,4 +1,5 @@
-//! Protection domains (IBA 1.4 §10.2.3): what is registered in one is reached by the queue pairs of that one only.
+//! Protection domains (IBA 1.4 §10.2.3): what is registered in one is reached by the queue pairs of
+//! that one only.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,7 +13,8 @@ use super::window::{Mw, WindowType};
 use crate::device::adapter::Adapter;
 use crate::error::Error;
 
-/// A protection domain. Regions, queues and address handles keep it, and it keeps its device; it is gone with the last of them.
+/// A protection domain. Regions, queues and address handles keep it, and it keeps its device; it is
+/// gone with the last of them.
 #[derive(Debug)]
 pub struct Pd {
     /// The device, as far as domains know it.
@@ -32,8 +34,9 @@ impl Pd {
         device.quotas.pds.take(1)?;
         Ok(Pd { device: device.clone(), id: device.next_pd.fetch_add(1, Ordering::Relaxed) })
     }
-    /// Registers `len` bytes at `addr`, to be named by addresses from `iova` on, with rights `access`
-    /// ([`Access`](super::Access) bits). See [`Table::register`](super::Table::register), also for the errors; safe code registers
+    /// Registers `len` bytes at `addr`, to be named by addresses from `iova` on, with rights
+    /// `access` ([`Access`](super::Access) bits). See
+    /// [`Table::register`](super::Table::register), also for the errors; safe code registers
     /// a [`Buffer`](super::buffer::Buffer).
     ///
     /// # Safety

@@ -1,4 +1,5 @@
-//! Regions that other processes of the host reach by themselves, and memory of ours while it is copied to or from theirs.
+//! Regions that other processes of the host reach by themselves, and memory of ours while it is
+//! copied to or from theirs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +35,8 @@ struct Held<'a> {
 }
 
 impl Table {
-    /// Other processes reach the region of a slot from now on, as its rights let peers; and where it lends them its bytes ([`Copy::Pull`]), whatever they are.
+    /// Other processes reach the region of a slot from now on, as its rights let peers; and where
+    /// it lends them its bytes ([`Copy::Pull`]), whatever they are.
     pub(super) fn publish(&self, index: u32) {
         let slot = self.slot(index);
         let access = slot.access.load(Ordering::Relaxed);
@@ -77,7 +79,8 @@ impl Transfer<'_> {
         reach.copy(&unsafe { Prepared::new(self, pieces) }, way)
     }
 
-    /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where the list is not all good.
+    /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where
+    /// the list is not all good.
     pub(crate) fn copy(&self, reach: &dyn Reach, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
         let mut held = Held::default();
         if !view.hold(&mut held, part(sges, self.remote.length), self.what) {
@@ -112,7 +115,8 @@ impl Transfer<'_> {
         Ok(unsafe { self.carry_out(reach, &[Piece { addr, len }], way) })
     }
 
-    /// Copies to memory of ours at an address. Its last word is stored last, where it ends a message.
+    /// Copies to memory of ours at an address. Its last word is stored last, where it ends a
+    /// message.
     ///
     /// # Safety
     ///
@@ -139,7 +143,8 @@ impl Transfer<'_> {
         flushed == AtOnce::Done
     }
 
-    /// Changes eight bytes of the peer's memory; what was there goes where a list says, where it is asked for.
+    /// Changes eight bytes of the peer's memory; what was there goes where a list says, where it is
+    /// asked for.
     pub(crate) fn change(
         &self,
         reach: &dyn Reach,
@@ -209,15 +214,17 @@ impl<'a> View<'a> {
         matches!(self.with(range, right, Who::Us, Ok), Ok(Place::At(_)))
     }
 
-    /// Adds the memory of ranges of ours, which stays registered as long as it is held. False where that is not all good, or more than is held. It is
-    /// filled in its place: to hand it on would be to copy it.
+    /// Adds the memory of ranges of ours, which stays registered as long as it is held. False where
+    /// that is not all good, or more than is held. It is filled in its place: to hand it on
+    /// would be to copy it.
     #[inline]
     fn hold(&self, held: &mut Held<'a>, mut ranges: impl Iterator<Item = Remote>, what: Copy) -> bool {
         let right = what.needs_of_ours();
         ranges.all(|range| {
             let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
             let slot = self.table.slot(index);
-            // Before it is looked at: whoever takes the key back afterwards waits for this, or for the queue pair, which is locked as long as the view is used.
+            // Before it is looked at: whoever takes the key back afterwards waits for this, or for
+            // the queue pair, which is locked as long as the view is used.
             if !self.is_regular(index, slot, key)
                 && held.counted.try_push(InFlight::enter(&slot.in_flight)).is_err()
             {

@@ -1,6 +1,8 @@
-//! Regions that one queue pair uses again and again. To be counted in and out for each access costs two locked instructions; a queue pair is locked while it
-//! copies anyhow. So the first one that uses a region is noted in its slot, and is not counted: whoever takes the region back takes that queue pair's lock once,
-//! and by then a step that has seen the key is over, and a later one sees that there is none. All others are counted.
+//! Regions that one queue pair uses again and again. To be counted in and out for each access costs
+//! two locked instructions; a queue pair is locked while it copies anyhow. So the first one that
+//! uses a region is noted in its slot, and is not counted: whoever takes the region back takes that
+//! queue pair's lock once, and by then a step that has seen the key is over, and a later one sees
+//! that there is none. All others are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Weak;
@@ -67,7 +69,8 @@ impl Table {
         }
     }
 
-    /// Waits until nobody uses the region of a slot, whose key is taken back: neither who is noted there, nor who is counted. No lock may be held.
+    /// Waits until nobody uses the region of a slot, whose key is taken back: neither who is noted
+    /// there, nor who is counted. No lock may be held.
     pub(super) fn wait_for_users(&self, index: u32) {
         let slot = self.slot(index);
         // Whoever is noted from now on reads this, and so sees that there is no key.
@@ -84,7 +87,8 @@ impl Table {
 }
 
 impl View<'_> {
-    /// Whether it need not be counted in: it is noted in the slot, perhaps since now. Ask for the key behind that.
+    /// Whether it need not be counted in: it is noted in the slot, perhaps since now. Ask for the
+    /// key behind that.
     #[inline(always)]
     pub(super) fn is_regular(&self, index: u32, slot: &Slot, key: u32) -> bool {
         let Some(step) = self.step else { return false };
@@ -102,7 +106,8 @@ impl View<'_> {
         }
         // Nobody is waited for: any lock may be held here.
         let Some(mut noted) = self.table.regulars.noted.try_lock() else { return false };
-        // In this order: who takes the region back, and reads who is noted in the slot, finds it here.
+        // In this order: who takes the region back, and reads who is noted in the slot, finds it
+        // here.
         let index = index & 0xffff;
         let before = noted.by_slot.insert(index, step.weak());
         let is_first =

@@ -1,5 +1,5 @@
-//! What may happen to a region between its registration and its end: it becomes another one (ibv_rereg_mr(3)), or its
-//! pages are brought in before they are used (ibv_advise_mr(3)).
+//! What may happen to a region between its registration and its end: it becomes another one
+//! (ibv_rereg_mr(3)), or its pages are brought in before they are used (ibv_advise_mr(3)).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -32,12 +32,14 @@ pub enum Advice {
 }
 
 impl Table {
-    /// Changes what a region is (ibv_rereg_mr(3)): its domain, its place, its rights, each only where given. The key stays;
-    /// accesses meanwhile fail. `Busy` while windows are bound to it; after an error it is what it was.
+    /// Changes what a region is (ibv_rereg_mr(3)): its domain, its place, its rights, each only
+    /// where given. The key stays; accesses meanwhile fail. `Busy` while windows are bound to
+    /// it; after an error it is what it was.
     ///
     /// # Safety
     ///
-    /// Of the new place and rights, that of [`Table::register`]. The old place is as after [`Table::deregister`].
+    /// Of the new place and rights, that of [`Table::register`]. The old place is as after
+    /// [`Table::deregister`].
     pub unsafe fn reregister(
         &self,
         mr: Mr,
@@ -63,7 +65,8 @@ impl Table {
             check()?;
             slot.key.store(0, Ordering::SeqCst);
         }
-        // From here on nobody else changes the slot, and no window is bound to it. Whoever binds others does not wait for its neighbours.
+        // From here on nobody else changes the slot, and no window is bound to it. Whoever binds
+        // others does not wait for its neighbours.
         self.withdraw(mr.key.0 >> 16);
         self.wait_for_users(mr.key.0 >> 16);
         slot.describe(pd, addr, len, iova, access | self.lateness(addr, len));
@@ -78,7 +81,8 @@ impl Table {
         Ok(())
     }
 
-    /// Brings a part of a region with `ON_DEMAND` in, to be written where `write` says so (ibv_advise_mr(3)).
+    /// Brings a part of a region with `ON_DEMAND` in, to be written where `write` says so
+    /// (ibv_advise_mr(3)).
     pub fn prefetch(&self, pd: u32, sge: Sge, write: bool) -> Result<(), Advice> {
         let right = if write { Access::LOCAL_WRITE } else { 0 };
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };

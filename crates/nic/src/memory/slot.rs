@@ -42,8 +42,8 @@ pub(super) mod kind {
 }
 
 impl Slot {
-    /// Waits until no copy uses it, its key being taken back: a copy takes microseconds; the last one may be of a thread
-    /// that was just put to sleep.
+    /// Waits until no copy uses it, its key being taken back: a copy takes microseconds; the last
+    /// one may be of a thread that was just put to sleep.
     pub fn wait(&self) {
         while self.in_flight.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
@@ -99,13 +99,15 @@ impl Slots {
         // SAFETY: the layout is not empty.
         let block = unsafe { alloc_zeroed(Self::layout()) };
         let Some(block) = NonNull::new(block) else { handle_alloc_error(Self::layout()) };
-        // SAFETY: the block is longer than the slots by as much as is left out here at most. All-zero bytes are valid atomics.
+        // SAFETY: the block is longer than the slots by as much as is left out here at most.
+        // All-zero bytes are valid atomics.
         let first = unsafe { block.add(block.as_ptr().align_offset(align_of::<Slot>())).cast::<Slot>() };
         Slots { block, first }
     }
 
-    /// Of the slots, with room to align them. To align them is not asked of the allocator: where that is more than malloc(3) does anyway, it
-    /// writes the zeros, and so takes all pages at once.
+    /// Of the slots, with room to align them. To align them is not asked of the allocator: where
+    /// that is more than malloc(3) does anyway, it writes the zeros, and so takes all pages at
+    /// once.
     fn layout() -> Layout {
         const {
             match Layout::array::<u64>((SLOTS * size_of::<Slot>() + align_of::<Slot>()) / size_of::<u64>()) {

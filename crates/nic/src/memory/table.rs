@@ -95,22 +95,23 @@ impl Table {
         self.slots.get(index)
     }
 
-    /// Registers `len` bytes at `addr` for a protection domain, to be named by addresses from `iova` on. `random` makes
-    /// the key unpredictable, its slot with it.
+    /// Registers `len` bytes at `addr` for a protection domain, to be named by addresses from
+    /// `iova` on. `random` makes the key unpredictable, its slot with it.
     ///
-    /// The pages must be mapped with the rights that `access` needs (`Fault` otherwise), as with an adapter they are
-    /// brought in now; those of a region with `ON_DEMAND` when they are used.
+    /// The pages must be mapped with the rights that `access` needs (`Fault` otherwise), as with an
+    /// adapter they are brought in now; those of a region with `ON_DEMAND` when they are used.
     ///
     /// # Errors
     ///
-    /// `Value` for flags that are not known or do not go together and a range that wraps the address space, `Fault` as above,
-    /// `Limit` at [`limits::MAX_MR`].
+    /// `Value` for flags that are not known or do not go together and a range that wraps the
+    /// address space, `Fault` as above, `Limit` at [`limits::MAX_MR`].
     ///
     /// # Safety
     ///
-    /// From now until [`Table::deregister`] has returned, queue pairs and peers read these bytes and, as `access` says, write
-    /// them, at any time and from any thread. So meanwhile no Rust reference may claim that they do not change (atomics and raw
-    /// pointers do not), and they are not given to other owners: neither freed for the allocator to use again, nor mapped as
+    /// From now until [`Table::deregister`] has returned, queue pairs and peers read these bytes
+    /// and, as `access` says, write them, at any time and from any thread. So meanwhile no Rust
+    /// reference may claim that they do not change (atomics and raw pointers do not), and they
+    /// are not given to other owners: neither freed for the allocator to use again, nor mapped as
     /// something else. Memory that is not there is harmless: copies fail.
     pub unsafe fn register(
         &self,
@@ -137,7 +138,8 @@ impl Table {
         Ok(mr)
     }
 
-    /// A region of all addresses that holds nothing: reads give zeros, what is written is lost. Local use only.
+    /// A region of all addresses that holds nothing: reads give zeros, what is written is lost.
+    /// Local use only.
     pub fn register_null(&self, pd: u32, random: u32) -> Result<Mr, Error> {
         let index = self.free.take(random)?;
         let slot = self.slot(index);
@@ -160,7 +162,8 @@ impl Table {
         found.then(|| (Mr { key: Rkey(key) }, slot.len.load(Ordering::Relaxed)))
     }
 
-    /// Takes the key back and waits until no copy uses the region any more. `Busy` while windows are bound to it.
+    /// Takes the key back and waits until no copy uses the region any more. `Busy` while windows
+    /// are bound to it.
     pub fn deregister(&self, mr: Mr) -> Result<(), Error> {
         let index = mr.key.0 >> 16;
         let slot = self.slot(index);
@@ -209,7 +212,8 @@ impl Table {
         Ok(backing)
     }
 
-    /// A region is registered, whose pages are there: small ones become large behind that ([`super::large`]).
+    /// A region is registered, whose pages are there: small ones become large behind that
+    /// ([`super::large`]).
     pub(super) fn list_large(&self, mr: Mr, addr: u64, len: u64) {
         if self.wants_large_pages() && self.large.list(mr.key.0, addr, len) {
             self.move_pages();

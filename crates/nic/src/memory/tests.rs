@@ -24,7 +24,8 @@ fn register(
     access: u32,
     random: u32,
 ) -> Result<Mr, Error> {
-    // SAFETY: each test keeps its bytes for as long as it uses a view, and looks at them while none is at work.
+    // SAFETY: each test keeps its bytes for as long as it uses a view, and looks at them while none
+    // is at work.
     unsafe { table.register(pd, addr, len, iova, access, random) }
 }
 

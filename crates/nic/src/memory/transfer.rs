@@ -1,4 +1,5 @@
-//! What is copied between memory of ours and that of another process, or changed there; and how, where both are in one address space.
+//! What is copied between memory of ours and that of another process, or changed there; and how,
+//! where both are in one address space.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -36,7 +37,8 @@ pub enum Copy {
     Read,
     /// To the peer, where it shows a place for a message, and names that by a local key.
     Put,
-    /// From it, what it lends for a piece of a message that came from there, and names by a local key.
+    /// From it, what it lends for a piece of a message that came from there, and names by a local
+    /// key.
     Pull,
     /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
     Flush(Flush),
@@ -54,8 +56,8 @@ pub struct Piece {
 }
 
 impl Transfer<'_> {
-    /// What the peer's queue pair must grant for it: rights, and [`terms`] of what takes the place of
-    /// a request. A piece of a message is one of those that packets bring.
+    /// What the peer's queue pair must grant for it: rights, and [`terms`] of what takes the place
+    /// of a request. A piece of a message is one of those that packets bring.
     #[inline]
     pub fn asks(&self) -> u32 {
         let terms = match self.what {
@@ -110,8 +112,9 @@ impl<'a> Prepared<'a> {
     ///
     /// # Safety
     ///
-    /// Until `'a` ends the pieces may be read, and written to where it is neither a WRITE nor a [`Copy::Put`]; and nobody claims then that they do not
-    /// change. They have as many bytes in all as the peer names, but for a FLUSH, which has none. They need not be mapped.
+    /// Until `'a` ends the pieces may be read, and written to where it is neither a WRITE nor a
+    /// [`Copy::Put`]; and nobody claims then that they do not change. They have as many bytes
+    /// in all as the peer names, but for a FLUSH, which has none. They need not be mapped.
     #[inline]
     pub unsafe fn new(transfer: &'a Transfer<'a>, pieces: &'a [Piece]) -> Prepared<'a> {
         Prepared { transfer, pieces }
@@ -130,13 +133,16 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The regions of an adapter, for a world in which all processes of a host have one address space, as a simulated one. They are there as long as the adapter is.
+/// The regions of an adapter, for a world in which all processes of a host have one address space,
+/// as a simulated one. They are there as long as the adapter is.
 #[derive(Clone, Debug, Default)]
 pub struct Regions(pub(super) Weak<Slots>);
 
 impl Regions {
-    /// Does a transfer that names one of them, in order; how many bytes it did, `most` at most. An atomic does eight or none, a FLUSH none. None, too, where the region
-    /// is not there or does not let peers do that, where the bytes are not in it, and where they are those of the pieces; memory that is not there ends it.
+    /// Does a transfer that names one of them, in order; how many bytes it did, `most` at most. An
+    /// atomic does eight or none, a FLUSH none. None, too, where the region is not there or
+    /// does not let peers do that, where the bytes are not in it, and where they are those of the
+    /// pieces; memory that is not there ends it.
     pub fn carry_out(&self, prepared: &Prepared<'_>, most: u64) -> u64 {
         let Prepared { transfer: &Transfer { remote, what, .. }, pieces } = *prepared;
         let Some(slots) = self.0.upgrade() else { return 0 };
@@ -160,7 +166,8 @@ impl Regions {
                 let is_told = before.is_ok_and(|before| unsafe { put(pieces, before) });
                 if is_told { 8 } else { 0 }
             }
-            // SAFETY: the pieces are as `Prepared` says. The bytes are in a region that lets peers do this, and that is not taken back before this is counted out.
+            // SAFETY: the pieces are as `Prepared` says. The bytes are in a region that lets peers
+            // do this, and that is not taken back before this is counted out.
             _ => unsafe { copy_here(what, pieces, at, most) },
         }
     }
@@ -177,13 +184,15 @@ pub(super) unsafe fn put(pieces: &[Piece], value: u64) -> bool {
     matches!(*pieces, [Piece { addr, len: 8 }] if unsafe { copy_here(Copy::Write, &from, addr, 8) } == 8)
 }
 
-/// Copies in order between pieces of memory of one process and what another one has at an address, where both are in one address space, as the
-/// processes of a simulated host are; `most` bytes at most. How many it copied: memory that is not there ends it.
+/// Copies in order between pieces of memory of one process and what another one has at an address,
+/// where both are in one address space, as the processes of a simulated host are; `most` bytes at
+/// most. How many it copied: memory that is not there ends it.
 ///
 /// # Safety
 ///
-/// The pieces may be read, and written to where it is not a WRITE; as many bytes at `at` may be read, or written to where it is one. Nobody
-/// claims that those which are written do not change. Neither needs to be mapped.
+/// The pieces may be read, and written to where it is not a WRITE; as many bytes at `at` may be
+/// read, or written to where it is one. Nobody claims that those which are written do not change.
+/// Neither needs to be mapped.
 pub unsafe fn copy_here(what: Copy, pieces: &[Piece], at: u64, most: u64) -> u64 {
     let mut copied = 0;
     for piece in pieces {

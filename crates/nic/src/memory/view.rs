@@ -1,4 +1,5 @@
-//! What queue pairs see of registered memory: each range is checked against its slot, then copied, while the slot is counted in.
+//! What queue pairs see of registered memory: each range is checked against its slot, then copied,
+//! while the slot is counted in.
 
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -95,7 +96,8 @@ impl View<'_> {
         copy(place)
     }
 
-    /// Where a checked range is. The region can not go away as long as what comes with that is there.
+    /// Where a checked range is. The region can not go away as long as what comes with that is
+    /// there.
     #[inline(always)]
     fn place(&self, range: Remote, right: u32, who: Who) -> Result<(Place, Option<InFlight<'_>>), Fault> {
         let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
@@ -110,7 +112,8 @@ impl View<'_> {
         let kind = slot.kind.load(Ordering::Relaxed);
         let good = match (kind, who) {
             (kind::REGION, _) => true,
-            // The slot was a region's just now, and what it is since then was not there when this began.
+            // The slot was a region's just now, and what it is since then was not there when this
+            // began.
             _ if is_regular => false,
             (kind::NULL, Who::Us) | (kind::WINDOW_1, Who::Peer) => true,
             (kind::WINDOW_2, Who::Peer) => slot.user.load(Ordering::Relaxed) == self.qpn,

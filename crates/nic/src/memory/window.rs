@@ -1,8 +1,10 @@
-//! Memory windows (IBA 1.4 §10.6.7.2): keys of their own for parts of regions, bound and taken back while queue pairs run.
+//! Memory windows (IBA 1.4 §10.6.7.2): keys of their own for parts of regions, bound and taken back
+//! while queue pairs run.
 //!
-//! A window is a slot like a region's. While it is bound it has the region's memory, rights of its own, and counts at the
-//! region, which can not be deregistered meanwhile. A window of type 2 is good only on the queue pair that bound it
-//! (type 2B), and its user chooses the low 8 bits of its key.
+//! A window is a slot like a region's. While it is bound it has the region's memory, rights of its
+//! own, and counts at the region, which can not be deregistered meanwhile. A window of type 2 is
+//! good only on the queue pair that bound it (type 2B), and its user chooses the low 8 bits of its
+//! key.
 
 use std::sync::atomic::Ordering;
 
@@ -136,7 +138,8 @@ impl View<'_> {
         Ok(())
     }
 
-    /// The region's slot, the window's rights, and where in the region it begins; `binding` is held.
+    /// The region's slot, the window's rights, and where in the region it begins; `binding` is
+    /// held.
     fn bindable(&self, bind: &Bind) -> Result<(u32, u32, u64), Fault> {
         let index = bind.region.0 >> 16;
         let slot = self.table.slot(index);

@@ -1,11 +1,12 @@
-//! WRITEs, READs and FLUSHes that need nobody at the target: those of a connection whose peer is another process of this host, where the world reaches
-//! its memory ([`Reach`](crate::Reach)).
+//! WRITEs, READs and FLUSHes that need nobody at the target: those of a connection whose peer is
+//! another process of this host, where the world reaches its memory ([`Reach`](crate::Reach)).
 //!
 //! Memory that both map is always reached so.
 //!
-//! Only while nothing of the queue pair is under way: so requests are executed in the order in which they were posted. What the world does not
-//! do leaves as packets, and the peer's responder says why; and so do short ones that come in a stream, of which the peer's engine does several in the time
-//! of one system call.
+//! Only while nothing of the queue pair is under way: so requests are executed in the order in
+//! which they were posted. What the world does not do leaves as packets, and the peer's responder
+//! says why; and so do short ones that come in a stream, of which the peer's engine does several in
+//! the time of one system call.
 
 use transport::likely::{likely, unlikely};
 use transport::op::{AtOnce, AtomicOp, Company, Completed, Data, Remote, SendOp, SendWr, Sge};
@@ -21,8 +22,8 @@ use crate::reach::{Copy, Grant, Transfer, terms};
 
 /// Most bytes of a request: what has come for the queue pair waits meanwhile.
 const MOST: u64 = 16 << 20;
-/// WRITEs and READs of at most so many bytes go as packets where they come in a stream: one takes the peer's engine and the ring less time than
-/// the system needs to let us copy.
+/// WRITEs and READs of at most so many bytes go as packets where they come in a stream: one takes
+/// the peer's engine and the ring less time than the system needs to let us copy.
 const MOST_STREAMED: u64 = 8 << 10;
 const MOST_READ_STREAMED: u64 = 4 << 10;
 
@@ -65,7 +66,8 @@ impl EngineContext<'_> {
             && self.peer().is_some_and(|(reach, path)| reach.reaches(path) || self.is_near(wr))
     }
 
-    /// Whether a WRITE, READ or atomic seems to be of memory that both processes map: then no other way is faster.
+    /// Whether a WRITE, READ or atomic seems to be of memory that both processes map: then no other
+    /// way is faster.
     fn is_near(&self, wr: &SendWr) -> bool {
         let (SendOp::Write { addr, rkey, .. }
         | SendOp::Read { addr, rkey }
@@ -155,7 +157,8 @@ impl EngineContext<'_> {
 }
 
 impl Inner {
-    /// Executes a WRITE, READ or atomic that is posted now, where it may be; else it is to be posted.
+    /// Executes a WRITE, READ or atomic that is posted now, where it may be; else it is to be
+    /// posted.
     #[inline]
     pub(super) fn execute_alone(&mut self, now: &mut Now<'_>, qp: &Qp, wr: &SendWr) -> bool {
         if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. }) {
@@ -170,8 +173,9 @@ impl Inner {
         }
     }
 
-    /// The same for a WRITE or READ of one element while no other request takes a place in the queue, what most are that somebody waits for: what only others
-    /// need is not made ready. False: it is none of these, or it is to be posted.
+    /// The same for a WRITE or READ of one element while no other request takes a place in the
+    /// queue, what most are that somebody waits for: what only others need is not made ready.
+    /// False: it is none of these, or it is to be posted.
     #[inline]
     pub(super) fn copy_alone(&mut self, qp: &Qp, request: &OneSided) -> bool {
         let OneSided { wr_id, what, addr, rkey, ref sge, signaled } = *request;
@@ -215,9 +219,10 @@ impl Inner {
         taken
     }
 
-    /// Lets the peer of a queue pair reach memory, or does not any more, as its state and its rights are now; whether the latter, and then
-    /// [`Qp::await_peer`] waits until it does not, and lets it reach memory again where that changes only. In RTR only once the peer was heard, which is an event;
-    /// all else is made ready before.
+    /// Lets the peer of a queue pair reach memory, or does not any more, as its state and its
+    /// rights are now; whether the latter, and then [`Qp::await_peer`] waits until it does not,
+    /// and lets it reach memory again where that changes only. In RTR only once the peer was heard,
+    /// which is an event; all else is made ready before.
     pub(super) fn open_or_close(&mut self, qp: &Qp) -> bool {
         let Some(reach) = qp.pd.device.platform.others_memory() else { return false };
         let state = self.current_state();
@@ -259,8 +264,9 @@ impl Inner {
 }
 
 impl Qp {
-    /// Waits until the peer uses nothing of what was closed. Not with the lock held: how long it takes is the peer's matter, and whoever
-    /// has a packet for the queue pair would wait for the lock.
+    /// Waits until the peer uses nothing of what was closed. Not with the lock held: how long it
+    /// takes is the peer's matter, and whoever has a packet for the queue pair would wait for
+    /// the lock.
     pub(super) fn await_peer(&self) {
         if let Some(reach) = self.pd.device.platform.others_memory() {
             reach.close(self.qpn, true);

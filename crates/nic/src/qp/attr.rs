@@ -1,4 +1,5 @@
-//! Queue pair types, states and attributes, with the masks of `ibv_modify_qp` (IBA 1.4 §10.3, tables 91 to 95).
+//! Queue pair types, states and attributes, with the masks of `ibv_modify_qp` (IBA 1.4 §10.3,
+//! tables 91 to 95).
 
 use wire::{Mtu, Psn, Qkey, Qpn};
 
@@ -145,7 +146,8 @@ pub struct AddressVector {
     pub port: u8,
 }
 
-/// All attributes of a queue pair (`struct ibv_qp_attr`); `mask` bits say which of them a call means.
+/// All attributes of a queue pair (`struct ibv_qp_attr`); `mask` bits say which of them a call
+/// means.
 #[derive(Clone, Copy, Debug)]
 pub struct QpAttr {
     /// State to go to, or the current one in a query.
@@ -184,7 +186,8 @@ pub struct QpAttr {
     pub rnr_retry: u8,
     /// Path migration state, `enum ibv_mig_state`: 0, migrated.
     pub path_mig_state: u32,
-    /// On the way to SQD: tell by an event when the send queue has drained. Not asked about, it is told, as rdma_rxe does.
+    /// On the way to SQD: tell by an event when the send queue has drained. Not asked about, it is
+    /// told, as rdma_rxe does.
     pub en_sqd_async_notify: bool,
     /// In SQD: requests that had begun are not all complete. Read only.
     pub sq_draining: bool,
@@ -286,7 +289,8 @@ fn rc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
 
 /// What only the responder of a connection wants to know, and an XRC initiator has not.
 const ANSWERING: u32 = mask::MAX_DEST_RD_ATOMIC | mask::MIN_RNR_TIMER;
-/// What only the requester wants to know, and an XRC target has not. (A target takes timeout and PSN, of which it makes no use.)
+/// What only the requester wants to know, and an XRC target has not. (A target takes timeout and
+/// PSN, of which it makes no use.)
 const ASKING: u32 = mask::RETRY_CNT | mask::RNR_RETRY | mask::MAX_QP_RD_ATOMIC;
 
 /// Requires and allows all but `bits`.

@@ -1,5 +1,5 @@
-//! Several packets of a message to or from a process of this host, as one piece: copied from memory of the program to the ring between the two, and from there to
-//! where they belong.
+//! Several packets of a message to or from a process of this host, as one piece: copied from memory
+//! of the program to the ring between the two, and from there to where they belong.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -41,7 +41,8 @@ impl EngineContext<'_> {
         self.qp.pd().device.link.send_bulk(path, &headers[..len], part.len, &mut fill)
     }
 
-    /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it seems.
+    /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it
+    /// seems.
     pub(super) fn may_be_elsewhere(&self) -> bool {
         self.kit.heard && self.peer().is_some_and(|(reach, path)| reach.reaches(path))
     }
@@ -51,7 +52,8 @@ impl EngineContext<'_> {
         self.peer().is_some_and(|(reach, _)| reach.told(self.qp.qpn(), sge.lkey))
     }
 
-    /// Sends a piece whose bytes lie in memory of ours, of one element or in a region that the peer reads, and stay there.
+    /// Sends a piece whose bytes lie in memory of ours, of one element or in a region that the peer
+    /// reads, and stay there.
     pub(super) fn lend(&self, header: &Header, part: Part<'_>) -> Bulk {
         let from = match part.from {
             Source::List(_) => element(part),
@@ -78,8 +80,8 @@ impl EngineContext<'_> {
         self.tell(header, lent(&to))
     }
 
-    /// Tells the peer of numbers that are used up. Where there is no way just now it does not learn of
-    /// them.
+    /// Tells the peer of numbers that are used up. Where there is no way just now it does not learn
+    /// of them.
     pub(super) fn say_used_up(&self, header: &Header, count: u32) {
         self.tell(header, Elsewhere::Placed(count));
     }
@@ -102,7 +104,8 @@ impl EngineContext<'_> {
         if self.qp.init.srq.is_some() || !self.tells_of(&to) {
             return false;
         }
-        // From the moment on in which it is told; it may have been before, when the piece could not be copied.
+        // From the moment on in which it is told; it may have been before, when the piece could not
+        // be copied.
         let was_shown = self.kit.shown.begin();
         let is_told = self.tell(header, lent(&to)) == Bulk::Sent;
         if !is_told && !was_shown {
@@ -111,7 +114,8 @@ impl EngineContext<'_> {
         is_told
     }
 
-    /// Sends a piece of one element, or of what the peer reads, whose bytes are copied to where they belong.
+    /// Sends a piece of one element, or of what the peer reads, whose bytes are copied to where
+    /// they belong.
     pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
         let Some((reach, path)) = self.peer() else { return Bulk::NoWay };
         let what = if matches!(header.op, Op::Write(_)) { Copy::Write } else { Copy::Put };

@@ -1,6 +1,6 @@
-//! What a queue pair's messages travel on. A connection has one carrier, with the state that only it needs, chosen when the queue
-//! pair learns who its peer is; a further way to a peer is a further arm here, and says what sending, receiving and flow control
-//! mean on it.
+//! What a queue pair's messages travel on. A connection has one carrier, with the state that only
+//! it needs, chosen when the queue pair learns who its peer is; a further way to a peer is a
+//! further arm here, and says what sending, receiving and flow control mean on it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -97,8 +97,8 @@ impl DatagramCarrier {
         self.path.dest == source && self.path.source == dest
     }
 
-    /// The path is suspected to end at a process that is stopped: leaves from another source port, not too often. `timeout` is the
-    /// queue pair's code.
+    /// The path is suspected to end at a process that is stopped: leaves from another source port,
+    /// not too often. `timeout` is the queue pair's code.
     pub fn suspect(&mut self, now: Instant, timeout: u8) {
         if self.detours.take(now, timeout) {
             self.path.source_port_epoch = self.path.source_port_epoch.wrapping_add(1);

@@ -10,8 +10,8 @@ use transport::rc::Hold;
 /// How long an ACK may wait where the program does nothing: far less than any peer waits for it.
 const HOLD: Duration = Duration::from_micros(200);
 
-/// The list of them, which keeps none. One that is in it stays for a while when its ACK has left with a request: where messages go back and
-/// forth, none is put in and taken out for each.
+/// The list of them, which keeps none. One that is in it stays for a while when its ACK has left
+/// with a request: where messages go back and forth, none is put in and taken out for each.
 #[derive(Debug)]
 pub(crate) struct DelayedAcks<T> {
     /// How many ACKs are held back; readable without the lock: whoever polls asks each time.
@@ -24,7 +24,8 @@ pub(crate) struct DelayedAcks<T> {
 #[derive(Debug)]
 struct List<T> {
     qps: Vec<Weak<T>>,
-    /// When the list is to be looked at because one that waits for the program may have waited for long enough.
+    /// When the list is to be looked at because one that waits for the program may have waited for
+    /// long enough.
     until: Option<Instant>,
     /// Calls of [`DelayedAcks::visit`] that have queue pairs of the list in hand.
     visits: u32,
@@ -66,8 +67,8 @@ impl<T> DelayedAcks<T> {
     pub fn deadline(&self) -> Option<Instant> {
         self.lock().until
     }
-    /// Asks `each` queue pair in the list until when its ACK waits; those where none does leave the list. Its lock is not held while `each`
-    /// runs, which may lock a queue pair.
+    /// Asks `each` queue pair in the list until when its ACK waits; those where none does leave the
+    /// list. Its lock is not held while `each` runs, which may lock a queue pair.
     pub fn visit(&self, mut each: impl FnMut(Arc<T>) -> Option<Instant>) {
         let mut taken = {
             let mut list = self.lock();
@@ -102,7 +103,8 @@ impl<T> DelayedAcks<T> {
 }
 
 impl Noted {
-    /// An ACK of the queue pair is held back so from now on. When the list is to be looked at, where the world may not know.
+    /// An ACK of the queue pair is held back so from now on. When the list is to be looked at,
+    /// where the world may not know.
     #[inline(always)]
     pub fn change<T>(
         &mut self,

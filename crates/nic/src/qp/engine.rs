@@ -191,7 +191,8 @@ impl Engine {
     pub fn awaits_answers(&self) -> bool {
         matches!(self, Engine::Rc(e) if e.outstanding() > 0)
     }
-    /// Queues a request, which is taken from where it is; a datagram's needs a destination, which the caller has seen to; `srq` is for XRC.
+    /// Queues a request, which is taken from where it is; a datagram's needs a destination, which
+    /// the caller has seen to; `srq` is for XRC.
     #[inline]
     pub fn post(&mut self, wr: &mut SendWr, to: Option<Destination<Path>>, srq: u32, cx: &mut impl Context) {
         match (self, to) {
@@ -202,7 +203,8 @@ impl Engine {
             (Engine::Raw(e), _) => e.post(wr.take(), cx),
         }
     }
-    /// A packet of a reliable connection, where it is a whole SEND in its turn, and nothing changes by it but what it completes; else nothing has changed.
+    /// A packet of a reliable connection, where it is a whole SEND in its turn, and nothing changes
+    /// by it but what it completes; else nothing has changed.
     #[inline]
     pub fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
         if let Engine::Rc(e) = self { e.receive_plain(packet, hold, cx) } else { false }

@@ -1,4 +1,5 @@
-//! What a protocol engine may use of its queue pair while that is locked: memory, receives, completion queues, events.
+//! What a protocol engine may use of its queue pair while that is locked: memory, receives,
+//! completion queues, events.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ use crate::qp::{Inner, Qp};
 use crate::reach::{Peer, Reach};
 use crate::srq::Srq;
 
-/// What a protocol engine may use of its queue pair during one call. It is made for each, so it has little of its own.
+/// What a protocol engine may use of its queue pair during one call. It is made for each, so it has
+/// little of its own.
 pub(crate) struct EngineContext<'a> {
     pub(crate) qp: &'a Qp,
     pub(super) kit: &'a mut Kit,
@@ -35,7 +37,8 @@ pub(crate) struct EngineContext<'a> {
     lender: Option<&'a Peer<'a>>,
     /// At an XRC target, what the request in hand is for.
     pub(super) chosen: Option<Arc<Srq>>,
-    /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will fetch them.
+    /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will
+    /// fetch them.
     pub(super) mute: bool,
 }
 
@@ -198,7 +201,8 @@ impl<'a> EngineContext<'a> {
         self.lender = Some(peer);
     }
 
-    /// Memory of the queue pair's protection domain; at an XRC target of that of the queue which was chosen.
+    /// Memory of the queue pair's protection domain; at an XRC target of that of the queue which
+    /// was chosen.
     #[inline]
     pub(super) fn view(&self) -> View<'a> {
         let (qp, table) = (self.qp, &self.qp.pd().device.memory);

@@ -1,8 +1,9 @@
 //! Opening the way to another process of this host before the first message.
 //!
-//! All processes of a host share one UDP port, and the kernel chooses by a hash who gets a flow. Where it chose wrong, packets
-//! are handed on until the flow's owner has a socket of its own for it, and around that moment they overtake each other. A
-//! reliable connection asks again; an unreliable one loses the message. So a few packets that mean nothing go ahead.
+//! All processes of a host share one UDP port, and the kernel chooses by a hash who gets a flow.
+//! Where it chose wrong, packets are handed on until the flow's owner has a socket of its own for
+//! it, and around that moment they overtake each other. A reliable connection asks again; an
+//! unreliable one loses the message. So a few packets that mean nothing go ahead.
 
 use transport::TxBatch;
 use wire::bth::Bth;
@@ -19,8 +20,8 @@ const KNOCKS: usize = 8;
 const CNP_LEN: usize = 16;
 
 impl Qp {
-    /// Sends congestion notification packets to a peer at one of our own addresses. None is ever an adapter, which
-    /// would slow down for them; Verbena takes no notice.
+    /// Sends congestion notification packets to a peer at one of our own addresses. None is ever an
+    /// adapter, which would slow down for them; Verbena takes no notice.
     pub(crate) fn prime_flow(&self, path: &Path) {
         let device = &self.pd().device;
         if device.port().gids.index_of(path.dest).is_none() {

@@ -1,6 +1,6 @@
-//! FLUSH to persistence (IBA annex A19). Waiting for the storage is nothing to do under a lock, nor in a thread that receives:
-//! the engine remembers the FLUSH, the world runs it where waiting harms nobody
-//! ([`Platform::persist`](crate::Platform::persist)), and the engine is told.
+//! FLUSH to persistence (IBA annex A19). Waiting for the storage is nothing to do under a lock, nor
+//! in a thread that receives: the engine remembers the FLUSH, the world runs it where waiting harms
+//! nobody ([`Platform::persist`](crate::Platform::persist)), and the engine is told.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -41,7 +41,8 @@ impl PendingFlush {
 }
 
 impl Inner {
-    /// What the engine wants to be done is told with what else there is to tell, when the queue pair is unlocked.
+    /// What the engine wants to be done is told with what else there is to tell, when the queue
+    /// pair is unlocked.
     #[inline]
     pub(crate) fn begin_flush(&mut self, qp: &Qp) {
         let Some(task) = self.engine.take_flush() else { return };

@@ -1,4 +1,5 @@
-//! What the steps of an engine work with, and change: of its queue pair, but not of the engine itself.
+//! What the steps of an engine work with, and change: of its queue pair, but not of the engine
+//! itself.
 
 use std::collections::VecDeque;
 

@@ -1,8 +1,9 @@
-//! A queue pair: the engine of its transport, its receive queue, its attributes and what it travels on. Here it is made and destroyed;
-//! the other files are its calls, one story each.
+//! A queue pair: the engine of its transport, its receive queue, its attributes and what it travels
+//! on. Here it is made and destroyed; the other files are its calls, one story each.
 //!
-//! A step of a queue pair is always the same: lock it, `Inner::split` it into its engine and what the engine may use, let the engine
-//! work, and settle: what the engine has to send leaves, and the lock is released.
+//! A step of a queue pair is always the same: lock it, `Inner::split` it into its engine and what
+//! the engine may use, let the engine work, and settle: what the engine has to send leaves, and the
+//! lock is released.
 //!
 //! | files | story |
 //! |---|---|
@@ -107,7 +108,8 @@ pub struct QpInit {
     pub events: Arc<AsyncEventQueue>,
 }
 
-/// A queue pair. It keeps its device, domain and queues, and its device keeps it, so handles alone do not end it: [`Qp::destroy`] does.
+/// A queue pair. It keeps its device, domain and queues, and its device keeps it, so handles alone
+/// do not end it: [`Qp::destroy`] does.
 #[derive(Debug)]
 pub struct Qp {
     pub(crate) me: Weak<Qp>,
@@ -124,7 +126,8 @@ pub struct Qp {
     inner: Mutex<Inner>,
     /// Work queues in place of its receive queue.
     pub(crate) spread: OnceLock<Arc<Spread>>,
-    /// What it sends to multicast groups does not come back to this host (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
+    /// What it sends to multicast groups does not come back to this host
+    /// (IBV_QP_CREATE_BLOCK_SELF_MCAST_LB).
     pub no_multicast_loop: AtomicBool,
     /// The owner's mark, such as the address of its C structure.
     pub cookie: AtomicU64,
@@ -151,7 +154,8 @@ struct Inner {
     noted: Noted,
     /// FLUSHes begun that take long, and resets: tells the latest from those before.
     flushes: u32,
-    /// Since when the oldest send request is acknowledged, though the engine does not know it yet: [`Inner::catch_up`].
+    /// Since when the oldest send request is acknowledged, though the engine does not know it yet:
+    /// [`Inner::catch_up`].
     acknowledged: Option<Instant>,
     /// The peer may reach memory by itself.
     is_open: bool,
@@ -179,13 +183,15 @@ impl Subject for Qp {
 }
 
 impl Qp {
-    /// Makes a queue pair in state Reset, of a domain of `device`; `cap` is granted as asked or refused.
-    /// Beside a shared receive queue its `max_recv_wr` and `max_recv_sge` are ignored (ibv_create_qp(3)).
+    /// Makes a queue pair in state Reset, of a domain of `device`; `cap` is granted as asked or
+    /// refused. Beside a shared receive queue its `max_recv_wr` and `max_recv_sge` are ignored
+    /// (ibv_create_qp(3)).
     ///
     /// # Errors
     ///
-    /// `OutOfRange`: sizes beyond the device's. `Invalid`: queues that do not fit the kind, another device's domain. `Limit`: no
-    /// number is left. `System`: the world has no frames for a raw packet queue pair.
+    /// `OutOfRange`: sizes beyond the device's. `Invalid`: queues that do not fit the kind, another
+    /// device's domain. `Limit`: no number is left. `System`: the world has no frames for a raw
+    /// packet queue pair.
     pub fn create(device: &Arc<Device>, pd: &Arc<Pd>, mut init: QpInit) -> Result<Arc<Qp>, Error> {
         if init.srq.is_some() {
             (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
@@ -294,9 +300,10 @@ impl Qp {
         self.lock().current_state()
     }
 
-    /// Takes the queue pair off its device and forgets its events, what is under way, and its completions but for what its send
-    /// queue had done. That stays, as with rdma_rxe: a program may hear of the end of a connection, and destroy the queue pair,
-    /// before it polls for its last message.
+    /// Takes the queue pair off its device and forgets its events, what is under way, and its
+    /// completions but for what its send queue had done. That stays, as with rdma_rxe: a
+    /// program may hear of the end of a connection, and destroy the queue pair, before it polls
+    /// for its last message.
     pub fn destroy(self: &Arc<Self>) {
         let closed = {
             let mut inner = self.lock();
@@ -332,12 +339,13 @@ impl Qp {
         self.init.events.forget(self);
     }
 
-    /// Counts these operations ([`crate::cq::counter::ops`]) into a completion counter, until it is destroyed.
+    /// Counts these operations ([`crate::cq::counter::ops`]) into a completion counter, until it is
+    /// destroyed.
     ///
     /// # Errors
     ///
-    /// `Invalid` for no operations, `Value` for a state beyond Init, `Busy` where one is counted already, `Unsupported` for what peers
-    /// do.
+    /// `Invalid` for no operations, `Value` for a state beyond Init, `Busy` where one is counted
+    /// already, `Unsupported` for what peers do.
     pub fn count_into(&self, counter: &Arc<CompletionCounter>, ops: u32) -> Result<(), Error> {
         let mut inner = self.lock();
         let state = inner.current_state();

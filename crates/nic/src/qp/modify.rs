@@ -16,13 +16,14 @@ use crate::qp::places::Places;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
-    /// `ibv_modify_qp`: changes the attributes that `bits` ([`mask`]) name, and the state where STATE is among them.
+    /// `ibv_modify_qp`: changes the attributes that `bits` ([`mask`]) name, and the state where
+    /// STATE is among them.
     ///
     /// # Errors
     ///
-    /// `State` for a transition that there is not; `Value` for attributes that it does not take or lacks, with their bits, and a peer that
-    /// can not be reached; `Vacant` for a `sgid_index` without a GID; `OutOfRange`; `Invalid` once it is
-    /// destroyed. Nothing has changed then.
+    /// `State` for a transition that there is not; `Value` for attributes that it does not take or
+    /// lacks, with their bits, and a peer that can not be reached; `Vacant` for a `sgid_index`
+    /// without a GID; `OutOfRange`; `Invalid` once it is destroyed. Nothing has changed then.
     pub fn modify(&self, now: Instant, new: &QpAttr, bits: u32) -> Result<(), Error> {
         let mut inner = self.lock();
         if inner.destroyed {

@@ -20,12 +20,13 @@ fn address(group: Gid) -> Result<IpAddr, Error> {
 }
 
 impl Qp {
-    /// `ibv_attach_mcast`: from now on it gets the datagrams of the group. Attaching again does nothing.
+    /// `ibv_attach_mcast`: from now on it gets the datagrams of the group. Attaching again does
+    /// nothing.
     ///
     /// # Errors
     ///
-    /// `Value`: not a datagram queue pair, not a group. `Limit`: more groups, or queue pairs in one, than the device has.
-    /// `System`: the world refused to join.
+    /// `Value`: not a datagram queue pair, not a group. `Limit`: more groups, or queue pairs in
+    /// one, than the device has. `System`: the world refused to join.
     pub fn attach_group(self: &Arc<Self>, group: Gid) -> Result<(), Error> {
         let kind = self.init().kind;
         if kind != QpType::Ud {

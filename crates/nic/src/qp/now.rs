@@ -20,7 +20,8 @@ impl<F: Fn() -> Instant> Time for F {
 pub(super) enum Now<'a> {
     /// This.
     Is(Instant),
-    /// Nobody has needed it yet. A message that leaves at once does before anybody has asked: a look at a clock takes as long as much of the rest.
+    /// Nobody has needed it yet. A message that leaves at once does before anybody has asked: a
+    /// look at a clock takes as long as much of the rest.
     Ask(&'a dyn Time),
 }
 

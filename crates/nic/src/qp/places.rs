@@ -1,4 +1,5 @@
-//! Places in the send queue of requests that are executed already, but whose completions nobody has polled yet.
+//! Places in the send queue of requests that are executed already, but whose completions nobody has
+//! polled yet.
 
 use std::collections::VecDeque;
 
@@ -6,20 +7,23 @@ use transport::op::Company;
 
 use crate::cq::Cq;
 
-/// Who has posted so many requests and waited for none of them wants many to be done, not each to be done soon.
+/// Who has posted so many requests and waited for none of them wants many to be done, not each to
+/// be done soon.
 const STREAM: usize = 64;
 /// So does who has posted so many bytes.
 const STREAM_BYTES: u64 = 2 << 20;
 
-/// Places in the send queue of requests that were executed at once: each until its completion is polled, or that of a later request where it
-/// has none. So a program that posts until the queue is full meets its end as with an adapter.
+/// Places in the send queue of requests that were executed at once: each until its completion is
+/// polled, or that of a later request where it has none. So a program that posts until the queue is
+/// full meets its end as with an adapter.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     /// How many there are.
     taken: usize,
     /// Those of requests behind which no completion has come yet.
     open: usize,
-    /// Those of others: how many completions were added to the queue before theirs, and how many places that one frees.
+    /// Those of others: how many completions were added to the queue before theirs, and how many
+    /// places that one frees.
     unpolled: VecDeque<(u64, usize)>,
     /// Requests that took a place or were under way when the last one was posted.
     outstanding: usize,
@@ -42,8 +46,9 @@ impl Places {
         }
     }
 
-    /// So many requests of the queue, the one that is posted now not among them, take a place in it or are under way. A stream ends where there are none,
-    /// and no completion that nobody has polled.
+    /// So many requests of the queue, the one that is posted now not among them, take a place in it
+    /// or are under way. A stream ends where there are none, and no completion that nobody has
+    /// polled.
     #[inline]
     pub(super) fn note_outstanding(&mut self, requests: usize, cq: &Cq) {
         self.outstanding = requests;
@@ -55,7 +60,8 @@ impl Places {
         self.stream
     }
 
-    /// Whether no other request took one or was under way when the last one was posted, and it is none of a stream.
+    /// Whether no other request took one or was under way when the last one was posted, and it is
+    /// none of a stream.
     #[inline]
     pub(super) fn are_free(&self) -> bool {
         self.outstanding == 0 && !self.stream

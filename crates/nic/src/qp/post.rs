@@ -1,5 +1,6 @@
-//! Posting send requests: what must hold of one, and many under one lock. [`Qp::sender`] locks the queue pair, requests are posted to it one
-//! by one, and [`Sender::finish`] lets their packets leave and unlocks.
+//! Posting send requests: what must hold of one, and many under one lock. [`Qp::sender`] locks the
+//! queue pair, requests are posted to it one by one, and [`Sender::finish`] lets their packets
+//! leave and unlocks.
 
 use std::time::Instant;
 
@@ -28,8 +29,9 @@ pub struct Request {
     pub srq: u32,
 }
 
-/// Send requests being posted to one queue pair, its lock held. What was posted leaves with [`Sender::finish`]; where that is not
-/// reached, because the thread panics, it leaves with the queue pair's next step.
+/// Send requests being posted to one queue pair, its lock held. What was posted leaves with
+/// [`Sender::finish`]; where that is not reached, because the thread panics, it leaves with the
+/// queue pair's next step.
 #[derive(Debug)]
 #[must_use = "what is posted leaves with `finish`"]
 pub struct Sender<'a> {
@@ -54,13 +56,16 @@ impl Sender<'_> {
         requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(&mut r.wr.clone(), to, r.srq))
     }
 
-    /// Takes a request of a connected or raw packet queue pair, or says why not; those before it stay posted.
+    /// Takes a request of a connected or raw packet queue pair, or says why not; those before it
+    /// stay posted.
     ///
     /// # Errors
     ///
-    /// [`PostError::State`]: a state that does not send. [`PostError::Elements`], [`PostError::Inline`]: more than the queue pair was made
-    /// for. [`PostError::Atomic`]: bytes that no atomic works on. [`PostError::Invalid`]: an operation that the transport service has
-    /// not, or that takes no inline data, and queue pairs over tag-matching queues. [`PostError::Full`] at `max_send_wr`.
+    /// [`PostError::State`]: a state that does not send. [`PostError::Elements`],
+    /// [`PostError::Inline`]: more than the queue pair was made for. [`PostError::Atomic`]: bytes
+    /// that no atomic works on. [`PostError::Invalid`]: an operation that the transport service has
+    /// not, or that takes no inline data, and queue pairs over tag-matching queues.
+    /// [`PostError::Full`] at `max_send_wr`.
     #[inline]
     pub fn post(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         self.take(&mut wr)
@@ -73,7 +78,8 @@ impl Sender<'_> {
         self.post_to(wr, to, 0)
     }
 
-    /// Takes a request of an XRC initiator, for the shared receive queue of that number at the target.
+    /// Takes a request of an XRC initiator, for the shared receive queue of that number at the
+    /// target.
     #[inline]
     pub fn post_to_srq(&mut self, mut wr: SendWr, srq: u32) -> Result<(), PostError> {
         let to = self.destination(None)?;
@@ -94,13 +100,15 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// The same as [`Sender::post`] for a request behind which no other is posted now: it may leave before [`Sender::finish`], and in less than a packet.
+    /// The same as [`Sender::post`] for a request behind which no other is posted now: it may leave
+    /// before [`Sender::finish`], and in less than a packet.
     #[inline]
     pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         self.take_last(&mut wr)
     }
 
-    /// The same for a request that is of no use to anybody afterwards: what leaves at once is not copied for that.
+    /// The same for a request that is of no use to anybody afterwards: what leaves at once is not
+    /// copied for that.
     #[inline]
     pub fn take_last(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         if OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
@@ -114,7 +122,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// The same for a request that will be posted again, and is as before afterwards: it is copied where it is not executed at once.
+    /// The same for a request that will be posted again, and is as before afterwards: it is copied
+    /// where it is not executed at once.
     #[inline]
     pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         if OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
@@ -130,8 +139,9 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes a WRITE or READ behind which no other is posted now, where that is possible at once. False: it has had no effect, and is to be
-    /// posted, which says why where it can not be.
+    /// Executes a WRITE or READ behind which no other is posted now, where that is possible at
+    /// once. False: it has had no effect, and is to be posted, which says why where it can not
+    /// be.
     #[inline]
     pub fn execute_now(&mut self, request: OneSided) -> bool {
         let (inner, init) = (&mut *self.inner, self.qp.init());
@@ -159,7 +169,8 @@ impl Sender<'_> {
         inner.send_short(self.qp, &mut message, &mut self.now)
     }
 
-    /// Sends a short message at once, or queues the request up; what is left in its place is of no use.
+    /// Sends a short message at once, or queues the request up; what is left in its place is of no
+    /// use.
     #[inline]
     fn leave_or_wait(&mut self, wr: &mut SendWr, to: Option<Destination<Path>>) {
         if self.inner.send_short(self.qp, wr, &mut self.now) {
@@ -191,7 +202,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Sends what was posted, as far as windows and turns allow, tells of what has completed and unlocks the queue pair.
+    /// Sends what was posted, as far as windows and turns allow, tells of what has completed and
+    /// unlocks the queue pair.
     #[inline]
     pub fn finish(mut self) {
         self.qp.settle_asking(self.inner, || self.now.get());
@@ -199,7 +211,8 @@ impl Sender<'_> {
 }
 
 impl Qp {
-    /// Begins posting send requests: the [`Sender`] takes them one by one, and sends them when it is finished.
+    /// Begins posting send requests: the [`Sender`] takes them one by one, and sends them when it
+    /// is finished.
     pub fn sender(&self, now: Instant) -> Sender<'_> {
         Sender { qp: self, now: Now::Is(now), inner: self.lock() }
     }
@@ -211,7 +224,8 @@ impl Qp {
         Sender { qp: self, now: Now::Ask(time), inner: self.inner.lock() }
     }
 
-    /// Posts one request of a connected or raw packet queue pair and sends it; errors as of [`Sender::post`].
+    /// Posts one request of a connected or raw packet queue pair and sends it; errors as of
+    /// [`Sender::post`].
     pub fn post_send(&self, now: Instant, wr: SendWr) -> Result<(), PostError> {
         let mut sender = self.sender(now);
         let posted = sender.post_last(wr);

@@ -21,8 +21,9 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// [`PostError::Invalid`] where the queue pair has no receive queue of its own, and in state Reset; [`PostError::Elements`] for more
-    /// than `max_recv_sge`; [`PostError::Full`] at `max_recv_wr`.
+    /// [`PostError::Invalid`] where the queue pair has no receive queue of its own, and in state
+    /// Reset; [`PostError::Elements`] for more than `max_recv_sge`; [`PostError::Full`] at
+    /// `max_recv_wr`.
     #[inline]
     pub fn post_receive(&self, wr: RecvWr) -> Result<(), PostError> {
         if unlikely(self.spread.get().is_some()) {
@@ -55,8 +56,8 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet for this queue pair, and those that came with it; `hold` says whether an ACK for them may wait. Those that are not
-    /// from its peer are counted and dropped.
+    /// A packet for this queue pair, and those that came with it; `hold` says whether an ACK for
+    /// them may wait. Those that are not from its peer are counted and dropped.
     pub(crate) fn input<'a>(
         &self,
         now: Instant,
@@ -108,7 +109,8 @@ impl Qp {
 }
 
 impl Inner {
-    /// Gives the engine a packet from the peer, and those behind it that change nothing but what they complete, as the state need not be looked at again for these. Returns the
+    /// Gives the engine a packet from the peer, and those behind it that change nothing but what
+    /// they complete, as the state need not be looked at again for these. Returns the
     /// next packet, which is for another call.
     fn receive<'a>(
         &mut self,

@@ -1,4 +1,5 @@
-//! Queue pairs over a tag-matching queue: what is asked of them, and the READ and FIN of a rendezvous on their send queues.
+//! Queue pairs over a tag-matching queue: what is asked of them, and the READ and FIN of a
+//! rendezvous on their send queues.
 
 use std::sync::Arc;
 
@@ -39,7 +40,8 @@ impl QpInit {
         Some((srq, srq.tags.as_ref()?))
     }
 
-    /// What a tag-matching queue wants of its queue pairs: it reads into its own domain's memory on their send queues.
+    /// What a tag-matching queue wants of its queue pairs: it reads into its own domain's memory on
+    /// their send queues.
     pub(crate) fn check_tags(&self, pd: &Arc<Pd>) -> Result<(), Error> {
         match self.tags() {
             Some(_) if self.kind != QpType::Rc => {

@@ -1,5 +1,5 @@
-//! When a queue pair is looked at again without a packet or a call for it: its timer has run out, its turn has come, or an ACK has been
-//! held back for long enough.
+//! When a queue pair is looked at again without a packet or a call for it: its timer has run out,
+//! its turn has come, or an ACK has been held back for long enough.
 
 use std::time::Instant;
 
@@ -9,7 +9,8 @@ use crate::qp::carrier::Carrier;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
-    /// The entry of `at` has fired: a timer may have run out. Where the queue pair has had another since, that stays.
+    /// The entry of `at` has fired: a timer may have run out. Where the queue pair has had another
+    /// since, that stays.
     pub(crate) fn expire(&self, now: Instant, at: Instant) {
         let mut inner = self.lock();
         inner.timer.take_if(|entry| *entry == at);
@@ -29,7 +30,8 @@ impl Qp {
         self.settle(inner, now);
     }
 
-    /// An ACK held back leaves; one that waits for the program until then only where `leaves` says so. Until when it still waits.
+    /// An ACK held back leaves; one that waits for the program until then only where `leaves` says
+    /// so. Until when it still waits.
     pub(crate) fn release(&self, now: Instant, leaves: impl FnOnce(Instant) -> bool) -> Option<Instant> {
         let mut inner = self.lock();
         let waits = inner.noted.waits_until().filter(|until| !leaves(*until));
@@ -46,7 +48,8 @@ impl Qp {
 }
 
 impl Inner {
-    /// Has the device know how an ACK is held back now; when that wants to be looked at, where the world may not know.
+    /// Has the device know how an ACK is held back now; when that wants to be looked at, where the
+    /// world may not know.
     #[inline(always)]
     pub(super) fn note_ack(&mut self, qp: &Qp, now: impl FnOnce() -> Instant) -> Option<Instant> {
         let held = self.engine.held();
@@ -64,7 +67,8 @@ impl Inner {
         self.noted.end(&qp.device.delayed_acks);
     }
 
-    /// Has the queue pair looked at when its engine wants to be; when that is, where the world may not know.
+    /// Has the queue pair looked at when its engine wants to be; when that is, where the world may
+    /// not know.
     #[inline(always)]
     pub(crate) fn set_timer(&mut self, qp: &Qp) -> Option<Instant> {
         let at = self.engine.deadline()?;
@@ -86,7 +90,8 @@ impl Inner {
         }
     }
 
-    /// Queues it up where the engine has more to answer, or to copy, than one turn allows; when it wants to be served.
+    /// Queues it up where the engine has more to answer, or to copy, than one turn allows; when it
+    /// wants to be served.
     #[inline]
     pub(crate) fn queue_up(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
         if self.waits_for_turn || !self.engine.wants_turn() {

@@ -1,9 +1,11 @@
-//! What a thread builds packets and frames in: kept between calls, so that sending allocates nothing.
+//! What a thread builds packets and frames in: kept between calls, so that sending allocates
+//! nothing.
 //!
-//! Programs use queue pairs in what runs when a thread or the process ends (destructors, `atexit` handlers), when the thread's own
-//! memory is gone already: then each call has its own.
+//! Programs use queue pairs in what runs when a thread or the process ends (destructors, `atexit`
+//! handlers), when the thread's own memory is gone already: then each call has its own.
 //!
-//! The first thread's is not given back: that thread ends with the process, perhaps in a signal handler that has interrupted free(3).
+//! The first thread's is not given back: that thread ends with the process, perhaps in a signal
+//! handler that has interrupted free(3).
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;

@@ -1,5 +1,5 @@
-//! What follows every step of a queue pair's engine: packets leave, timers are set, and what there is to tell is told when the lock
-//! is released.
+//! What follows every step of a queue pair's engine: packets leave, timers are set, and what there
+//! is to tell is told when the lock is released.
 
 use std::time::Instant;
 
@@ -16,14 +16,15 @@ use crate::qp::scratch::with_batch;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
-    /// What follows every step of the engine: packets leave, an engine that failed takes the queue pair with it, the timer
-    /// is set, a turn asked for, then everything is unlocked and told.
+    /// What follows every step of the engine: packets leave, an engine that failed takes the queue
+    /// pair with it, the timer is set, a turn asked for, then everything is unlocked and told.
     #[inline]
     pub(super) fn settle(&self, inner: MutexGuard<'_, Inner>, now: Instant) {
         self.settle_asking(inner, || now);
     }
 
-    /// The same where the time is to be had by a call: behind a step that has nothing for a later time nobody asks.
+    /// The same where the time is to be had by a call: behind a step that has nothing for a later
+    /// time nobody asks.
     #[inline(always)]
     pub(super) fn settle_asking(&self, mut inner: MutexGuard<'_, Inner>, now: impl FnOnce() -> Instant) {
         if unlikely(inner.destroyed) {
@@ -63,7 +64,8 @@ impl Qp {
         self.let_go(inner, wake, ack);
     }
 
-    /// Unlocks, then tells what there is to tell, and the world when it is to wake: then, and about then.
+    /// Unlocks, then tells what there is to tell, and the world when it is to wake: then, and about
+    /// then.
     #[inline(always)]
     pub(super) fn let_go(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
         if wake.is_some() || about.is_some() {
@@ -100,7 +102,8 @@ impl Qp {
         only.into_iter().chain(several).for_each(Note::send);
     }
 
-    /// An ACK held back leaves now; by which way. What is said next by the same way does not overtake it.
+    /// An ACK held back leaves now; by which way. What is said next by the same way does not
+    /// overtake it.
     pub fn let_acks_go(&self, now: Instant) -> Option<Path> {
         let mut inner = self.lock();
         inner.engine.release();
@@ -110,7 +113,8 @@ impl Qp {
         path
     }
 
-    /// The process ends: an ACK held back leaves, unless a thread that goes on has the queue pair in hand.
+    /// The process ends: an ACK held back leaves, unless a thread that goes on has the queue pair
+    /// in hand.
     pub(crate) fn on_exit(&self) {
         if let Some(mut inner) = self.inner.try_lock()
             && !inner.destroyed
@@ -134,7 +138,8 @@ impl Inner {
         });
     }
 
-    /// Whether all is done behind this step of the engine, but for what is told of it: so it is behind most of them.
+    /// Whether all is done behind this step of the engine, but for what is told of it: so it is
+    /// behind most of them.
     #[inline]
     fn is_settled(&mut self) -> bool {
         match &mut self.engine {

@@ -1,5 +1,6 @@
-//! Short messages to and from a process of this host, which need no packets ([`Link::send_short`](crate::Link::send_short)): such a SEND leaves as soon as it
-//! is posted, where nothing of its queue pair waits before it.
+//! Short messages to and from a process of this host, which need no packets
+//! ([`Link::send_short`](crate::Link::send_short)): such a SEND leaves as soon as it is posted,
+//! where nothing of its queue pair waits before it.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -104,7 +105,8 @@ impl Message for SendWr {
 }
 
 impl Inner {
-    /// Sends a message, if it is one that may leave now. The engine has its request then. Nobody is asked for the time before the message is on its way.
+    /// Sends a message, if it is one that may leave now. The engine has its request then. Nobody is
+    /// asked for the time before the message is on its way.
     #[inline]
     pub(super) fn send_short(&mut self, qp: &Qp, message: &mut impl Message, now: &mut Now<'_>) -> bool {
         let (Some(what), bytes) = (message.what(), message.bytes()) else { return false };
@@ -139,8 +141,8 @@ impl Inner {
         leaves
     }
 
-    /// Tells the engine of an acknowledgement that it does not know of yet. Whoever locks the queue pair does that first, but for who sends a short message: the
-    /// peer waits for that.
+    /// Tells the engine of an acknowledgement that it does not know of yet. Whoever locks the queue
+    /// pair does that first, but for who sends a short message: the peer waits for that.
     #[inline]
     pub(super) fn catch_up(&mut self, qp: &Qp) {
         if self.acknowledged.is_some() {
@@ -194,8 +196,9 @@ fn leaves<const MOST: usize>(
 }
 
 impl Qp {
-    /// A short message from a process of this host, perhaps with an ACK; the rest is as with [`Device::input`](crate::Device::input). False where the queue
-    /// pair is destroyed: another one may have its number.
+    /// A short message from a process of this host, perhaps with an ACK; the rest is as with
+    /// [`Device::input`](crate::Device::input). False where the queue pair is destroyed:
+    /// another one may have its number.
     pub fn input_short(
         &self,
         now: Instant,

@@ -1,5 +1,7 @@
-//! Places that the peer knows, and may copy to: that of a receive while the message comes whose receive it is, and those of READs. Where that fails, nothing completes before the peer copies nothing
-//! any more: the program has its memory back then. To wait for that is nothing to do under a lock, nor in a thread that receives.
+//! Places that the peer knows, and may copy to: that of a receive while the message comes whose
+//! receive it is, and those of READs. Where that fails, nothing completes before the peer copies
+//! nothing any more: the program has its memory back then. To wait for that is nothing to do under
+//! a lock, nor in a thread that receives.
 
 use transport::op::{Completion, Side, Status};
 
@@ -38,7 +40,8 @@ impl Shown {
         self.is_shown || self.has_read
     }
 
-    /// Whether a completion waits until the peer copies nothing any more. One without an error shows that it does not copy to that place.
+    /// Whether a completion waits until the peer copies nothing any more. One without an error
+    /// shows that it does not copy to that place.
     #[inline]
     pub(super) fn keeps(&mut self, side: Side, completion: &Completion) -> bool {
         let may_copy = match side {

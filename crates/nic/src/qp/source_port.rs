@@ -1,11 +1,12 @@
-//! How often a queue pair's packets take another source port. The peer makes a path suspect by sending the same again, as often as
-//! it likes; a new port each time would be a socket each time.
+//! How often a queue pair's packets take another source port. The peer makes a path suspect by
+//! sending the same again, as often as it likes; a new port each time would be a socket each time.
 
 use std::time::{Duration, Instant};
 
 use transport::rc::timeout_of;
 
-/// Longest time between two detours of a path that stays suspect: peers repeat sooner than they give up.
+/// Longest time between two detours of a path that stays suspect: peers repeat sooner than they
+/// give up.
 const APART: Duration = Duration::from_millis(50);
 
 /// The detours of one queue pair.
@@ -15,7 +16,8 @@ pub(crate) struct Detours {
 }
 
 impl Detours {
-    /// Whether a path that is suspect `now` may be left: once in a local ACK timeout (`timeout`, a code of five bits).
+    /// Whether a path that is suspect `now` may be left: once in a local ACK timeout (`timeout`, a
+    /// code of five bits).
     pub fn take(&mut self, now: Instant, timeout: u8) -> bool {
         let apart = timeout_of(timeout).map_or(APART, |timeout| timeout.min(APART));
         let due = self.last.is_none_or(|last| now.saturating_duration_since(last) >= apart);

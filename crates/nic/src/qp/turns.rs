@@ -1,5 +1,6 @@
-//! Queue pairs whose peer asked for more than one turn may take, or that have more to copy: a READ of a GiB is answered turn by turn, the locks
-//! free between two of them, and everybody else served.
+//! Queue pairs whose peer asked for more than one turn may take, or that have more to copy: a READ
+//! of a GiB is answered turn by turn, the locks free between two of them, and everybody else
+//! served.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,8 +50,8 @@ impl<T> Turns<T> {
     pub fn deadline(&self) -> Option<Instant> {
         if self.is_empty() { None } else { self.lock().at }
     }
-    /// Lets at most `most` of those that wait take their turns: each once, even if it is at the end of the queue again after
-    /// it. No lock is held meanwhile.
+    /// Lets at most `most` of those that wait take their turns: each once, even if it is at the end
+    /// of the queue again after it. No lock is held meanwhile.
     pub fn take(&self, now: Instant, most: usize, mut each: impl FnMut(Arc<T>)) {
         if self.is_empty() {
             return;

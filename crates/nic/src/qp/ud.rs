@@ -1,5 +1,5 @@
-//! The datagram ways of a queue pair: no peer is fixed, so each request says where it goes, and each packet where it
-//! came from.
+//! The datagram ways of a queue pair: no peer is fixed, so each request says where it goes, and
+//! each packet where it came from.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -20,8 +20,8 @@ use crate::qp::{Inner, Qp};
 
 /// Bytes of a UDP header (RFC 768).
 const UDP_LEN: usize = 8;
-/// Time to live and hop limit in the header that is delivered. Sockets do not tell the real one of each packet; this is what
-/// senders begin with.
+/// Time to live and hop limit in the header that is delivered. Sockets do not tell the real one of
+/// each packet; this is what senders begin with.
 const HOP_LIMIT: u8 = 64;
 
 impl QpType {
@@ -87,7 +87,8 @@ impl Inner {
     }
 }
 
-/// What goes before the payload; `None` where the addresses are of two families, which no packet's are.
+/// What goes before the payload; `None` where the addresses are of two families, which no packet's
+/// are.
 fn header(source: IpAddr, dest: IpAddr, packet: &Packet<'_>) -> Option<Grh> {
     let padded = packet.payload.len().next_multiple_of(4);
     let payload_len = u16::try_from(UDP_LEN + packet.header.len() + padded + ICRC_LEN).ok()?;

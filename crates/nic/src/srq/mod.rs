@@ -1,6 +1,7 @@
 //! Shared receive queues (IBA 1.4 §10.2.9): receives for the messages of many queue pairs.
 //!
-//! Locks: a queue pair's comes before; what must be told goes to the notes of whoever took the receive.
+//! Locks: a queue pair's comes before; what must be told goes to the notes of whoever took the
+//! receive.
 
 pub mod tag_matching;
 
@@ -26,12 +27,14 @@ pub struct SrqAttr {
     pub max_wr: u32,
     /// Elements of a receive, 1 to [`limits::MAX_SGE`]; 0 stands for 1.
     pub max_sge: u32,
-    /// Once fewer receives than this are left, an event is raised, and the limit is 0 again; 0: no event.
+    /// Once fewer receives than this are left, an event is raised, and the limit is 0 again; 0: no
+    /// event.
     pub limit: u32,
 }
 
-/// A shared receive queue. It keeps its protection domain, and one for XRC its XRC domain and completion queue; queue pairs keep it.
-/// Its domain lists it without keeping it, until [`Srq::destroy`].
+/// A shared receive queue. It keeps its protection domain, and one for XRC its XRC domain and
+/// completion queue; queue pairs keep it. Its domain lists it without keeping it, until
+/// [`Srq::destroy`].
 #[derive(Debug)]
 pub struct Srq {
     me: Weak<Srq>,
@@ -62,14 +65,14 @@ impl Subject for Srq {
 }
 
 impl Srq {
-    /// An empty queue; its receives name memory of `pd`, whatever the domains of the queue pairs. `attr.limit` means
-    /// nothing yet.
+    /// An empty queue; its receives name memory of `pd`, whatever the domains of the queue pairs.
+    /// `attr.limit` means nothing yet.
     pub fn create(pd: &Arc<Pd>, attr: SrqAttr, events: Arc<AsyncEventQueue>) -> Result<Arc<Srq>, Error> {
         Srq::make(pd, attr, events, None, None)
     }
 
-    /// The same for XRC: requests to targets of `xrcd` name it by its number, and find memory of `pd`; its receives
-    /// complete in `cq`.
+    /// The same for XRC: requests to targets of `xrcd` name it by its number, and find memory of
+    /// `pd`; its receives complete in `cq`.
     pub fn create_xrc(
         pd: &Arc<Pd>,
         attr: SrqAttr,
@@ -83,8 +86,9 @@ impl Srq {
         Srq::make(pd, attr, events, Some((xrcd, cq)), None)
     }
 
-    /// The same for tag matching with up to `max_tags` tags, 1 to [`limits::MAX_TAGS`]: its receives, ordinary and tagged,
-    /// complete in `cq`. Queue pairs that use it must be RC and of `pd`, and their send queues are its.
+    /// The same for tag matching with up to `max_tags` tags, 1 to [`limits::MAX_TAGS`]: its
+    /// receives, ordinary and tagged, complete in `cq`. Queue pairs that use it must be RC and
+    /// of `pd`, and their send queues are its.
     pub fn create_tm(
         pd: &Arc<Pd>,
         attr: SrqAttr,
@@ -144,8 +148,8 @@ impl Srq {
         SrqAttr { max_wr: inner.max_wr, max_sge: self.max_sge, limit: inner.limit }
     }
 
-    /// Changes the size, the limit or both. The size stays at or above what is posted; a limit that is reached already
-    /// raises its event now.
+    /// Changes the size, the limit or both. The size stays at or above what is posted; a limit that
+    /// is reached already raises its event now.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Error> {
         let mut inner = self.lock();
         let size = max_wr.unwrap_or(inner.max_wr);
@@ -181,7 +185,8 @@ impl Srq {
         Some(wr)
     }
 
-    /// Takes the queue off its device and its domain, and forgets its events. Call it once, when no queue pair uses the queue.
+    /// Takes the queue off its device and its domain, and forgets its events. Call it once, when no
+    /// queue pair uses the queue.
     pub fn destroy(self: &Arc<Self>) {
         if let Some((xrcd, _)) = &self.xrc {
             xrcd.remove_srq(self.number);

@@ -1,16 +1,18 @@
-//! Tag matching (ibv_post_srq_ops(3); rdma-core, Documentation/tag_matching.md): a shared receive queue with a list of tagged
-//! buffers. A message that matches goes to the oldest buffer that it matches, without its headers; any other goes whole to
-//! an ordinary receive: it is unexpected, and the program's to match.
+//! Tag matching (ibv_post_srq_ops(3); rdma-core, Documentation/tag_matching.md): a shared receive
+//! queue with a list of tagged buffers. A message that matches goes to the oldest buffer that it
+//! matches, without its headers; any other goes whole to an ordinary receive: it is unexpected, and
+//! the program's to match.
 //!
-//! Meanwhile the program may have added the very tag that an unexpected message was for. So a tag added is matched only
-//! once the program has said that it has handled as many unexpected messages as there were: until the two counts agree, new
-//! tags wait in the list, in their place.
+//! Meanwhile the program may have added the very tag that an unexpected message was for. So a tag
+//! added is matched only once the program has said that it has handled as many unexpected messages
+//! as there were: until the two counts agree, new tags wait in the list, in their place.
 //!
-//! Completions are those of Mellanox's adapters, which rdma-core's tests expect: an unexpected message has the opcode of a
-//! match without its flags (the document says IBV_WC_RECV), and a message without a tag, FIN included, is not unexpected.
+//! Completions are those of Mellanox's adapters, which rdma-core's tests expect: an unexpected
+//! message has the opcode of a match without its flags (the document says IBV_WC_RECV), and a
+//! message without a tag, FIN included, is not unexpected.
 //!
-//! A rendezvous that matches is a READ, then a FIN, on the send queue of the queue pair that it came to. That queue
-//! belongs to the shared queue: programs can not post to it.
+//! A rendezvous that matches is a READ, then a FIN, on the send queue of the queue pair that it
+//! came to. That queue belongs to the shared queue: programs can not post to it.
 //!
 //! Locks: the list's comes before the receives', the completion queue's after both.
 
@@ -45,7 +47,8 @@ pub struct TagWr {
     pub wr_id: u64,
     /// What is done.
     pub op: TagOp,
-    /// Unexpected messages that the program has handled since the queue was made, modulo 2^32 (IBV_OPS_TM_SYNC); applied first.
+    /// Unexpected messages that the program has handled since the queue was made, modulo 2^32
+    /// (IBV_OPS_TM_SYNC); applied first.
     pub handled: Option<u32>,
     /// A completion is wanted.
     pub signaled: bool,
@@ -63,7 +66,8 @@ pub enum TagOp {
         /// The bits that count.
         mask: u64,
     },
-    /// Removes the buffer of that handle; completes with [`Status::Tm`] where a message has taken it.
+    /// Removes the buffer of that handle; completes with [`Status::Tm`] where a message has taken
+    /// it.
     Delete(u32),
     /// Nothing but to say what was handled.
     Sync,
@@ -138,7 +142,8 @@ impl TagMatching {
         Ok(TagMatching { cq, list: Mutex::new(Rank::TagList, list) })
     }
 
-    /// Where a message goes whose first packet bears `first`; `whole`: it has no other. A rendezvous is left in `fetch`.
+    /// Where a message goes whose first packet bears `first`; `whole`: it has no other. A
+    /// rendezvous is left in `fetch`.
     pub fn place(
         &self,
         srq: &Srq,
@@ -200,8 +205,8 @@ fn matched(receive: RecvWr, part: Range<usize>, status: Status, tmh: Tmh, data_v
     Place { receive, part, tagged: Some(Tagged { opcode: Completed::TmReceive, status, info }) }
 }
 
-/// A rendezvous that matches. Where the buffer is too small, or the data more than one READ fetches, it gets the headers, and
-/// the rest is up to the program.
+/// A rendezvous that matches. Where the buffer is too small, or the data more than one READ
+/// fetches, it gets the headers, and the rest is up to the program.
 fn meet(receive: RecvWr, tmh: Tmh, rvh: Reth, fetch: &mut Option<Box<Rendezvous>>) -> Place {
     let len = u64::from(rvh.length);
     if len > receive.sges.len_bytes().min(limits::MAX_MESSAGE) {

@@ -1,9 +1,10 @@
-//! Flow steering (ibv_create_flow(3)): rules that say which frames of a device's interface go to which raw packet queue pair.
-//! A queue pair without rules gets none.
+//! Flow steering (ibv_create_flow(3)): rules that say which frames of a device's interface go to
+//! which raw packet queue pair. A queue pair without rules gets none.
 //!
-//! Rules are tried in the order of their priority, ordinary ones before the defaults; of those equally good the older wins. The
-//! first that matches takes the frame, together with its equals: rules of the same kind, priority and specifications on
-//! other queue pairs, each of which gets a copy.
+//! Rules are tried in the order of their priority, ordinary ones before the defaults; of those
+//! equally good the older wins. The first that matches takes the frame, together with its equals:
+//! rules of the same kind, priority and specifications on other queue pairs, each of which gets a
+//! copy.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -152,7 +153,8 @@ impl<T> Flows<T> {
         Ok(FlowId(id))
     }
 
-    /// Takes a rule back; nothing where it is taken back already. `unwatch` ends to take frames in, where it was the last.
+    /// Takes a rule back; nothing where it is taken back already. `unwatch` ends to take frames in,
+    /// where it was the last.
     pub fn remove(&self, id: FlowId, unwatch: impl FnOnce()) {
         self.retain(|rule| rule.id != id.0, unwatch);
     }

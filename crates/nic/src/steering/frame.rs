@@ -133,7 +133,8 @@ impl Frame {
     }
 }
 
-/// The protocol behind an IPv6 packet's extension headers (RFC 8200 §4), and its bytes where they are here.
+/// The protocol behind an IPv6 packet's extension headers (RFC 8200 §4), and its bytes where they
+/// are here.
 fn behind_extensions(mut next: u8, mut bytes: &[u8]) -> (u8, Option<&[u8]>) {
     const HOP_BY_HOP: u8 = 0;
     const ROUTING: u8 = 43;

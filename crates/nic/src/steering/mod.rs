@@ -1,5 +1,5 @@
-//! Which queue pair gets a packet that names none: flow rules for whole frames, the hash that spreads them over work queues,
-//! multicast groups.
+//! Which queue pair gets a packet that names none: flow rules for whole frames, the hash that
+//! spreads them over work queues, multicast groups.
 
 pub mod flow;
 pub(crate) mod frame;

@@ -25,7 +25,8 @@ impl<T> Groups<T> {
         self.0.read().get(&group).cloned().unwrap_or_default()
     }
 
-    /// Adds a member; nothing where it is one. `join` takes the group's packets in where it is the first.
+    /// Adds a member; nothing where it is one. `join` takes the group's packets in where it is the
+    /// first.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Work queues outside a queue pair, and receive side scaling over them (ibv_create_wq(3), ibv_create_rwq_ind_table(3)): a
-//! hash over a frame's addresses and ports chooses the queue.
+//! Work queues outside a queue pair, and receive side scaling over them (ibv_create_wq(3),
+//! ibv_create_rwq_ind_table(3)): a hash over a frame's addresses and ports chooses the queue.
 //!
 //! Locks: a work queue's, then its completion queue's. No queue pair is locked meanwhile.
 
@@ -64,8 +64,8 @@ impl WqState {
     }
 }
 
-/// A receive queue of its own, which completes to a completion queue. It keeps its domain and its completion queue; whatever spreads
-/// frames over it keeps it.
+/// A receive queue of its own, which completes to a completion queue. It keeps its domain and its
+/// completion queue; whatever spreads frames over it keeps it.
 #[derive(Debug)]
 pub struct Wq {
     number: Qpn,
@@ -108,8 +108,8 @@ impl Wq {
         self.lock().state
     }
 
-    /// To another state. On the way to Error its receives are flushed, on the way to Reset they are forgotten, and its
-    /// completions with them.
+    /// To another state. On the way to Error its receives are flushed, on the way to Reset they are
+    /// forgotten, and its completions with them.
     ///
     /// # Errors
     ///
@@ -219,7 +219,8 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Over `queues`, a power of two, by the Toeplitz hash of the parts of a frame that `fields` names.
+    /// Over `queues`, a power of two, by the Toeplitz hash of the parts of a frame that `fields`
+    /// names.
     ///
     /// # Errors
     ///
@@ -275,8 +276,9 @@ impl Spread {
     }
 }
 
-/// The Toeplitz hash (Microsoft, "RSS hashing functions"): for each bit set of the input, from the left, the 32 bits of the key that
-/// begin at its place, combined by exclusive or. `input` has 36 bytes at most, as many as the key serves.
+/// The Toeplitz hash (Microsoft, "RSS hashing functions"): for each bit set of the input, from the
+/// left, the 32 bits of the key that begin at its place, combined by exclusive or. `input` has 36
+/// bytes at most, as many as the key serves.
 pub fn toeplitz(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
     let mut hash = 0;
     for (i, byte) in input.iter().take(KEY_LEN - 4).enumerate() {

@@ -1,4 +1,5 @@
-//! A device without a world: packets are lost, frames kept, numbers come in order, randomness counts up.
+//! A device without a world: packets are lost, frames kept, numbers come in order, randomness
+//! counts up.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 

@@ -1,5 +1,6 @@
-//! What the tests over sockets run over: the stack linked in, or with the feature `system` what `VERBENA_TEST_PROVIDER` names, `system` or `system:FILE`,
-//! as those of crate `verbena`. `VERBENA_TEST_ADDRESS` is an address of ours that RDMA reaches, 127.0.0.1 where it is not said.
+//! What the tests over sockets run over: the stack linked in, or with the feature `system` what
+//! `VERBENA_TEST_PROVIDER` names, `system` or `system:FILE`, as those of crate `verbena`.
+//! `VERBENA_TEST_ADDRESS` is an address of ours that RDMA reaches, 127.0.0.1 where it is not said.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::net::{IpAddr, SocketAddr};

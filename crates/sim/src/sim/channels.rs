@@ -1,4 +1,5 @@
-//! From process to process of one host, past the network; and processes that die in the midst of a call.
+//! From process to process of one host, past the network; and processes that die in the midst of a
+//! call.
 
 use std::cmp::Reverse;
 use std::sync::atomic::AtomicU64;
@@ -14,22 +15,25 @@ use crate::world::{HostId, INTERFACE, ProcessId, Record};
 const RECORDS_PER_ACK: u32 = 8;
 
 impl Sim {
-    /// Whether processes of a host that are started from now on reach each other past the network: by channels that lose nothing, and in each
-    /// other's memory. They do, unless this said no: then a host is as one whose processes run with `VERBENA_SAME_HOST=off`.
+    /// Whether processes of a host that are started from now on reach each other past the network:
+    /// by channels that lose nothing, and in each other's memory. They do, unless this said no:
+    /// then a host is as one whose processes run with `VERBENA_SAME_HOST=off`.
     pub fn set_same_host(&mut self, host: HostId, on: bool) {
         self.shared.hosts()[host.0].same_host.on = on;
     }
 
-    /// Kills a process in the midst of a call, at its step of this number from now on (1: the next). A step is a packet that it sends, a record for a
-    /// channel, the beginning and the middle of a copy, also of one that another process does with its memory, and each time that it
-    /// lends something or takes it back. It may die in a call of its own program, which goes on with what has no effect any more: see
-    /// [`Sim::lives`].
+    /// Kills a process in the midst of a call, at its step of this number from now on (1: the
+    /// next). A step is a packet that it sends, a record for a channel, the beginning and the
+    /// middle of a copy, also of one that another process does with its memory, and each time that
+    /// it lends something or takes it back. It may die in a call of its own program, which goes
+    /// on with what has no effect any more: see [`Sim::lives`].
     pub fn kill_at_step(&mut self, process: ProcessId, steps: u64) {
         let Some(node) = self.node(process) else { return };
         self.shared.hosts()[node.world().host().0].same_host.light(process, steps);
     }
 
-    /// Whether a process lives, to be asked after each call of its program where [`Sim::kill_at_step`] is used.
+    /// Whether a process lives, to be asked after each call of its program where
+    /// [`Sim::kill_at_step`] is used.
     pub fn lives(&mut self, process: ProcessId) -> bool {
         self.flush();
         self.node(process).is_some()

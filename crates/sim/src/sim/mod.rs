@@ -28,7 +28,8 @@ pub use power::Power;
 const ARP: Duration = Duration::from_micros(50);
 /// Until a neighbour that does not answer is given up.
 const ARP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Labels of the dice of storages, beyond those of hosts, and of those of what processes of a host are to each other.
+/// Labels of the dice of storages, beyond those of hosts, and of those of what processes of a host
+/// are to each other.
 const STORAGE: u64 = 1 << 32;
 const SAME_HOST: u64 = 2 << 32;
 /// A node that wants to be woken so often without time passing will never stop.
@@ -51,7 +52,8 @@ pub struct Counters {
     pub forwarded: u64,
     /// Packets that went from one process of a host to another by their channel.
     pub by_channel: u64,
-    /// WRITEs and READs that were done in the memory of another process, and pieces of messages that were copied from there, or to there.
+    /// WRITEs and READs that were done in the memory of another process, and pieces of messages
+    /// that were copied from there, or to there.
     pub copied: u64,
     /// Those that were begun and did not come about.
     pub not_copied: u64,
@@ -101,8 +103,8 @@ impl PartialEq for Due {
 }
 impl Eq for Due {}
 
-/// Hosts on a virtual clock. Programs call the nodes ([`Sim::node`]) between steps; all that follows happens in
-/// [`Sim::step`] and the methods built on it.
+/// Hosts on a virtual clock. Programs call the nodes ([`Sim::node`]) between steps; all that
+/// follows happens in [`Sim::step`] and the methods built on it.
 pub struct Sim {
     shared: Arc<Shared>,
     network: Network,
@@ -181,7 +183,8 @@ impl Sim {
         HostId(n)
     }
 
-    /// Starts a process: a node that shares the host's addresses and names with those started before.
+    /// Starts a process: a node that shares the host's addresses and names with those started
+    /// before.
     pub fn start(&mut self, host: HostId, config: &Config) -> ProcessId {
         let process = ProcessId(self.nodes.len());
         let (interface, same_host) = {
@@ -200,8 +203,8 @@ impl Sim {
         self.nodes.get(process.0)?.clone()
     }
 
-    /// Kills a process: it says nothing more, its names are gone, those who watch them are told. What it had sent is
-    /// still on its way.
+    /// Kills a process: it says nothing more, its names are gone, those who watch them are told.
+    /// What it had sent is still on its way.
     pub fn kill(&mut self, process: ProcessId) {
         self.flush();
         let Some(node) = self.nodes.get_mut(process.0).and_then(Option::take) else { return };
@@ -321,8 +324,9 @@ impl Sim {
         self.next().is_none()
     }
 
-    /// Does the next thing that happens: one packet reaches one node, or one node is woken. `false` where nothing ever will,
-    /// or not before `limit` (time since the beginning), which is then the time.
+    /// Does the next thing that happens: one packet reaches one node, or one node is woken. `false`
+    /// where nothing ever will, or not before `limit` (time since the beginning), which is then
+    /// the time.
     ///
     /// # Panics
     ///
@@ -359,8 +363,8 @@ impl Sim {
         while self.step(limit) {}
     }
 
-    /// Runs until `done`, asked before every step, says so; `false` where it still does not after `time` or when nothing
-    /// more will happen.
+    /// Runs until `done`, asked before every step, says so; `false` where it still does not after
+    /// `time` or when nothing more will happen.
     pub fn run_until(&mut self, time: Duration, mut done: impl FnMut(&Sim) -> bool) -> bool {
         let limit = self.elapsed() + time;
         loop {
@@ -375,7 +379,8 @@ impl Sim {
 }
 
 impl Sim {
-    /// When something happens next; to a process whose alarm it is, or to the oldest thing on its way.
+    /// When something happens next; to a process whose alarm it is, or to the oldest thing on its
+    /// way.
     fn next(&mut self) -> Option<(u64, Option<ProcessId>)> {
         self.flush();
         let alarm = {
@@ -386,7 +391,8 @@ impl Sim {
         [alarm, due].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// As the real world does: an alarm set by the node's calls, and after it rang by what the node still waits for.
+    /// As the real world does: an alarm set by the node's calls, and after it rang by what the node
+    /// still waits for.
     fn wake(&mut self, process: ProcessId) {
         self.wakes += 1;
         assert!(self.wakes < MAX_WAKES, "process {} is woken for ever at {:?}", process.0, self.elapsed());

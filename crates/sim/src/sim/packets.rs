@@ -1,4 +1,5 @@
-//! A packet's way through the simulated network: from the process that sends it to those that get it.
+//! A packet's way through the simulated network: from the process that sends it to those that get
+//! it.
 
 use std::cmp::Reverse;
 
@@ -59,8 +60,9 @@ impl Sim {
         }
     }
 
-    /// A packet reaches a host: one of the processes that have the port open gets it, always the same of a flow, as with
-    /// SO_REUSEPORT. Where there is none, the sender is told as by ICMP.
+    /// A packet reaches a host: one of the processes that have the port open gets it, always the
+    /// same of a flow, as with SO_REUSEPORT. Where there is none, the sender is told as by
+    /// ICMP.
     pub(super) fn arrive(&mut self, from: ProcessId, flow: Flow, bytes: Vec<u8>) {
         let (Some(source), Some(dest)) =
             (self.shared.host_of(flow.source.ip()), self.shared.host_of(flow.dest.ip()))
@@ -89,8 +91,9 @@ impl Sim {
         }
     }
 
-    /// A packet that arrives, often with those of its flow that arrive right behind it, as the system puts them together (UDP_GRO):
-    /// of one size, but for the last, which may be shorter.
+    /// A packet that arrives, often with those of its flow that arrive right behind it, as the
+    /// system puts them together (UDP_GRO): of one size, but for the last, which may be
+    /// shorter.
     fn with_those_behind(&mut self, flow: &Flow, mut bytes: Vec<u8>) -> Vec<u8> {
         let (now, size) = (self.shared.clock.nanos(), bytes.len());
         if size == 0 || !self.dice.chance(self.network.faults.together) {
@@ -128,7 +131,8 @@ impl Sim {
             self.counters.delivered += 1;
             self.note_packet(if forwarded { "forwarded" } else { "arrived" }, flow, bytes);
         }
-        // The program may read the packet itself, and never comes back soon, or the engine with others.
+        // The program may read the packet itself, and never comes back soon, or the engine with
+        // others.
         let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
         let (source, dest, interface) = (flow.source, flow.dest, INTERFACE);
         let run = Datagram { source, dest, interface, forwarded, hold, bytes: run };

@@ -1,4 +1,5 @@
-//! Power of hosts, and their storage: files that outlive processes, flushes that take time, and what is left when the power fails.
+//! Power of hosts, and their storage: files that outlive processes, flushes that take time, and
+//! what is left when the power fails.
 
 use std::time::Duration;
 
@@ -29,7 +30,8 @@ impl Sim {
         self.shared.hosts()[host.0].storage.persistent(name)
     }
 
-    /// Begins to flush by a program of the host itself: how long that takes. [`Sim::end_flush`] when it is over.
+    /// Begins to flush by a program of the host itself: how long that takes. [`Sim::end_flush`]
+    /// when it is over.
     pub fn begin_flush(&mut self, host: HostId) -> Duration {
         self.shared.hosts()[host.0].storage.write_back();
         self.network.flush_time()
@@ -39,7 +41,8 @@ impl Sim {
     ///
     /// # Errors
     ///
-    /// EIO where the storage fails; ENOMEM where the host has no file there, since its power has failed meanwhile.
+    /// EIO where the storage fails; ENOMEM where the host has no file there, since its power has
+    /// failed meanwhile.
     pub fn end_flush(&mut self, host: HostId, addr: u64, len: u64) -> Result<(), Errno> {
         self.shared.hosts()[host.0].storage.persist(addr, len)
     }
@@ -49,7 +52,8 @@ impl Sim {
         self.shared.hosts()[host.0].storage.fail(nth);
     }
 
-    /// The power of a host fails: its processes are gone, and of what was not flushed any words may be.
+    /// The power of a host fails: its processes are gone, and of what was not flushed any words may
+    /// be.
     pub fn power_fail(&mut self, host: HostId) {
         self.flush();
         let processes = self.shared.hosts()[host.0].processes.clone();

@@ -23,7 +23,8 @@ impl Sim {
     }
 
     pub(super) fn note_packet(&mut self, word: &str, flow: &Flow, bytes: &[u8]) {
-        // The ICRC stands for all bytes of a packet; the first ones are there for those with a byte changed.
+        // The ICRC stands for all bytes of a packet; the first ones are there for those with a byte
+        // changed.
         let (head, tail) = (bytes.first_chunk().copied().unwrap_or([0; 8]), bytes.last_chunk().copied());
         let icrc = u32::from_le_bytes(tail.unwrap_or([0; ICRC_LEN]));
         let ports = u64::from(flow.source.port()) << 32 | u64::from(icrc);

@@ -1,4 +1,5 @@
-//! Two processes whose queue pairs are connected by hand: with a network between them, or on one host.
+//! Two processes whose queue pairs are connected by hand: with a network between them, or on one
+//! host.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Connections by rdma_cm between simulated nodes: a node with its channel, an end of a connection, and two that are connected.
+//! Connections by rdma_cm between simulated nodes: a node with its channel, an end of a connection,
+//! and two that are connected.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -96,7 +97,8 @@ impl Side {
         for c in Endpoint::poll(&endpoint.sends) {
             match c.status {
                 Status::Success | Status::WrFlush => {}
-                // The peer ended the connection while messages were on their way, or the network is that bad.
+                // The peer ended the connection while messages were on their way, or the network is
+                // that bad.
                 Status::RetryExceeded => self.broken = true,
                 _ => panic!("illegal {c:?}"),
             }

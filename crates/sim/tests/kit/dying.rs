@@ -1,4 +1,5 @@
-//! An end of a connection that does random work, and checks that each completion comes in order, once, and is true; also of a peer that is dead.
+//! An end of a connection that does random work, and checks that each completion comes in order,
+//! once, and is true; also of a peer that is dead.
 
 use std::sync::Arc;
 

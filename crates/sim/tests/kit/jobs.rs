@@ -69,7 +69,8 @@ pub fn jobs(dice: &mut Dice, max: usize, source: &[u8]) -> Vec<Job> {
                 0..=2 => {}
                 3 | 4 => {
                     job.kind = Kind::Write(area);
-                    // A WRITE may overtake a READ posted before it (IBA 1.4 table 79): not where it changes what is read.
+                    // A WRITE may overtake a READ posted before it (IBA 1.4 table 79): not where it
+                    // changes what is read.
                     job.fence |= being_read[area];
                     model[area][..len].copy_from_slice(&source[from..from + len]);
                 }

@@ -35,7 +35,8 @@ pub enum Way {
     Wire,
     /// On one, where a channel leads from one to the other and memory is reached past it.
     Channel,
-    /// The same, and both ends copy what is longer than some thousand bytes and goes by the channel.
+    /// The same, and both ends copy what is longer than some thousand bytes and goes by the
+    /// channel.
     Shared,
     /// On one host, and memory is such as both map.
     Mapped,
@@ -116,7 +117,8 @@ pub struct Wiring {
     pub max_rd_atomic: u8,
 }
 
-/// Takes a queue pair to RTS; `to` is the peer's address, `psns` are the first received and the first sent.
+/// Takes a queue pair to RTS; `to` is the peer's address, `psns` are the first received and the
+/// first sent.
 pub fn wire_up(node: &SimNode, ours: &Endpoint, theirs: &Endpoint, to: IpAddr, w: &Wiring, psns: (Psn, Psn)) {
     let device = &node.devices()[0];
     node.attach(device).unwrap();

@@ -1,4 +1,5 @@
-//! A client and a server with plans, and the connections between them, stepped to their end: nothing is left then.
+//! A client and a server with plans, and the connections between them, stepped to their end:
+//! nothing is left then.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +13,8 @@ use wire::mad::PortSpace;
 use super::SimNode;
 use super::connections::{MESSAGES, PORT, Party, Side, end_connection, message_bytes, param};
 
-/// How long a program waits for its peer: one that was cut off while it ended the connection does not say so later.
+/// How long a program waits for its peer: one that was cut off while it ended the connection does
+/// not say so later.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Virtual time in which all must have ended.
 pub const LIMIT: Duration = Duration::from_secs(400);
@@ -257,7 +259,8 @@ impl Run {
         }
     }
 
-    /// Kills the server and starts another. What the dead one held is returned: it does nothing any more.
+    /// Kills the server and starts another. What the dead one held is returned: it does nothing any
+    /// more.
     pub fn kill_server(&mut self) -> Vec<Side> {
         let (host, address) = (self.server.host, self.server.address);
         self.sim.kill(self.server.process);
@@ -290,7 +293,8 @@ impl Run {
             );
             assert!(ends.into_iter().map(count).sum::<usize>() <= 1, "ended twice:\n{}", self.story());
             if side.has(EventKind::Established) {
-                // An accepting side that no RTU reached gives up and says so: REJ of reason 4, timeout.
+                // An accepting side that no RTU reached gives up and says so: REJ of reason 4,
+                // timeout.
                 let given_up = side.events.contains(&(EventKind::Rejected, 4));
                 let told = count(EventKind::Disconnected) == 1 || given_up;
                 assert!(told, "not told of the end:\n{}", self.story());

@@ -112,7 +112,8 @@ pub struct Completion {
     pub source_qp: Qpn,
     /// What a receive says of the network header.
     pub header: NetworkHeader,
-    /// The sender asked for a solicited event, or the completion is an error: next-solicited arming fires.
+    /// The sender asked for a solicited event, or the completion is an error: next-solicited arming
+    /// fires.
     pub solicited: bool,
     /// Of a tag-matching queue.
     pub tm: TagInfo,

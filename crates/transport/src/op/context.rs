@@ -1,4 +1,5 @@
-//! What an engine may use of its queue pair: memory, receives, completion queues, events, the path's congestion window.
+//! What an engine may use of its queue pair: memory, receives, completion queues, events, the
+//! path's congestion window.
 
 use std::ops::Range;
 
@@ -34,7 +35,8 @@ pub struct Tagged {
     pub opcode: Completed,
     /// Status of the last of them, if all goes well.
     pub status: Status,
-    /// What they say of the tag. A match is told of when the first piece has come, the rest with the last.
+    /// What they say of the tag. A match is told of when the first piece has come, the rest with
+    /// the last.
     pub info: TagInfo,
 }
 
@@ -137,13 +139,14 @@ pub trait Context {
     }
     /// Takes the next posted receive, from the queue pair's own queue or its SRQ.
     fn take_receive(&mut self) -> Option<RecvWr>;
-    /// Takes the receive for a SEND that begins with the piece `first`; `whole`: there is no other piece. At a tag-matching
-    /// queue the piece decides where the message goes.
+    /// Takes the receive for a SEND that begins with the piece `first`; `whole`: there is no other
+    /// piece. At a tag-matching queue the piece decides where the message goes.
     fn place(&mut self, first: &[u8], _whole: bool) -> Option<Place> {
         Some(Place::ordinary(self.take_receive()?, first))
     }
-    /// Puts a whole message, a SEND without a key, where the next receive says, and completes that. False where something is not
-    /// as it mostly is: then nothing has changed, but perhaps the bytes where the receive says, and [`Context::place`] and what follows it are asked.
+    /// Puts a whole message, a SEND without a key, where the next receive says, and completes that.
+    /// False where something is not as it mostly is: then nothing has changed, but perhaps the
+    /// bytes where the receive says, and [`Context::place`] and what follows it are asked.
     fn deliver(&mut self, _message: &Whole<'_>) -> bool {
         false
     }
@@ -151,8 +154,9 @@ pub trait Context {
     fn complete(&mut self, side: Side, completion: Completion);
     /// Raises an asynchronous event.
     fn event(&mut self, event: QpEvent);
-    /// At an XRC target, the shared receive queue that a request names: from now on memory is that of its protection
-    /// domain, receives come from it, and receive completions go to its CQ (IBA annex A14).
+    /// At an XRC target, the shared receive queue that a request names: from now on memory is that
+    /// of its protection domain, receives come from it, and receive completions go to its CQ
+    /// (IBA annex A14).
     ///
     /// # Errors
     ///
@@ -160,7 +164,8 @@ pub trait Context {
     fn choose_srq(&mut self, _number: u32) -> Result<(), Fault> {
         Err(Fault::Key)
     }
-    /// Executes a WRITE, READ or FLUSH without the peer's responder, where its memory is reached from here. Nothing of the queue pair is under way.
+    /// Executes a WRITE, READ or FLUSH without the peer's responder, where its memory is reached
+    /// from here. Nothing of the queue pair is under way.
     fn execute_at_once(&mut self, _wr: &SendWr) -> AtOnce {
         AtOnce::NoWay
     }
@@ -172,11 +177,13 @@ pub trait Context {
     fn company(&self, _wr: &SendWr) -> Company {
         Company::None
     }
-    /// Bytes of a message, at most, that go to the peer as one piece, in place of packets; 0 where none do.
+    /// Bytes of a message, at most, that go to the peer as one piece, in place of packets; 0 where
+    /// none do.
     fn most_bulk(&self) -> usize {
         0
     }
-    /// Sends a piece of a message, which may be several packets, with the headers of one. All that was sent before it has been handed over.
+    /// Sends a piece of a message, which may be several packets, with the headers of one. All that
+    /// was sent before it has been handed over.
     ///
     /// # Errors
     ///
@@ -184,26 +191,32 @@ pub trait Context {
     fn send_bulk(&self, _header: &Header, _part: Part<'_>) -> Result<Bulk, Fault> {
         Ok(Bulk::NoWay)
     }
-    /// Sends a piece of a message, of which the receiver copies the bytes from where they are; the rest is as with [`Context::send_bulk`]. Those of a request
-    /// that has not completed stay there; those that a READ asks for may be gone.
+    /// Sends a piece of a message, of which the receiver copies the bytes from where they are; the
+    /// rest is as with [`Context::send_bulk`]. Those of a request that has not completed stay
+    /// there; those that a READ asks for may be gone.
     fn lend_bulk(&self, _header: &Header, _part: Part<'_>) -> Bulk {
         Bulk::NoWay
     }
-    /// Copies a piece of a WRITE to where it belongs in the peer's memory, or one of a SEND or of a READ response to the place that the peer has shown
-    /// ([`Context::show_place`], [`Context::ask_bulk`]), and then sends it without its bytes; the rest is as with [`Context::send_bulk`].
+    /// Copies a piece of a WRITE to where it belongs in the peer's memory, or one of a SEND or of a
+    /// READ response to the place that the peer has shown ([`Context::show_place`],
+    /// [`Context::ask_bulk`]), and then sends it without its bytes; the rest is as with
+    /// [`Context::send_bulk`].
     fn place_bulk(&mut self, _header: &Header, _part: Part<'_>, _to: Remote) -> Bulk {
         Bulk::NoWay
     }
-    /// Asks for a part of a READ, of one element, and tells the peer where it goes: it may copy to there until the READ completes. So the READ completes with an error only
-    /// when the peer copies nothing any more. The rest is as with [`Context::send_bulk`].
+    /// Asks for a part of a READ, of one element, and tells the peer where it goes: it may copy to
+    /// there until the READ completes. So the READ completes with an error only when the peer
+    /// copies nothing any more. The rest is as with [`Context::send_bulk`].
     fn ask_bulk(&mut self, _header: &Header, _part: Part<'_>) -> Bulk {
         Bulk::NoWay
     }
-    /// Whether bytes of a piece can be elsewhere than in it ([`Elsewhere`](super::Elsewhere)), as far as is known.
+    /// Whether bytes of a piece can be elsewhere than in it ([`Elsewhere`](super::Elsewhere)), as
+    /// far as is known.
     fn fetches(&self) -> bool {
         false
     }
-    /// Tells the peer where the message goes that begins with the piece which these headers name: it may copy to there what it sends, until the receive completes. So that one does
+    /// Tells the peer where the message goes that begins with the piece which these headers name:
+    /// it may copy to there what it sends, until the receive completes. So that one does
     /// with an error only when the peer copies nothing any more. False where the peer is not told.
     fn show_place(&mut self, _header: &Header, _receive: &RecvWr) -> bool {
         false
@@ -211,17 +224,21 @@ pub trait Context {
     /// Tells the peer, where it is a process of this host, that so many numbers from that of these
     /// headers on are used up: no packet bears them. The queue pair is about to go.
     fn tell_numbers(&mut self, _header: &Header, _count: u32) {}
-    /// From how many bytes on all messages go in such pieces; `None`: from some on, where that is faster.
+    /// From how many bytes on all messages go in such pieces; `None`: from some on, where that is
+    /// faster.
     fn shares_from(&self) -> Option<u32> {
         None
     }
-    /// Requests and receives are about to complete as flushed. The peer copies nothing any more that they lend, or what it has copied does not count.
+    /// Requests and receives are about to complete as flushed. The peer copies nothing any more
+    /// that they lend, or what it has copied does not count.
     fn lends_no_more(&mut self) {}
-    /// Whether something that left for the peer lies where nobody but its process takes it, which has not.
+    /// Whether something that left for the peer lies where nobody but its process takes it, which
+    /// has not.
     fn lies_unread(&self) -> bool {
         false
     }
-    /// Packets for which there is room between here and the peer: more would wait somewhere on the way.
+    /// Packets for which there is room between here and the peer: more would wait somewhere on the
+    /// way.
     fn room(&self) -> u32 {
         u32::MAX
     }

@@ -1,5 +1,5 @@
-//! Memory as an engine sees it: what names it, what may be done to it, why it refuses. Behind [`Memory`] stands the adapter's
-//! table of regions and windows, or a test's few vectors.
+//! Memory as an engine sees it: what names it, what may be done to it, why it refuses. Behind
+//! [`Memory`] stands the adapter's table of regions and windows, or a test's few vectors.
 
 use std::task::Poll;
 
@@ -45,7 +45,8 @@ pub enum Fault {
     /// The mapping behind the region is gone or lost its rights.
     #[error("memory is not mapped any more")]
     Unmapped,
-    /// The storage behind the region failed: what was written may not be on it (FLUSH to persistence).
+    /// The storage behind the region failed: what was written may not be on it (FLUSH to
+    /// persistence).
     #[error("the storage of the memory failed")]
     Storage,
     /// The memory is not there now, and a thread that touches it waits for another process or
@@ -57,8 +58,8 @@ pub enum Fault {
     Away,
 }
 
-/// Whether the last bytes of a copy are the end of the whole message: they become visible last, after a release
-/// fence, because programs poll on them.
+/// Whether the last bytes of a copy are the end of the whole message: they become visible last,
+/// after a release fence, because programs poll on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// More of the message follows.
@@ -98,7 +99,8 @@ pub enum AtomicOp {
     Write(u64),
 }
 
-/// How far a FLUSH shall push what was written, and of what (IBA annex A19); at least one of the first two.
+/// How far a FLUSH shall push what was written, and of what (IBA annex A19); at least one of the
+/// first two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flush {
     /// All that look at the memory shall see it.
@@ -135,9 +137,11 @@ pub enum LocalOp {
     Invalidate(Rkey),
 }
 
-/// What an engine may do to memory. Every call re-checks key, range and rights, in one protection domain.
+/// What an engine may do to memory. Every call re-checks key, range and rights, in one protection
+/// domain.
 pub trait Memory {
-    /// Copies `dst.len()` bytes, starting `at` bytes into the concatenation of `sges`, out of local memory.
+    /// Copies `dst.len()` bytes, starting `at` bytes into the concatenation of `sges`, out of local
+    /// memory.
     fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault>;
     /// The same; and what the bytes add to an ICRC, where the memory finds that out on the way.
     fn gather_for_icrc(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
@@ -175,7 +179,8 @@ pub trait Memory {
     fn scatter_lent(&self, _sges: &[Sge], _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
         Err(Fault::Away)
     }
-    /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4 §9.4).
+    /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4
+    /// §9.4).
     fn check(&self, range: Remote, access: Access) -> Result<(), Fault>;
     /// A peer's RDMA WRITE: copies `src` to `at` bytes into `to`.
     fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
@@ -212,8 +217,8 @@ pub trait Memory {
     }
     /// A peer's atomic on the 8 bytes at `at`; returns the value before.
     fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault>;
-    /// A peer's FLUSH. `Pending` where it takes long: the range and its rights are good, and whoever gave the memory does
-    /// the work and says so ([`Rc::flushed`](crate::Rc::flushed)).
+    /// A peer's FLUSH. `Pending` where it takes long: the range and its rights are good, and
+    /// whoever gave the memory does the work and says so ([`Rc::flushed`](crate::Rc::flushed)).
     fn flush(&self, _range: Remote, _how: Flush) -> Poll<Result<(), Fault>> {
         Poll::Ready(Err(Fault::Rights))
     }
@@ -221,7 +226,8 @@ pub trait Memory {
     fn bind(&self, _bind: &Bind) -> Result<(), Fault> {
         Err(Fault::Key)
     }
-    /// Takes a key's rights back, on the wish of either side: that of a window bound on this queue pair.
+    /// Takes a key's rights back, on the wish of either side: that of a window bound on this queue
+    /// pair.
     fn invalidate(&self, _key: Rkey) -> Result<(), Fault> {
         Err(Fault::Key)
     }

@@ -1,5 +1,5 @@
-//! The operation: what a work request asks, what memory allows, how it completes. Shared by every way an operation
-//! travels.
+//! The operation: what a work request asks, what memory allows, how it completes. Shared by every
+//! way an operation travels.
 
 mod completion;
 mod context;

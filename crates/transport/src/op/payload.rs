@@ -1,4 +1,5 @@
-//! The bytes of a piece of a message: in memory of our own, in memory that two processes share, or in that of one of the two.
+//! The bytes of a piece of a message: in memory of our own, in memory that two processes share, or
+//! in that of one of the two.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,8 @@ use wire::Rkey;
 
 use super::Remote;
 
-/// Bytes in memory that another process may change at any time: words of eight, the first byte in the lowest bits.
+/// Bytes in memory that another process may change at any time: words of eight, the first byte in
+/// the lowest bits.
 #[derive(Clone, Copy, Debug)]
 pub struct SharedBytes<'a> {
     words: &'a [AtomicU64],
@@ -39,7 +41,8 @@ impl<'a> SharedBytes<'a> {
         bytes.truncate(self.len);
         bytes
     }
-    /// Stores so many of `bytes` there as there are places; what else is in the last word becomes 0.
+    /// Stores so many of `bytes` there as there are places; what else is in the last word becomes
+    /// 0.
     pub fn store(&self, bytes: &[u8]) {
         for (word, eight) in self.words.iter().zip(bytes[..bytes.len().min(self.len)].chunks(8)) {
             let mut whole = [0; 8];
@@ -49,7 +52,8 @@ impl<'a> SharedBytes<'a> {
     }
 }
 
-/// Where the bytes of a piece are that do not come with it, because one end, a process of the same host, copies them from where they are to where they belong.
+/// Where the bytes of a piece are that do not come with it, because one end, a process of the same
+/// host, copies them from where they are to where they belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
     /// In the sender's memory, as it names that by a local key: the receiver copies them.
@@ -75,7 +79,8 @@ impl Elsewhere {
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
-    /// As it goes to the receiver: address, key and length, each little-endian. No memory has the key 0: with it bytes are placed.
+    /// As it goes to the receiver: address, key and length, each little-endian. No memory has the
+    /// key 0: with it bytes are placed.
     pub fn to_bytes(self) -> [u8; Elsewhere::LEN] {
         let (addr, key) = match self {
             Elsewhere::Lent(from) => (from.addr, from.rkey.0),

@@ -1,5 +1,6 @@
-//! What the responder still has to say: ACKs, NAKs, READ responses and atomics' results, in the order in which they
-//! must leave. READ responses are gathered as they leave, so a long READ costs one entry.
+//! What the responder still has to say: ACKs, NAKs, READ responses and atomics' results, in the
+//! order in which they must leave. READ responses are gathered as they leave, so a long READ costs
+//! one entry.
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,8 @@ use super::bulk::{FEWEST_SHARED, MOST_PACKETS, is_the_senders, piece, shared_len
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Bulk, Context, Fault, Memory, Part, Remote, Source};
 
-/// Most answers kept. A requester that has more outstanding is not heard until some have left; it tries again.
+/// Most answers kept. A requester that has more outstanding is not heard until some have left; it
+/// tries again.
 const MAX_ANSWERS: usize = 1024;
 
 /// What a turn takes of READ responses: 512 KiB, a fraction of a millisecond's work.
@@ -160,8 +162,9 @@ impl Answers {
         self.queue.push_back(Answer::Read(read));
     }
 
-    /// Puts a READ asked for again in the place of a queued one that it continues or restarts, if there is one: the
-    /// requester wants the rest only as it asks for it now. However often it asks, that is one READ's work.
+    /// Puts a READ asked for again in the place of a queued one that it continues or restarts, if
+    /// there is one: the requester wants the rest only as it asks for it now. However often it
+    /// asks, that is one READ's work.
     pub fn replace(&mut self, again: &Read) -> bool {
         for answer in &mut self.queue {
             if let Answer::Read(read) = answer {
@@ -178,7 +181,8 @@ impl Answers {
     pub fn holds_atomic(&self, psn: Psn) -> bool {
         self.queue.iter().any(|a| matches!(a, Answer::Atomic { psn: p, .. } if *p == psn))
     }
-    /// Forgets the first READ and all that comes after it: nothing is read for a peer in the error state.
+    /// Forgets the first READ and all that comes after it: nothing is read for a peer in the error
+    /// state.
     pub fn cut_off(&mut self) {
         if let Some(at) = self.queue.iter().position(|a| matches!(a, Answer::Read(_))) {
             self.truncate(at);
@@ -189,7 +193,8 @@ impl Answers {
     ///
     /// # Errors
     ///
-    /// Memory refused a READ: a NAK takes the place of the rest of its response and of all that was to follow.
+    /// Memory refused a READ: a NAK takes the place of the rest of its response and of all that was
+    /// to follow.
     pub fn fill(
         &mut self,
         conn: &Connection,
@@ -209,7 +214,8 @@ impl Answers {
                         continue;
                     }
                     Ok(false) => break,
-                    // Its memory went since it was executed: whoever asks again is not told more than before.
+                    // Its memory went since it was executed: whoever asks again is not told more
+                    // than before.
                     Err(_) if read.repeated => {
                         self.pop();
                         continue;
@@ -311,7 +317,8 @@ fn fill_read(
     Ok(true)
 }
 
-/// Sends the next response packets as a piece whose bytes are elsewhere: how many, and how many bytes were copied for that. `None`: this READ goes otherwise from now on.
+/// Sends the next response packets as a piece whose bytes are elsewhere: how many, and how many
+/// bytes were copied for that. `None`: this READ goes otherwise from now on.
 fn share(read: &Read, place: Remote, conn: &Connection, cx: &mut impl Context) -> Option<(u32, usize)> {
     if !cx.fetches() {
         return None;
@@ -333,7 +340,8 @@ fn share(read: &Read, place: Remote, conn: &Connection, cx: &mut impl Context) -
     (became == Bulk::Sent).then_some((packets, copied))
 }
 
-/// The response packets that leave next as one piece, and how many bytes they have; of a READ that was asked for again none.
+/// The response packets that leave next as one piece, and how many bytes they have; of a READ that
+/// was asked for again none.
 fn bulk(read: &Read, conn: &Connection, cx: &impl Context) -> Option<(u32, u32)> {
     let most = cx.most_bulk();
     if most == 0 || read.repeated {

@@ -1,6 +1,7 @@
-//! Several packets of a message that come as one piece from a process of this host, with the headers of one and all of their bytes one
-//! behind the other. They have their numbers, and are acknowledged as ever. What did not come to pass so, because there was no receive or something before it was
-//! lost, is sent again in packets.
+//! Several packets of a message that come as one piece from a process of this host, with the
+//! headers of one and all of their bytes one behind the other. They have their numbers, and are
+//! acknowledged as ever. What did not come to pass so, because there was no receive or something
+//! before it was lost, is sent again in packets.
 
 use std::time::Instant;
 
@@ -16,7 +17,8 @@ pub(super) const MOST_PACKETS: u32 = 64;
 /// Fewest bytes of one.
 pub(super) const FEWEST_BYTES: u32 = 2048;
 
-/// Fewest bytes of a piece whose bytes are elsewhere ([`Elsewhere`]), but for the last one of a message: a call of the system costs as much as to copy some thousands.
+/// Fewest bytes of a piece whose bytes are elsewhere ([`Elsewhere`]), but for the last one of a
+/// message: a call of the system costs as much as to copy some thousands.
 pub(super) const FEWEST_SHARED: u32 = 64 << 10;
 /// Most bytes of one, however many packets that is.
 pub(super) const MOST_SHARED: u32 = 512 << 10;
@@ -41,8 +43,8 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// How many of `left` packets, which have `bytes` bytes, leave next as one piece that holds at most so many bytes and packets; `None` where they are no
-/// such piece.
+/// How many of `left` packets, which have `bytes` bytes, leave next as one piece that holds at most
+/// so many bytes and packets; `None` where they are no such piece.
 pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u32) -> Option<(u32, u32)> {
     let most_bytes = u32::try_from(most_bytes).unwrap_or(u32::MAX);
     let packets = left.min(most_bytes / mtu).min(most);
@@ -50,7 +52,8 @@ pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u3
     (len >= FEWEST_BYTES).then_some((packets, len))
 }
 
-/// Bytes of each piece of a message of which both ends copy, but for the last one: as many pieces for the one as for the other, where they are long enough.
+/// Bytes of each piece of a message of which both ends copy, but for the last one: as many pieces
+/// for the one as for the other, where they are long enough.
 pub(super) fn shared_len(mtu: u32, len: u32, fewest: u32) -> u32 {
     let pieces = len.div_ceil(MOST_SHARED).next_multiple_of(2);
     len.div_ceil(pieces).next_multiple_of(mtu).max(fewest)
@@ -62,7 +65,8 @@ fn told(payload: Payload<'_>) -> Option<Elsewhere> {
     (bytes.len() == Elsewhere::LEN).then(|| Elsewhere::from_bytes(&bytes.to_vec()))?
 }
 
-/// Whether the sender copies a piece, where it knows the place: every other one, from the last but one back. `after`: bytes that follow it.
+/// Whether the sender copies a piece, where it knows the place: every other one, from the last but
+/// one back. `after`: bytes that follow it.
 pub(super) fn is_the_senders(after: u64, shared_len: u32) -> bool {
     after.div_ceil(shared_len.into()) % 2 == 1
 }
@@ -100,9 +104,11 @@ impl Responder {
 }
 
 impl Rc {
-    /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE or a READ response. Or an ACK that acknowledges nothing, but says where a
-    /// message goes ([`Context::show_place`]), or which numbers are used up ([`Context::tell_numbers`]); or the
-    /// request for a READ, which says where that goes ([`Context::ask_bulk`]). The rest is as with [`Rc::receive`].
+    /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE
+    /// or a READ response. Or an ACK that acknowledges nothing, but says where a message goes
+    /// ([`Context::show_place`]), or which numbers are used up ([`Context::tell_numbers`]); or the
+    /// request for a READ, which says where that goes ([`Context::ask_bulk`]). The rest is as with
+    /// [`Rc::receive`].
     ///
     /// `mtu` is the sender's path MTU, by which it counts packets. Where ours is another one, the
     /// first packet of several is taken in, and refused as it would be if it had come by itself.

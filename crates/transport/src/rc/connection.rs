@@ -25,7 +25,8 @@ impl Connection {
         let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(None) };
         Header { bth, service, op }
     }
-    /// Of a request; every one of an initiator, READs and the middle of a message included, bears the XRCETH.
+    /// Of a request; every one of an initiator, READs and the middle of a message included, bears
+    /// the XRCETH.
     pub(super) fn request_header(&self, psn: Psn, op: Op, srq: u32) -> Header {
         let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(Some(XrcEth { srq })) };
         Header { service, ..self.header(psn, op) }

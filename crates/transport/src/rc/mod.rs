@@ -1,12 +1,13 @@
 //! The reliable connection service over RoCEv2 (IBA 1.4 §9.7): one queue pair.
 //!
-//! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the connection: the requester
-//! (`requester`, its queue's entries in `request`) and the responder (`responder`, what it still has to say in
-//! `answers`, what it may be asked for again in `resources`). What both know of the connection is in `connection`. Either half may fail the queue pair; `Rc` then flushes both, in order. Most packets take
-//! a shorter way (`plain`).
+//! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the
+//! connection: the requester (`requester`, its queue's entries in `request`) and the responder
+//! (`responder`, what it still has to say in `answers`, what it may be asked for again in
+//! `resources`). What both know of the connection is in `connection`. Either half may fail the
+//! queue pair; `Rc` then flushes both, in order. Most packets take a shorter way (`plain`).
 //!
-//! XRC (IBA annex A14) is the same with the halves on two queue pairs: an initiator only asks, a target only answers. Each
-//! request names a shared receive queue in its XRCETH.
+//! XRC (IBA annex A14) is the same with the halves on two queue pairs: an initiator only asks, a
+//! target only answers. Each request names a shared receive queue in its XRCETH.
 
 mod answers;
 mod bulk;
@@ -45,13 +46,13 @@ pub enum Hold {
     No,
     /// For what else has arrived: one ACK answers for all of it.
     Briefly,
-    /// The same; and where the packet completes a receive, for the program that is about to learn of it: where it answers
-    /// with a request to the same peer, both leave together.
+    /// The same; and where the packet completes a receive, for the program that is about to learn
+    /// of it: where it answers with a request to the same peer, both leave together.
     ForProgram,
 }
 
-/// An ACK that answers for so many request packets does not wait for the program: the sender, whose window may be used up, works
-/// while the program does.
+/// An ACK that answers for so many request packets does not wait for the program: the sender, whose
+/// window may be used up, works while the program does.
 const MANY: u32 = 16;
 
 /// Bytes of an ACK, BTH to ICRC.
@@ -115,8 +116,9 @@ enum Role {
 
 /// One RC queue pair, or an initiator or target of XRC.
 ///
-/// An idle one takes less than a KiB; its queues grow with use. Before it is dropped it must be failed
-/// ([`Rc::fail`]), so that it leaves the [`CongestionWindow`](crate::CongestionWindow) it may have entered.
+/// An idle one takes less than a KiB; its queues grow with use. Before it is dropped it must be
+/// failed ([`Rc::fail`]), so that it leaves the [`CongestionWindow`](crate::CongestionWindow) it
+/// may have entered.
 #[derive(Debug)]
 pub struct Rc {
     state: State,
@@ -185,8 +187,8 @@ impl Rc {
         self.requester.start(attr);
         self.state = State::Rts;
     }
-    /// RTS to SQD: no request that has not begun goes to the wire; [`Rc::drained`] tells when those begun are
-    /// complete. Nothing in other states.
+    /// RTS to SQD: no request that has not begun goes to the wire; [`Rc::drained`] tells when those
+    /// begun are complete. Nothing in other states.
     pub fn drain(&mut self) {
         if self.state == State::Rts {
             self.state = State::Sqd;
@@ -198,7 +200,8 @@ impl Rc {
             self.state = State::Rts;
         }
     }
-    /// Whether every request begun is complete (IBV_EVENT_SQ_DRAINED is due once this holds in SQD).
+    /// Whether every request begun is complete (IBV_EVENT_SQ_DRAINED is due once this holds in
+    /// SQD).
     pub fn drained(&self) -> bool {
         self.requester.nothing_under_way()
     }
@@ -206,13 +209,13 @@ impl Rc {
     pub fn set_min_rnr_timer(&mut self, code: u8) {
         self.responder.set_min_rnr_timer(code);
     }
-    /// Changes how long the requester waits for an ACK and how often it tries again, as far as the standard lets a
-    /// running queue pair (SQD to RTS): everything of `attr` but `sq_psn` and `max_rd_atomic`.
+    /// Changes the requester's timeouts and retries, as a running queue pair may (SQD to RTS):
+    /// everything of `attr` but `sq_psn` and `max_rd_atomic`.
     pub fn set_retries(&mut self, attr: RtsAttr) {
         self.requester.set_retries(attr);
     }
-    /// Changes how many READs and atomics may be outstanding: those this end asks for (initiator depth) and those it answers
-    /// (responder resources); allowed in SQD. What is under way is finished whatever the numbers say.
+    /// Changes how many READs and atomics may be outstanding, in SQD: initiator depth and responder
+    /// resources. Those under way finish whatever the numbers say.
     pub fn set_depths(&mut self, initiator_depth: u8, responder_resources: u8) {
         self.requester.set_depth(initiator_depth);
         self.responder.set_resources(responder_resources);
@@ -225,9 +228,10 @@ impl Rc {
     pub fn rq_psn(&self) -> Psn {
         self.responder.rq_psn()
     }
-    /// To the error state: everything outstanding on the send queue, and a receive half filled, completes with
-    /// `WrFlush`, in order. Posted receives that no packet has touched are the adapter's to flush. No READ is answered any
-    /// more, unless it failed before, by a request: what came before that one is answered, then the NAK says why.
+    /// To the error state: everything outstanding on the send queue, and a receive half filled,
+    /// completes with `WrFlush`, in order. Posted receives that no packet has touched are the
+    /// adapter's to flush. No READ is answered any more, unless it failed before, by a request:
+    /// what came before that one is answered, then the NAK says why.
     pub fn fail(&mut self, cx: &mut impl Context) {
         if self.state != State::Error {
             self.responder.cut_off();
@@ -239,12 +243,13 @@ impl Rc {
     pub fn outstanding(&self) -> usize {
         self.requester.outstanding()
     }
-    /// Queues a request; the adapter has checked queue depth and state. In the error state it is flushed at once.
+    /// Queues a request; the adapter has checked queue depth and state. In the error state it is
+    /// flushed at once.
     pub fn post(&mut self, mut wr: SendWr, cx: &mut impl Context) {
         self.post_to_srq(&mut wr, 0, cx);
     }
-    /// Like [`Rc::post`], of an XRC initiator: for the shared receive queue of that number, 24 bits, at the target. A
-    /// READ or WRITE too names a queue, whose protection domain is the one that its key must be of. The request is taken from where it is ([`SendWr::take`]).
+    /// Like [`Rc::post`], of an XRC initiator, for a shared receive queue at the target (24 bits).
+    /// The key of a READ or WRITE must be of its protection domain. See [`SendWr::take`].
     #[inline]
     pub fn post_to_srq(&mut self, wr: &mut SendWr, srq: u32, cx: &mut impl Context) {
         self.requester.post(wr, srq);
@@ -252,10 +257,11 @@ impl Rc {
             self.requester.flush(&self.conn, cx);
         }
     }
-    /// A packet for this queue pair, whose ICRC and source address are checked already. Follow with [`Rc::fill`].
+    /// A packet for this queue pair, whose ICRC and source address are checked already. Follow with
+    /// [`Rc::fill`].
     ///
-    /// `hold` says whether an ACK may wait, for more to acknowledge or for a request to leave with. Call [`Rc::release`]
-    /// when it has waited for long enough.
+    /// `hold` says whether an ACK may wait, for more to acknowledge or for a request to leave with.
+    /// Call [`Rc::release`] when it has waited for long enough.
     #[inline]
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
         if !self.receive_plain(packet, hold, cx) {
@@ -311,9 +317,8 @@ impl Rc {
     pub fn release(&mut self) {
         self.held = Hold::No;
     }
-    /// The ACK held back, where there is one: the queue pair is about to go. And the peer, which may
-    /// stay, is told of the numbers that requests took of which it has seen no packet: a queue pair
-    /// that begins with one of these finds it used up.
+    /// The delayed ACK, if any: the queue pair is about to go. The peer, which may stay, is told of
+    /// the PSNs of requests that sent no packet, so a later queue pair finds these used.
     pub fn on_exit(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
         if std::mem::take(&mut self.held) != Hold::No {
             self.respond(batch, cx);
@@ -328,9 +333,9 @@ impl Rc {
         self.held
     }
 
-    /// Writes as many packets as there are to send and as fit; call again with an emptied batch until it stays empty.
-    /// Responses come before requests, but for an ACK that has nothing behind it: at the end it is the short last packet of
-    /// a segmented send.
+    /// Writes as many packets as there are to send and as fit; call again with an emptied batch
+    /// until it stays empty. Responses come before requests, but for an ACK that has nothing
+    /// behind it: at the end it is the short last packet of a segmented send.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
         let ack_last = self.responder.has_lone_ack();
         if ack_last {
@@ -346,7 +351,8 @@ impl Rc {
         }
     }
 
-    /// Whether [`Rc::fill`] has nothing to write; then it need not be called, as what it would note is noted here.
+    /// Whether [`Rc::fill`] has nothing to write; then it need not be called, as what it would note
+    /// is noted here.
     #[inline(always)]
     pub fn is_at_rest(&mut self) -> bool {
         let is_silent = self.responder.has_no_answers();
@@ -361,8 +367,9 @@ impl Rc {
         true
     }
 
-    /// Whether a queue pair in RTS has nothing to do behind this step: [`Rc::fill`] has nothing to write ([`Rc::is_at_rest`]), and there is nothing to take
-    /// ([`Rc::take_flush`], [`Rc::take_path_suspect`]), nor a turn to wait for. So it is behind most of them.
+    /// Whether a queue pair in RTS has nothing to do behind this step: [`Rc::fill`] has nothing to
+    /// write ([`Rc::is_at_rest`]), and there is nothing to take ([`Rc::take_flush`],
+    /// [`Rc::take_path_suspect`]), nor a turn to wait for. So it is behind most of them.
     #[inline]
     pub fn is_settled(&mut self) -> bool {
         // Where answers are ACKs at most none of them wants a turn.
@@ -396,14 +403,14 @@ impl Rc {
         }
     }
 
-    /// The next turn begins: [`Rc::fill`] answers READs up to a limit, then waits for another turn with all that comes
-    /// after them. What we ask for ourselves has the window for a limit, and where it is copied without packets one of its own.
+    /// The next turn begins: [`Rc::fill`] answers READs up to a limit, and the rest waits for
+    /// another turn. Our own requests have the window as limit, direct copies one of their own.
     pub fn begin_turn(&mut self) {
         self.responder.begin_turn();
         self.requester.begin_turn();
     }
-    /// Whether READs, or what is to be copied, wait for the next turn: see [`Rc::begin_turn`]. Whoever holds a lock over [`Rc::fill`] gives it up before
-    /// he begins one.
+    /// Whether READs, or what is to be copied, wait for the next turn: see [`Rc::begin_turn`].
+    /// Whoever holds a lock over [`Rc::fill`] gives it up before he begins one.
     #[inline]
     pub fn wants_turn(&self) -> bool {
         self.responder.wants_turn() || self.requester.wants_turn()
@@ -413,25 +420,27 @@ impl Rc {
     pub fn deadline(&self) -> Option<Instant> {
         self.requester.deadline()
     }
-    /// A timer may have run out: retransmission or the end of an RNR wait. Follow with [`Rc::fill`].
+    /// A timer may have run out: retransmission or the end of an RNR wait. Follow with
+    /// [`Rc::fill`].
     pub fn expire(&mut self, now: Instant, cx: &mut impl Context) {
         let outcome = self.requester.expire(now, cx);
         self.fail_if(outcome, cx);
     }
-    /// Whether since the last call no answer came, or the peer asked again because ours did not: the adapter then lets
-    /// the packets leave from another source port, because the old flow may end at a process that is stopped. (An answer,
-    /// be it a NAK, shows that the flow arrives.)
+    /// Whether no answer came since the last call, or the peer repeated a request. The adapter then
+    /// changes the source port, as the old flow may end at a stopped process. A NAK is an answer.
     #[inline]
     pub fn take_path_suspect(&mut self) -> bool {
         self.responder.take_path_suspect() | self.requester.take_path_suspect()
     }
 
-    /// A FLUSH that takes long, to be begun now; say with [`Rc::flushed`] when it is done. Told once.
+    /// A FLUSH that takes long, to be begun now; say with [`Rc::flushed`] when it is done. Told
+    /// once.
     #[inline]
     pub fn take_flush(&mut self) -> Option<FlushTask> {
         self.responder.take_flush()
     }
-    /// The FLUSH that [`Rc::take_flush`] told of is done, or can not be: the peer learns of it with the next [`Rc::fill`].
+    /// The FLUSH that [`Rc::take_flush`] told of is done, or can not be: the peer learns of it with
+    /// the next [`Rc::fill`].
     pub fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) {
         if self.responder.flushed(result, cx).is_err() {
             self.enter_error(cx);
@@ -460,7 +469,8 @@ impl Rc {
         }
     }
 
-    /// Where the requester says that its oldest request failed: that completes with the status, all others are flushed.
+    /// Where the requester says that its oldest request failed: that completes with the status, all
+    /// others are flushed.
     fn fail_if(&mut self, outcome: Result<(), Status>, cx: &mut impl Context) {
         if let Err(status) = outcome {
             self.requester.fail_oldest(status, &self.conn, cx);

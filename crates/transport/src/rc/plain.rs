@@ -1,5 +1,6 @@
-//! The way of most packets: a whole SEND that comes in its turn to a queue pair with nothing else in hand. It is executed here in a few steps, or
-//! not at all, and then goes through all of them. And the way of most messages to a process of this host, which need not look like packets.
+//! The way of most packets: a whole SEND that comes in its turn to a queue pair with nothing else
+//! in hand. It is executed here in a few steps, or not at all, and then goes through all of them.
+//! And the way of most messages to a process of this host, which need not look like packets.
 
 use std::time::Instant;
 
@@ -19,14 +20,17 @@ pub enum Rest {
     Step,
     /// The same but for packets and the timer: an ACK is held back, as [`Rc::held`] says.
     Held,
-    /// The same, and [`Rc::acknowledge_oldest`], before anything else is done with the queue pair but [`Rc::next_short`]. It completes nothing, and nobody waits for it.
+    /// The same, and [`Rc::acknowledge_oldest`], before anything else is done with the queue pair
+    /// but [`Rc::next_short`]. It completes nothing, and nobody waits for it.
     Acknowledge,
 }
 
 impl Rc {
-    /// How a message of so many bytes leaves that is posted now, where that is at once and as one packet, perhaps with an ACK. Nothing has changed. `oldest_is_done`: but for
+    /// How a message of so many bytes leaves that is posted now, where that is at once and as one
+    /// packet, perhaps with an ACK. Nothing has changed. `oldest_is_done`: but for
     /// [`Rc::acknowledge_oldest`].
-    // Always: what a call returns is stored in small parts and loaded as a whole, for which the processor waits before the message leaves.
+    // Always: what a call returns is stored in small parts and loaded as a whole, for which the
+    // processor waits before the message leaves.
     #[inline(always)]
     pub fn next_short(
         &mut self,
@@ -46,7 +50,8 @@ impl Rc {
         Some(Short { dest_qp, pkey, psn, solicited, what, acknowledged })
     }
 
-    /// Executes a WRITE, READ or atomic that is posted now, where nothing waits before it and it needs no packet. Else it is to be posted. `now` is asked where it is one of a stream.
+    /// Executes a WRITE, READ or atomic that is posted now, where nothing waits before it and it
+    /// needs no packet. Else it is to be posted. `now` is asked where it is one of a stream.
     #[inline]
     pub fn execute_alone(
         &mut self,
@@ -62,7 +67,8 @@ impl Rc {
         done
     }
 
-    /// Whether a WRITE, or a READ, that is posted now, while no other takes a place in the queue, may be executed by whoever asks. Then he does, and says what became of it.
+    /// Whether a WRITE, or a READ, that is posted now, while no other takes a place in the queue,
+    /// may be executed by whoever asks. Then he does, and says what became of it.
     #[inline]
     pub fn begins_alone(&mut self, is_read: bool) -> bool {
         self.state == State::Rts && self.conn.role == Role::Rc && self.requester.begins_alone(is_read)
@@ -84,7 +90,8 @@ impl Rc {
         request::good(&self.conn, wr_id, opcode, byte_len)
     }
 
-    /// It has left so, and the ACK with it; `request` is that message. `now` is asked where a timer begins.
+    /// It has left so, and the ACK with it; `request` is that message. `now` is asked where a timer
+    /// begins.
     #[inline]
     pub fn sent_short(
         &mut self,
@@ -144,13 +151,15 @@ impl Rc {
         Rest::Step
     }
 
-    /// The oldest request, which leaves no other behind, is acknowledged since `now`: what a short message has left to do ([`Rest::Acknowledge`]).
+    /// The oldest request, which leaves no other behind, is acknowledged since `now`: what a short
+    /// message has left to do ([`Rest::Acknowledge`]).
     #[inline]
     pub fn acknowledge_oldest(&mut self, now: Instant, cx: &mut impl Context) {
         self.requester.acknowledged_oldest(now, &self.conn, cx);
     }
 
-    /// Executes a packet that is such a SEND; false where it is not, or something is not as it mostly is: then nothing has changed, and it is for [`Rc::receive`]. The state
+    /// Executes a packet that is such a SEND; false where it is not, or something is not as it
+    /// mostly is: then nothing has changed, and it is for [`Rc::receive`]. The state
     /// of the connection is as before.
     #[inline]
     pub fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {

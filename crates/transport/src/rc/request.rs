@@ -1,4 +1,5 @@
-//! A send work request on its way: how many packets it takes, what each of them says, how much is done.
+//! A send work request on its way: how many packets it takes, what each of them says, how much is
+//! done.
 
 use wire::Psn;
 use wire::bth::{AtomicEth, Feth, Reth};
@@ -37,11 +38,11 @@ pub(super) struct Request {
     pub executed: bool,
     /// Why it can not be sent: it fails once all before it are complete.
     pub fault: Option<Status>,
-    /// A READ is asked for in parts of so many response packets, a power of two: responses are not acknowledged, so
-    /// the requester paces them.
+    /// A READ is asked for in parts of so many response packets, a power of two: responses are not
+    /// acknowledged, so the requester paces them.
     part: u32,
-    /// Some part was asked for again, so that responses to the old request and to the new may differ in their
-    /// opcodes.
+    /// Some part was asked for again, so that responses to the old request and to the new may
+    /// differ in their opcodes.
     resumed: bool,
     /// A READ of which both ends copy.
     pub shares: bool,
@@ -94,7 +95,8 @@ impl Request {
         self.part = part_for(if max_rd_atomic > 1 { share / 2 } else { share });
     }
 
-    /// Both ends copy what this READ brings; it is asked for in parts of so many response packets, a power of two.
+    /// Both ends copy what this READ brings; it is asked for in parts of so many response packets,
+    /// a power of two.
     pub fn share(&mut self, part: u32) {
         (self.shares, self.part) = (true, part);
     }
@@ -110,8 +112,9 @@ impl Request {
         if let [sge] = list.as_slice() { Some(sge) } else { None }
     }
 
-    /// Whether another end may copy what this READ brings, though one that was asked for before has not all come: the two go to different bytes, or to the same ones,
-    /// and then each end copies the same ones of both.
+    /// Whether another end may copy what this READ brings, though one that was asked for before has
+    /// not all come: the two go to different bytes, or to the same ones, and then each end
+    /// copies the same ones of both.
     pub fn keeps_apart_from(&self, before: &Request) -> bool {
         let (Some(ours), Some(other)) = (self.place(), before.place()) else { return false };
         let end = |sge: &Sge| sge.addr.saturating_add(sge.length.into());
@@ -180,8 +183,8 @@ impl Request {
         self.part = self.part.min(part_for(share));
     }
 
-    /// Headers of the request packet at `at`, and its payload's length; none where it takes no packet. The ACK request is
-    /// the caller's to add.
+    /// Headers of the request packet at `at`, and its payload's length; none where it takes no
+    /// packet. The ACK request is the caller's to add.
     pub fn header(&self, conn: &Connection, psn: Psn, at: u32) -> Option<(Header, usize)> {
         let offset = u64::from(at) * conn.mtu as u64;
         let mut payload_len = conn.payload_len(self.len, at);
@@ -218,7 +221,8 @@ impl Request {
         Some((conn.request_header(psn, op, self.srq), payload_len))
     }
 
-    /// Headers of one packet that stands for `count` of a SEND or a WRITE, from `at` on; none of anything else. The ACK request is the caller's to add.
+    /// Headers of one packet that stands for `count` of a SEND or a WRITE, from `at` on; none of
+    /// anything else. The ACK request is the caller's to add.
     pub fn header_of(&self, conn: &Connection, psn: Psn, at: u32, count: u32) -> Option<Header> {
         let (first, last) = (at == 0, at + count == self.packets);
         let (op, asks_event) = match self.wr.op {
@@ -264,7 +268,8 @@ impl Request {
         }
     }
 
-    /// Whether a READ response of this opcode and length is one that the next packet of this READ may be, or the next ones.
+    /// Whether a READ response of this opcode and length is one that the next packet of this READ
+    /// may be, or the next ones.
     pub fn expects(&self, conn: &Connection, at: wire::roce::ReadAt, packet: &Arrival<'_>) -> bool {
         use wire::roce::ReadAt;
         let (from, count) = (self.done, packet.packets);

@@ -1,8 +1,9 @@
-//! What the responder remembers of requests that it has executed and that may come again (IBA 1.4 §9.7.5.1.2, responder
-//! resources): READs, atomics, ATOMIC WRITEs and FLUSHes.
+//! What the responder remembers of requests that it has executed and that may come again (IBA 1.4
+//! §9.7.5.1.2, responder resources): READs, atomics, ATOMIC WRITEs and FLUSHes.
 //!
-//! A duplicate is answered from here or not at all. One that was never asked for gets the same silence whatever key it
-//! bears; else whoever is connected could try keys without ever meeting the error that a new request with a wrong one is.
+//! A duplicate is answered from here or not at all. One that was never asked for gets the same
+//! silence whatever key it bears; else whoever is connected could try keys without ever meeting the
+//! error that a new request with a wrong one is.
 
 use std::collections::VecDeque;
 
@@ -12,7 +13,8 @@ use wire::{Psn, Rkey};
 use super::Connection;
 use crate::op::Remote;
 
-/// FLUSHes remembered. The kernel's requester does not count them among its READs; it has 128 packets outstanding at most.
+/// FLUSHes remembered. The kernel's requester does not count them among its READs; it has 128
+/// packets outstanding at most.
 const MAX_FLUSHES: usize = 128;
 
 /// Requests remembered, the oldest first.
@@ -55,8 +57,9 @@ impl Resources {
         keep(&mut self.flushes, (psn, rkey), MAX_FLUSHES);
     }
 
-    /// Whether a READ asks for what one did that was executed, or for a part of it that begins at a later packet (IBA 1.4
-    /// §9.7.5.1.2): under the same key, at the address that belongs to its PSN.
+    /// Whether a READ asks for what one did that was executed, or for a part of it that begins at a
+    /// later packet (IBA 1.4 §9.7.5.1.2): under the same key, at the address that belongs to
+    /// its PSN.
     pub fn has_read(&self, conn: &Connection, at: Psn, reth: Reth, for_srq: Option<u32>) -> bool {
         self.counted.iter().rev().any(|executed| {
             let &Executed::Read { psn, packets, from, srq } = executed else { return false };
@@ -77,8 +80,8 @@ impl Resources {
             _ => None,
         })
     }
-    /// Whether an ATOMIC WRITE was executed. The answer says nothing of memory, so the address need not be compared: the
-    /// kernel's requester forgets it when it asks again.
+    /// Whether an ATOMIC WRITE was executed. The answer says nothing of memory, so the address need
+    /// not be compared: the kernel's requester forgets it when it asks again.
     pub fn has_atomic_write(&self, at: Psn, key: Rkey) -> bool {
         let is_it =
             |e: &Executed| matches!(*e, Executed::AtomicWrite { psn, rkey } if (psn, rkey) == (at, key));

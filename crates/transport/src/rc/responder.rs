@@ -1,5 +1,5 @@
-//! The responder (IBA 1.4 §9.7): has requests executed ([`crate::execute`]) in the order of their PSNs, each once, and queues
-//! the answers.
+//! The responder (IBA 1.4 §9.7): has requests executed ([`crate::execute`]) in the order of their
+//! PSNs, each once, and queues the answers.
 
 use std::task::Poll;
 
@@ -16,10 +16,10 @@ use crate::execute::{Inbound, Refusal, SendPiece};
 use crate::op::{AtomicOp, Context, Elsewhere, Fault, Flush, Payload, QpEvent, Remote};
 use crate::segmentation::{check_len, remote, send_place, write_place};
 
-/// Repeated READs and atomics answered at once beyond `max_dest_rd_atomic`; more are dropped, their requester asks again.
+/// Repeated READs and atomics answered beyond `max_dest_rd_atomic`; more are dropped.
 const EXTRA_REPEATED: usize = 16;
 
-/// A FLUSH under way that is asked for so often is answered by an RNR NAK: who counts its repetitions, 7 at most, would give up on a slow storage.
+/// A FLUSH repeated so often gets an RNR NAK: a requester repeats at most 7 times otherwise.
 const PATIENCE: u32 = 3;
 /// How long the requester shall wait then: 82 ms (IBA 1.4 table 45).
 const FLUSH_TIMER: u8 = 26;
@@ -48,8 +48,8 @@ pub(super) struct Responder {
     path_suspect: bool,
 }
 
-/// The FLUSH that is not done yet. Until it is, nothing is executed that comes after it: an ATOMIC WRITE must not pass it
-/// (IBA annex A19).
+/// The FLUSH that is not done yet. Until it is, nothing is executed that comes after it: an ATOMIC
+/// WRITE must not pass it (IBA annex A19).
 #[derive(Debug)]
 pub(super) struct Flushing {
     psn: Psn,
@@ -82,7 +82,8 @@ impl Responder {
         self.min_rnr_timer = attr.min_rnr_timer;
         self.expected = attr.rq_psn;
     }
-    /// Fewer than before: what is being answered is, and what is remembered stays until there is something new.
+    /// Fewer than before: what is being answered is, and what is remembered stays until there is
+    /// something new.
     pub fn set_resources(&mut self, max_dest_rd_atomic: u8) {
         self.max_rd_atomic = max_dest_rd_atomic.into();
     }
@@ -186,7 +187,7 @@ impl Responder {
         if let Some(flushing) = &mut self.flushing {
             flushing.missed |= ahead > 0;
             flushing.repeated += u32::from(ahead == 0);
-            // From then on the requester asks again when its wait is over, as often as it waits for receives.
+            // From then on the requester asks again after its RNR wait, as often as for receives.
             if ahead == 0 && flushing.repeated >= PATIENCE {
                 self.answers.rnr_nak(psn, self.msn, FLUSH_TIMER);
             }
@@ -213,7 +214,7 @@ impl Responder {
         }
     }
 
-    /// Answers a request that is not executed (IBA 1.4 table 46): the requester may try again, or both ends fail.
+    /// Answers a refused request (IBA 1.4 table 46): the requester tries again, or both ends fail.
     fn refuse(
         &mut self,
         conn: &Connection,
@@ -243,7 +244,7 @@ impl Responder {
         Err(Broken)
     }
 
-    /// Turns to the shared receive queue that a request is for: one that the domain has, the same in a whole message.
+    /// Turns to the shared receive queue of a request: of this domain, one for a whole message.
     fn choose(&mut self, srq: Option<u32>, cx: &mut impl Context) -> Result<(), Refusal> {
         let Some(number) = srq else { return Ok(()) };
         if self.inbound.in_message() && self.srq != srq {
@@ -398,8 +399,8 @@ impl Responder {
         Ok(())
     }
 
-    /// FLUSH (IBA annex A19): answered by a READ response of no bytes, as the kernel does, when it is done. The kernel's
-    /// requester does not count it among its READs, so neither is it counted here.
+    /// FLUSH (IBA annex A19): a READ response of no bytes answers it when it is done, as in the
+    /// kernel. It does not count among READs, as the kernel's requester does not count it.
     fn start_flush(
         &mut self,
         psn: Psn,
@@ -439,8 +440,9 @@ impl Responder {
 
     // ---- requests that came before ----
 
-    /// A PSN from before the one expected (IBA 1.4 §9.7.5.1.2): nothing is executed twice, and what bears an answer of its own
-    /// is answered as far as [`Resources`] remembers it. Memory is not asked before the answer leaves.
+    /// A PSN from before the one expected (IBA 1.4 §9.7.5.1.2): nothing is executed twice, and what
+    /// bears an answer of its own is answered as far as [`Resources`] remembers it. Memory is
+    /// not asked before the answer leaves.
     fn repeat(&mut self, conn: &Connection, packet: &Arrival<'_>, srq: Option<u32>) {
         let psn = packet.header.bth.psn;
         // A peer that asks for the same again has not had our answers.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// A local ACK timeout or packet life time code as a duration: 4.096 us * 2^code (IBA 1.4 §9.7.6.1.3).
+/// A local ACK timeout or packet life time code as a duration: 4.096 us * 2^code (IBA 1.4
+/// §9.7.6.1.3).
 pub fn timeout_of(code: u8) -> Option<Duration> {
     (code & 31 != 0).then(|| Duration::from_nanos(4096 << (code & 31)))
 }

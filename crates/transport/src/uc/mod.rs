@@ -1,7 +1,8 @@
 //! The unreliable connection service over RoCEv2 (IBA 1.4 §9.8.2): one queue pair.
 //!
-//! Nobody acknowledges: a request completes when its last packet has left. Whatever a receiver can not take, be it for
-//! a lost packet, a wrong key or the want of a receive, it drops in silence, message by message.
+//! Nobody acknowledges: a request completes when its last packet has left. Whatever a receiver can
+//! not take, be it for a lost packet, a wrong key or the want of a receive, it drops in silence,
+//! message by message.
 
 mod requester;
 mod responder;
@@ -88,8 +89,9 @@ impl Uc {
     pub fn rq_psn(&self) -> Psn {
         self.responder.expected()
     }
-    /// To the error state: everything outstanding on the send queue, and a receive half filled, completes with
-    /// `WrFlush`, in order. Posted receives that no packet has touched are the adapter's to flush.
+    /// To the error state: everything outstanding on the send queue, and a receive half filled,
+    /// completes with `WrFlush`, in order. Posted receives that no packet has touched are the
+    /// adapter's to flush.
     pub fn fail(&mut self, cx: &mut impl Context) {
         self.state = UnreliableState::Error;
         self.requester.flush(self.conn.qpn, cx);
@@ -99,8 +101,8 @@ impl Uc {
     pub fn outstanding(&self) -> usize {
         self.requester.outstanding()
     }
-    /// Queues a SEND or WRITE; the adapter has checked queue depth and state. In the states SQE and Error it is flushed at
-    /// once. Follow with [`Uc::fill`].
+    /// Queues a SEND or WRITE; the adapter has checked queue depth and state. In the states SQE and
+    /// Error it is flushed at once. Follow with [`Uc::fill`].
     pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
         self.requester.post(wr);
         if self.state.flushes() {
@@ -121,8 +123,8 @@ impl Uc {
             self.fail(cx);
         }
     }
-    /// Writes as many packets as there are to send, as the pace allows and as fit; call again with an emptied batch until
-    /// it stays empty.
+    /// Writes as many packets as there are to send, as the pace allows and as fit; call again with
+    /// an emptied batch until it stays empty.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
         if !matches!(self.state, UnreliableState::Rts | UnreliableState::Sqd) {
             return;

@@ -132,7 +132,8 @@ fn takes(wr: &SendWr) -> Takes {
     if let SendOp::Write { .. } = wr.op { Takes::Room } else { Takes::Receive }
 }
 
-/// Whether the last packet of the message may ask for a solicited event: what consumes a receive (IBA 1.4 §9.2.3).
+/// Whether the last packet of the message may ask for a solicited event: what consumes a receive
+/// (IBA 1.4 §9.2.3).
 fn asks_event(wr: &SendWr) -> bool {
     wr.solicited && matches!(wr.op, SendOp::Send(_) | SendOp::Write { immediate: Some(_), .. })
 }

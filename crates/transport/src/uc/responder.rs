@@ -1,9 +1,9 @@
-//! The receiving half (IBA 1.4 §9.8.2.2): has messages executed ([`crate::execute`]) whose packets come one after the other, and
-//! drops all others in silence.
+//! The receiving half (IBA 1.4 §9.8.2.2): has messages executed ([`crate::execute`]) whose packets
+//! come one after the other, and drops all others in silence.
 //!
-//! The PSN expected is the one after the last that came, whatever became of that packet: a gap abandons the message that is
-//! arriving, and the next first packet begins anew. A receive that an abandoned SEND had begun to fill serves
-//! the next message.
+//! The PSN expected is the one after the last that came, whatever became of that packet: a gap
+//! abandons the message that is arriving, and the next first packet begins anew. A receive that an
+//! abandoned SEND had begun to fill serves the next message.
 
 use wire::Psn;
 use wire::roce::{Op, Packet, SendAt, WriteAt};

@@ -1,4 +1,5 @@
-//! Two ends with memory of which each reaches the other one's, and long messages of which both copy.
+//! Two ends with memory of which each reaches the other one's, and long messages of which both
+//! copy.
 
 use std::time::Duration;
 
@@ -54,7 +55,8 @@ pub fn lent(pieces: &[Away]) -> Vec<bool> {
     pieces.iter().map(Away::is_lent).collect()
 }
 
-/// All that leaves for the peer comes there, and what that answers comes back; the pieces whose bytes were elsewhere.
+/// All that leaves for the peer comes there, and what that answers comes back; the pieces whose
+/// bytes were elsewhere.
 pub fn exchange(a: &mut End, b: &mut End) -> Vec<Away> {
     let mut seen = Vec::new();
     loop {
@@ -70,7 +72,8 @@ pub fn exchange(a: &mut End, b: &mut End) -> Vec<Away> {
     }
 }
 
-/// Sends messages of which each takes a millisecond, or a tenth of that where both ends copy, until all go so.
+/// Sends messages of which each takes a millisecond, or a tenth of that where both ends copy, until
+/// all go so.
 pub fn until_both_copy(a: &mut End, b: &mut End, message: Message) {
     for n in 0..100 {
         b.post_receive(n, sge(1, 0, LONG));

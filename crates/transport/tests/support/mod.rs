@@ -1,5 +1,6 @@
-//! What the engine's tests stand on: memory of a few regions, a context that keeps what it is told, one end of a
-//! connection to be fed packet by packet, and a pair of ends on virtual time with a network between them.
+//! What the engine's tests stand on: memory of a few regions, a context that keeps what it is told,
+//! one end of a connection to be fed packet by packet, and a pair of ends on virtual time with a
+//! network between them.
 #![allow(dead_code, unused_imports)]
 
 mod both;

@@ -11,12 +11,14 @@ use crate::qp::{Connected, QueueConfig, Rc};
 /// The C function that this file is about, as errors name it.
 const CALL: &str = "rdma_accept";
 
-/// An acceptance to be: configure, then `.await` or `.wait()`; either waits until the connection stands, which the peer has 66 s for. It
-/// has receives posted before the peer can send. Dropping it, or its future, rejects.
+/// An acceptance to be: configure, then `.await` or `.wait()`; either waits until the connection
+/// stands, which the peer has 66 s for. It has receives posted before the peer can send. Dropping
+/// it, or its future, rejects.
 ///
 /// # Errors
 ///
-/// `OutOfRange`, `WrongDomain`, `Exhausted`; `Rejected`, `TimedOut` or `Disconnected` where the peer has thought better of it.
+/// `OutOfRange`, `WrongDomain`, `Exhausted`; `Rejected`, `TimedOut` or `Disconnected` where the
+/// peer has thought better of it.
 #[must_use = "dropping it rejects the request"]
 pub struct Accept<T: Connected = Rc> {
     request: Request<T>,
@@ -66,7 +68,8 @@ impl Accept {
     ///
     /// # Errors
     ///
-    /// `OutOfRange`, `WrongDomain`, `Exhausted`; `Disconnected` and its like where the peer has thought better of it. Each rejects.
+    /// `OutOfRange`, `WrongDomain`, `Exhausted`; `Disconnected` and its like where the peer has
+    /// thought better of it. Each rejects.
     pub fn begin(self) -> Result<Pending> {
         let Begun { ends, private_data, .. } = self.start()?;
         Ok(Pending::new(ends, Some(private_data), None))

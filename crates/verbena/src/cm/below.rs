@@ -1,5 +1,5 @@
-//! Identifiers of the stack below: the one door to them. Errors are the node's, which [`Identifier`](super::events::Identifier) turns into
-//! those of the call.
+//! Identifiers of the stack below: the one door to them. Errors are the node's, which
+//! [`Identifier`](super::events::Identifier) turns into those of the call.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -185,14 +185,15 @@ impl Id {
             Id::System(id) => id.resolve_route(timeout),
         }
     }
-    /// Gives it the queue pair, which goes to INIT. Peers may do with it what their keys allow, and wait for receives by the timer of this
-    /// code (IBA 1.4 §9.7.5.2.8).
+    /// Gives it the queue pair, which goes to INIT. Peers may do with it what their keys allow, and
+    /// wait for receives by the timer of this code (IBA 1.4 §9.7.5.2.8).
     pub fn set_qp(&self, qp: &Carrier, min_rnr_timer: u8) -> Result<(), Error> {
         match (self, qp) {
             (Id::Ours(ours, id), Carrier::Ours(qp)) => {
                 {
                     let mut id = id.lock();
-                    // Memory says by its own rights what peers may do: the queue pair allows all of it.
+                    // Memory says by its own rights what peers may do: the queue pair allows all of
+                    // it.
                     id.more_access = nic::Access::FLUSH_GLOBAL | nic::Access::FLUSH_PERSISTENT;
                     id.min_rnr_timer = Some(min_rnr_timer);
                 }

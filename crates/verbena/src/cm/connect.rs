@@ -38,13 +38,14 @@ enum To {
     Route(Box<Route>),
 }
 
-/// A connection to be: configure, then `.await` or `.wait()`. It has receives posted before the peer can send. Dropping the future
-/// withdraws the request.
+/// A connection to be: configure, then `.await` or `.wait()`. It has receives posted before the
+/// peer can send. Dropping the future withdraws the request.
 ///
 /// # Errors
 ///
-/// Those of [`Resolve`](super::Resolve); `Rejected` by the peer or its system ([`Error::rejection`]), `TimedOut`, `OutOfRange`,
-/// `WrongDomain`, `Exhausted`. Where a name stands for several addresses they are tried in turn, until one works or the program that listens
+/// Those of [`Resolve`](super::Resolve); `Rejected` by the peer or its system
+/// ([`Error::rejection`]), `TimedOut`, `OutOfRange`, `WrongDomain`, `Exhausted`. Where a name
+/// stands for several addresses they are tried in turn, until one works or the program that listens
 /// there refuses; the error is the last one's.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Connect<T: Connected = Rc> {
@@ -74,7 +75,8 @@ impl Connect {
         Connect::new(To::Route(Box::new(route)))
     }
 
-    /// Asks along a [`Route`], and waits for nothing: for programs that follow the connection step by step.
+    /// Asks along a [`Route`], and waits for nothing: for programs that follow the connection step
+    /// by step.
     ///
     /// # Errors
     ///
@@ -88,8 +90,9 @@ impl Connect {
         Ok(Pending::new(ends, None, Some(timeout)))
     }
 
-    /// Over an unreliable connection (UC): no READ, no atomics; messages may be lost, and nobody waits for receives. Who listens must say so
-    /// too ([`Listen::uc`](super::Listen::uc)): else nobody listens there.
+    /// Over an unreliable connection (UC): no READ, no atomics; messages may be lost, and nobody
+    /// waits for receives. Who listens must say so too ([`Listen::uc`](super::Listen::uc)):
+    /// else nobody listens there.
     /// ```compile_fail,E0599
     /// async fn f(buf: verbena::RegBuf, at: verbena::RemoteMemory) -> verbena::Result<()> {
     ///     let conn = verbena::connect("10.0.0.2:7471").uc().await?;
@@ -105,8 +108,8 @@ impl Connect {
 impl<T: Connected> Connect<T> {
     properties!();
 
-    /// From this address of ours; of several the first of the destination's family. Port 0: any. `WrongState` for a [`Route`], which has its
-    /// source.
+    /// From this address of ours; of several the first of the destination's family. Port 0: any.
+    /// `WrongState` for a [`Route`], which has its source.
     pub fn bind(mut self, from: impl ToAddr) -> Self {
         self.from = Some(from.to_addr());
         self
@@ -116,8 +119,8 @@ impl<T: Connected> Connect<T> {
         self.provider = Some(provider.clone());
         self
     }
-    /// How long the neighbour may take to answer, and then the peer, up to 2^31 - 1 ms, for each address; 2 s where it is not said. How
-    /// long a name takes the system's resolver says.
+    /// How long the neighbour may take to answer, and then the peer, up to 2^31 - 1 ms, for each
+    /// address; 2 s where it is not said. How long a name takes the system's resolver says.
     pub fn timeout(mut self, each: Duration) -> Self {
         self.timeout = each;
         self

@@ -13,8 +13,8 @@ use crate::provider::{Device, Pd};
 use crate::qp::inner::QpInner;
 use crate::qp::{Connected, QueueConfig, QueuePair, Rc, Transport};
 
-/// An identifier with its queue pair. They end in the order of the fields: an ACK held back leaves, then the peer is told, then
-/// what is under way is flushed.
+/// An identifier with its queue pair. They end in the order of the fields: an ACK held back leaves,
+/// then the peer is told, then what is under way is flushed.
 pub(crate) struct Attached {
     pub identifier: Identifier,
     qp: OwnQp,
@@ -53,8 +53,9 @@ impl Attached {
     }
 }
 
-/// A connection: a handle, clones are the same one. All operations are those of its [`QueuePair`]. The last handle disconnects: the
-/// peer is told, nobody waits, what is under way is flushed, memory follows.
+/// A connection: a handle, clones are the same one. All operations are those of its [`QueuePair`].
+/// The last handle disconnects: the peer is told, nobody waits, what is under way is flushed,
+/// memory follows.
 pub struct Connection<T: Connected = Rc> {
     inner: Arc<ConnectionInner>,
     qp: QueuePair<T>,
@@ -90,12 +91,13 @@ impl<T: Connected> Connection<T> {
         &self.inner.ends.identifier
     }
 
-    /// What the peer's program said: with its request (56 bytes) or its acceptance (196), zero-padded.
+    /// What the peer's program said: with its request (56 bytes) or its acceptance (196),
+    /// zero-padded.
     pub fn private_data(&self) -> &[u8] {
         &self.inner.private_data
     }
-    /// As agreed: the depths are what either side can do, `retry_count` what our queue pair does, `flow_control` what the peer told,
-    /// `rnr_retry_count` what we told it.
+    /// As agreed: the depths are what either side can do, `retry_count` what our queue pair does,
+    /// `flow_control` what the peer told, `rnr_retry_count` what we told it.
     pub fn param(&self) -> &ConnParam {
         &self.inner.param
     }
@@ -108,8 +110,9 @@ impl<T: Connected> Connection<T> {
         self.identifier().local_addr()
     }
 
-    /// Waits until sends are complete, disconnects, and waits until the peer has answered, or does not for 2 s. Other handles of it
-    /// find it ended. Where the peer has disconnected already there is nothing to wait for.
+    /// Waits until sends are complete, disconnects, and waits until the peer has answered, or does
+    /// not for 2 s. Other handles of it find it ended. Where the peer has disconnected already
+    /// there is nothing to wait for.
     ///
     /// # Errors
     ///
@@ -141,16 +144,17 @@ impl<T: Connected> Connection<T> {
         wait(&provider, "rdma_disconnect", self.close())
     }
 
-    /// Waits until it has ended, by either side or cause, and says how: `Disconnected`; `Completion` with what made the queue pair fail, of
-    /// which the peer is told; `TimedOut` and its like where the connection manager gave up; `Unreachable` when the device is gone.
+    /// Waits until it has ended, by either side or cause, and says how: `Disconnected`;
+    /// `Completion` with what made the queue pair fail, of which the peer is told; `TimedOut`
+    /// and its like where the connection manager gave up; `Unreachable` when the device is gone.
     pub fn ended(&self) -> impl Future<Output = Error> + Send + '_ {
         self.identifier().until(|seen| seen.ended.clone())
     }
 }
 
 impl Connection {
-    /// Gives it to one thread that polls, for latency: completions come when that thread asks, and tell nobody. Other handles of its queue
-    /// pair, and what waits on them, get theirs then.
+    /// Gives it to one thread that polls, for latency: completions come when that thread asks, and
+    /// tell nobody. Other handles of its queue pair, and what waits on them, get theirs then.
     ///
     /// # Errors
     ///

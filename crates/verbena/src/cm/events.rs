@@ -1,5 +1,6 @@
-//! An identifier of the node and its events. Each has a channel of its own; what comes there is folded into [`Seen`], when no lock is
-//! held ([`nic::Later`]), and whoever waits for it is woken. The end of a connection is acted on here, whether or not anybody waits.
+//! An identifier of the node and its events. Each has a channel of its own; what comes there is
+//! folded into [`Seen`], when no lock is held ([`nic::Later`]), and whoever waits for it is woken.
+//! The end of a connection is acted on here, whether or not anybody waits.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -105,7 +106,8 @@ impl Seen {
             }
             EventKind::Unreachable | EventKind::ConnectError => Error::of_errno("rdma_connect", status()),
             EventKind::Disconnected => {
-                // A peer that disconnects has had our acceptance: its word that it is ready (RTU) was lost or overtaken. What it sent stands.
+                // A peer that disconnects has had our acceptance: its word that it is ready (RTU)
+                // was lost or overtaken. What it sent stands.
                 if self.accepted && self.answer.is_none() {
                     self.answer =
                         Some(Ok(Answer { param: event.param, ud: None, private_data: event.private_data }));
@@ -164,7 +166,7 @@ pub(super) fn rejection(status: i32, private_data: Vec<u8>) -> Rejection {
 pub(crate) struct Inbox {
     stack: Stack,
     events: Events,
-    /// A listener's stay in the channel until somebody takes them: there they count against its backlog.
+    /// A listener's requests stay in the channel until taken, and count against its backlog.
     is_listener: bool,
     seen: Mutex<Seen>,
 }
@@ -209,10 +211,11 @@ impl Inbox {
         })
     }
 
-    /// The connection has ended: what is under way is flushed, the peer is told where it does not know, and the receivers learn of it.
+    /// The connection has ended: what is under way is flushed, the peer is told where it does not
+    /// know, and the receivers learn of it.
     fn end(&self, why: Error) {
         let connection = self.seen.lock().qp.clone();
-        // The peer may have left because of what this side's queue pair has completed just before: that says more.
+        // The queue pair's first error, just before, says more: the peer may have left for it.
         let failure = connection.as_ref().and_then(|(_, qp)| {
             qp.drain();
             qp.failure()
@@ -264,10 +267,10 @@ impl Work for Inbox {
     }
 }
 
-/// How long a peer waits that found no receive posted: code 12, 0.64 ms. librdmacm's 0 means 655 ms.
+/// RNR timer of a peer that found no receive: code 12, 0.64 ms. librdmacm's 0 means 655 ms.
 pub(super) const RNR_TIMER: u8 = 12;
 
-/// An identifier. Dropped: the peer is told what its state calls for (REJ, DREQ), and events not looked at vanish.
+/// An identifier. Its drop tells the peer what its state calls for (REJ, DREQ), and drops events.
 pub(crate) struct Identifier {
     stack: Stack,
     id: Id,
@@ -312,7 +315,7 @@ impl Identifier {
         self.id.peer_addr().unwrap_or_else(nowhere)
     }
 
-    /// What a call into the node says; events that it brought are taken in. Call it with no lock held.
+    /// The result of a call into the node; takes in its events. Call it with no lock held.
     pub fn called<T>(&self, call: &'static str, result: Result<T, nic::Error>) -> Result<T> {
         self.stack.later().run();
         result.map_err(|e| {
@@ -356,8 +359,8 @@ impl Identifier {
         }
     }
 
-    /// Waits until it has ended, where the peer's answer to a disconnection takes no longer than the stack below waits for one: 2 s. A
-    /// kernel waits for more than a minute.
+    /// Waits until it has ended, where the peer's answer to a disconnection takes no longer than
+    /// the stack below waits for one: 2 s. A kernel waits for more than a minute.
     pub async fn until_ended(&self) {
         let ended = self.until(|seen| seen.ended.clone());
         match &self.stack {
@@ -396,8 +399,8 @@ impl Identifier {
         self.called("rdma_create_qp", set)
     }
 
-    /// Ends the connection: what is under way is flushed, the peer is told. What has arrived is executed before: ACKs, whose messages
-    /// were delivered and are not flushed.
+    /// Ends the connection: what is under way is flushed, the peer is told. What has arrived is
+    /// executed before: ACKs, whose messages were delivered and are not flushed.
     pub fn disconnect(&self, qp: &QpInner) {
         self.stack.drain_all();
         self.inbox.seen.lock().closing = true;
@@ -413,7 +416,8 @@ impl Identifier {
         Standing::new(&self.inbox)
     }
 
-    /// The next request to a listener, the identifier that came with it and what it says; or leaves the waker at the place.
+    /// The next request to a listener, the identifier that came with it and what it says; or leaves
+    /// the waker at the place.
     pub fn poll_request(
         &self,
         place: &mut Standing<Inbox, Seen>,
@@ -425,7 +429,7 @@ impl Identifier {
             }
             while let Some(event) = self.inbox.events.next() {
                 if let Some(id) = event.request.clone() {
-                    // Under the listener's lock: another who waits there would take what else comes for the new one.
+                    // Under the listener's lock, or another waiter takes the new one's events.
                     return Some(Ok((Identifier::of_request(&self.stack, id), event)));
                 }
                 if event.kind == EventKind::DeviceRemoval {
@@ -468,7 +472,7 @@ fn nowhere() -> SocketAddr {
 }
 
 impl Stack {
-    /// For a thread whose process may end at once: what it has sent to another process of this host is handed on.
+    /// Hands on what was sent to other processes of this host, as this process may end at once.
     pub(super) fn drain_sent(&self) {
         match self {
             #[cfg(feature = "software")]

@@ -28,13 +28,14 @@ pub fn listen(on: impl ToAddr) -> Listen {
     Listen { on: on.to_addr(), backlog: limits::BACKLOG, reuse: false, provider: None, _t: PhantomData }
 }
 
-/// A listener to be: configure, then `.await` or `.wait()`. `0.0.0.0` is all devices by IPv4, `[::]` all of them by either; port 0 is a free
-/// one.
+/// A listener to be: configure, then `.await` or `.wait()`. `0.0.0.0` is all devices by IPv4,
+/// `[::]` all of them by either; port 0 is a free one.
 ///
 /// # Errors
 ///
-/// `AddressInUse` where the port is taken, or the UDP port of the device belongs to another user; `Unreachable` where the address is not ours,
-/// both with the address; `NotFound` for a name that nobody knows, `OutOfRange`.
+/// `AddressInUse` where the port is taken, or the UDP port of the device belongs to another user;
+/// `Unreachable` where the address is not ours, both with the address; `NotFound` for a name that
+/// nobody knows, `OutOfRange`.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Listen<T: Connected = Rc> {
     on: Addr,
@@ -45,7 +46,8 @@ pub struct Listen<T: Connected = Rc> {
 }
 
 impl Listen {
-    /// For unreliable connections (UC) alone, those of [`Connect::uc`](super::Connect::uc): they have ports of their own (RDMA_PS_IB).
+    /// For unreliable connections (UC) alone, those of [`Connect::uc`](super::Connect::uc): they
+    /// have ports of their own (RDMA_PS_IB).
     pub fn uc(self) -> Listen<Uc> {
         let Listen { on, backlog, reuse, provider, .. } = self;
         Listen { on, backlog, reuse, provider, _t: PhantomData }
@@ -53,8 +55,8 @@ impl Listen {
 }
 
 impl<T: Connected> Listen<T> {
-    /// Requests that may wait until they are looked at, 1 to [`limits::BACKLOG`], which is the default. Further ones wait for up to 2 s for a
-    /// place, then they are refused.
+    /// Requests that may wait until they are looked at, 1 to [`limits::BACKLOG`], which is the
+    /// default. Further ones wait for up to 2 s for a place, then they are refused.
     pub fn backlog(mut self, n: u32) -> Self {
         self.backlog = n;
         self
@@ -94,8 +96,8 @@ impl<T: Connected> IntoFuture for Listen<T> {
     }
 }
 
-/// The C functions say EADDRNOTAVAIL, as the kernel does, where a port is taken and either address is a wildcard or loopback one; and where
-/// the address is not ours.
+/// The C functions say EADDRNOTAVAIL, as the kernel does, where a port is taken and either address
+/// is a wildcard or loopback one; and where the address is not ours.
 pub(crate) fn taken(provider: &Provider, on: SocketAddr, error: Error) -> Error {
     let is_ours = || on.ip().is_unspecified() || provider.device_of(on.ip()).is_ok();
     match error.errno().map(Errno) {
@@ -107,7 +109,8 @@ pub(crate) fn taken(provider: &Provider, on: SocketAddr, error: Error) -> Error 
     .with(Value::Address(on))
 }
 
-/// Takes connection requests. Dropping it refuses those that wait; connections that came by it go on.
+/// Takes connection requests. Dropping it refuses those that wait; connections that came by it go
+/// on.
 pub struct Listener<T: Connected = Rc> {
     identifier: Identifier,
     provider: Provider,
@@ -124,11 +127,13 @@ impl<T: Connected> Listener<T> {
         Ok(Listener { identifier, provider: provider.clone(), _t: PhantomData })
     }
 
-    /// The next request. Cancelling loses none. Only `&self`: several tasks or threads may take turns.
+    /// The next request. Cancelling loses none. Only `&self`: several tasks or threads may take
+    /// turns.
     ///
     /// # Errors
     ///
-    /// `Exhausted` where there is no domain for it, which refuses it. `Unreachable` when the device is gone.
+    /// `Exhausted` where there is no domain for it, which refuses it. `Unreachable` when the device
+    /// is gone.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn request(&self) -> impl Future<Output = Result<Request<T>>> + Send + '_ {
         async {
@@ -151,11 +156,13 @@ impl<T: Connected> Listener<T> {
         wait(&self.provider, "rdma_get_request", self.request())
     }
 
-    /// Takes the next request and accepts it. Cancelling rejects the request that was being accepted.
+    /// Takes the next request and accepts it. Cancelling rejects the request that was being
+    /// accepted.
     ///
     /// # Errors
     ///
-    /// Those of [`Listener::request`] and [`Accept`](super::Accept): a peer that gives up meanwhile is none of the listener's.
+    /// Those of [`Listener::request`] and [`Accept`](super::Accept): a peer that gives up meanwhile
+    /// is none of the listener's.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn accept(&self) -> impl Future<Output = Result<Connection<T>>> + Send + '_ {
         async { self.request().await?.accept().await }

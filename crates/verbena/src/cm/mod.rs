@@ -1,4 +1,5 @@
-//! Connecting by address: every property of rdma_connect(3) and rdma_accept(3), as builders that are awaited, or blocked on by `.wait()`.
+//! Connecting by address: every property of rdma_connect(3) and rdma_accept(3), as builders that
+//! are awaited, or blocked on by `.wait()`.
 //!
 //! ```no_run
 //! # async fn f() -> verbena::Result<()> {
@@ -11,8 +12,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Values out of range are errors when a builder is awaited, with name, value and limit ([`Value::Number`](crate::Value::Number)); nothing is
-//! cut silently. What was begun and is dropped is ended: the peer is told what its state calls for, and nobody waits.
+//! Values out of range are errors when a builder is awaited, with name, value and limit
+//! ([`Value::Number`](crate::Value::Number)); nothing is cut silently. What was begun and is
+//! dropped is ended: the peer is told what its state calls for, and nobody waits.
 //!
 //! | file | what lives there |
 //! |---|---|
@@ -93,8 +95,8 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 /// What a builder becomes when it is awaited.
 pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// An address with a port: `SocketAddr`, or text such as `10.0.0.2:7471`, `[fe80::1%2]:7471` or `server:7471` (in a simulation: the hosts'
-/// names).
+/// An address with a port: `SocketAddr`, or text such as `10.0.0.2:7471`, `[fe80::1%2]:7471` or
+/// `server:7471` (in a simulation: the hosts' names).
 pub trait ToAddr {
     /// What it stands for.
     fn to_addr(self) -> Addr;
@@ -147,15 +149,17 @@ pub enum RnrRetry {
 /// What both sides can say of a connection (`struct rdma_conn_param`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParam {
-    /// READs and atomics of the peer that we serve at once, 0 to [`limits::RD_ATOMIC`]; none: the peer can do neither. Default: what
-    /// the device has. What the peer will start at once bounds it.
-    pub responder_resources: Option<u8>,
-    /// READs and atomics that we start at once, 0 to [`limits::RD_ATOMIC`]. Default: what the device has. What the peer serves
+    /// READs and atomics of the peer that we serve at once, 0 to [`limits::RD_ATOMIC`]; none: the
+    /// peer can do neither. Default: what the device has. What the peer will start at once
     /// bounds it.
+    pub responder_resources: Option<u8>,
+    /// READs and atomics that we start at once, 0 to [`limits::RD_ATOMIC`]. Default: what the
+    /// device has. What the peer serves bounds it.
     pub initiator_depth: Option<u8>,
     /// Told to the peer only.
     pub flow_control: bool,
-    /// Retries after a timeout, 0 to 7: our own as the side that connects, which tells the peer to do the same.
+    /// Retries after a timeout, 0 to 7: our own as the side that connects, which tells the peer to
+    /// do the same.
     pub retry_count: u8,
     /// What our peer's sends do when we have no receive posted: we tell it this.
     pub rnr_retry_count: RnrRetry,
@@ -288,18 +292,21 @@ macro_rules! properties {
             self.properties.param.rnr_retry_count = n;
             self
         }
-        /// Sizes, and which completion and shared receive queue (rdma_conn_param's `srq` follows from it).
+        /// Sizes, and which completion and shared receive queue (rdma_conn_param's `srq` follows
+        /// from it).
         pub fn queues(mut self, queues: QueueConfig) -> Self {
             self.properties.queues = queues;
             self
         }
-        /// In this domain; [`ErrorKind::WrongDomain`](crate::ErrorKind::WrongDomain) where it is another device's than the connection's.
+        /// In this domain; [`ErrorKind::WrongDomain`](crate::ErrorKind::WrongDomain) where it is
+        /// another device's than the connection's.
         pub fn pd(mut self, pd: &Pd) -> Self {
             self.properties.pd = Some(pd.clone());
             self
         }
-        /// Our queue pair's local ACK timeout, 4.096 us * 2^n, n up to 31; 0: none (RDMA_OPTION_ID_ACK_TIMEOUT). Default: what the
-        /// connection manager computes from the path.
+        /// Our queue pair's local ACK timeout, 4.096 us * 2^n, n up to 31; 0: none
+        /// (RDMA_OPTION_ID_ACK_TIMEOUT). Default: what the connection manager computes from the
+        /// path.
         pub fn ack_timeout(mut self, n: u8) -> Self {
             self.properties.ack_timeout = Some(n);
             self
@@ -316,7 +323,8 @@ pub(crate) fn chosen(provider: Option<Provider>) -> Result<Provider> {
     }
 }
 
-/// Blocks until a future is ready; [`ErrorKind::BlockingInSimulation`] where nothing could happen meanwhile.
+/// Blocks until a future is ready; [`ErrorKind::BlockingInSimulation`] where nothing could happen
+/// meanwhile.
 pub(crate) fn wait<T>(
     provider: &Provider,
     call: &'static str,

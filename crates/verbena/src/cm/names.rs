@@ -1,5 +1,6 @@
-//! From a text to addresses. Numbers, and the names of a simulation's hosts, are known at once. Other names are asked for in a thread that
-//! lives as long as the question, because the system's resolver blocks and a future must not.
+//! From a text to addresses. Numbers, and the names of a simulation's hosts, are known at once.
+//! Other names are asked for in a thread that lives as long as the question, because the system's
+//! resolver blocks and a future must not.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A connection whose program follows it step by step, as one of librdmacm or librpma does: begun, established or refused, ended.
+//! A connection whose program follows it step by step, as one of librdmacm or librpma does: begun,
+//! established or refused, ended.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -8,10 +9,11 @@ use super::connection::Attached;
 use crate::error::{Error, ErrorKind, Result};
 use crate::qp::{QueuePair, Rc};
 
-/// A connection from the moment on that it is asked for or accepted ([`Connect::begin`](super::Connect::begin),
-/// [`Accept::begin`](super::Accept::begin)): nobody needs to wait for it to come to be. Its queue pair is there, but takes no sends
-/// (`WrongState`) before [`Pending::established`]. Dropping it tells the peer what its state calls for: nobody waits, and what is under way
-/// is flushed.
+/// A connection from the moment on that it is asked for or accepted
+/// ([`Connect::begin`](super::Connect::begin), [`Accept::begin`](super::Accept::begin)): nobody
+/// needs to wait for it to come to be. Its queue pair is there, but takes no sends (`WrongState`)
+/// before [`Pending::established`]. Dropping it tells the peer what its state calls for: nobody
+/// waits, and what is under way is flushed.
 pub struct Pending {
     ends: Attached,
     qp: QueuePair,
@@ -40,13 +42,14 @@ impl Pending {
         self.ends.identifier.local_addr()
     }
 
-    /// Waits until it is established, and says what the peer's program said: with its request (56 bytes) or its acceptance (196), zero-padded.
-    /// Any number of tasks may wait, at any time; cancelling changes nothing.
+    /// Waits until it is established, and says what the peer's program said: with its request (56
+    /// bytes) or its acceptance (196), zero-padded. Any number of tasks may wait, at any time;
+    /// cancelling changes nothing.
     ///
     /// # Errors
     ///
-    /// `Rejected` by the peer or its system ([`Error::rejection`]), `TimedOut`, `Unreachable`, or `Disconnected` where either side has thought
-    /// better of it.
+    /// `Rejected` by the peer or its system ([`Error::rejection`]), `TimedOut`, `Unreachable`, or
+    /// `Disconnected` where either side has thought better of it.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn established(&self) -> impl Future<Output = Result<Vec<u8>>> + Send + '_ {
         async {
@@ -59,14 +62,15 @@ impl Pending {
         }
     }
 
-    /// Waits until it has ended, before or after it was established, and says how: as [`Connection::ended`](super::Connection::ended), and with
-    /// the errors of [`Pending::established`].
+    /// Waits until it has ended, before or after it was established, and says how: as
+    /// [`Connection::ended`](super::Connection::ended), and with the errors of
+    /// [`Pending::established`].
     pub fn ended(&self) -> impl Future<Output = Error> + Send + '_ {
         self.ends.identifier.until(|seen| seen.ended.clone())
     }
 
-    /// Begins to end it: the peer is told, what is under way is flushed; [`Pending::ended`] waits until the peer has answered. Where it has
-    /// ended already there is nothing to do.
+    /// Begins to end it: the peer is told, what is under way is flushed; [`Pending::ended`] waits
+    /// until the peer has answered. Where it has ended already there is nothing to do.
     ///
     /// # Errors
     ///

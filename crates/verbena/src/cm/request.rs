@@ -62,8 +62,8 @@ impl<T: Connected> Request<T> {
     pub fn local_addr(&self) -> SocketAddr {
         self.identifier.local_addr()
     }
-    /// What the peer offers, as it looks from here: at most `responder_resources` READs and atomics will come at once, and it serves
-    /// `initiator_depth`. Acceptance with more gets no more.
+    /// What the peer offers, as it looks from here: at most `responder_resources` READs and atomics
+    /// will come at once, and it serves `initiator_depth`. Acceptance with more gets no more.
     pub fn param(&self) -> &ConnParam {
         &self.param
     }
@@ -71,7 +71,8 @@ impl<T: Connected> Request<T> {
     pub fn peer_qp_num(&self) -> u32 {
         self.peer_qp_num
     }
-    /// The default domain of the device that it came by, for memory to tell the peer of in the answer.
+    /// The default domain of the device that it came by, for memory to tell the peer of in the
+    /// answer.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
@@ -80,11 +81,13 @@ impl<T: Connected> Request<T> {
         Accept::new(self)
     }
 
-    /// Refuses it: reason 28 (consumer defined), with at most [`limits::REJECT`] bytes, which the peer sees padded with zeros.
+    /// Refuses it: reason 28 (consumer defined), with at most [`limits::REJECT`] bytes, which the
+    /// peer sees padded with zeros.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` for more, which refuses it without any; where the peer has given up meanwhile, how.
+    /// `OutOfRange` for more, which refuses it without any; where the peer has given up meanwhile,
+    /// how.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         check_private_data("rdma_reject", private_data, limits::REJECT)?;
         let rejected = self.identifier.below().reject(private_data);

@@ -8,7 +8,8 @@ use super::{Listener, Request};
 use crate::error::Result;
 use crate::qp::{Connected, Rc};
 
-/// The requests of a listener, one after the other; see [`Listener::requests`]. Dropping it loses none.
+/// The requests of a listener, one after the other; see [`Listener::requests`]. Dropping it loses
+/// none.
 ///
 /// ```no_run
 /// # fn f(listener: verbena::Listener) {

@@ -1,4 +1,5 @@
-//! The first half of connecting (rdma_resolve_addr(3), rdma_resolve_route(3)): which device leads to an address.
+//! The first half of connecting (rdma_resolve_addr(3), rdma_resolve_route(3)): which device leads
+//! to an address.
 
 use std::future::IntoFuture;
 use std::net::SocketAddr;
@@ -12,8 +13,8 @@ use super::{Addr, Boxed, Connect, TIMEOUT, ToAddr, check_timeout, chosen, first_
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::provider::{Device, Pd, Provider};
 
-/// Finds the way to an address: the first half of [`connect`](super::connect), for whom it matters which device it will be, such as to register
-/// memory and tell the peer of it in the request.
+/// Finds the way to an address: the first half of [`connect`](super::connect), for whom it matters
+/// which device it will be, such as to register memory and tell the peer of it in the request.
 ///
 /// ```no_run
 /// # async fn f() -> verbena::Result<()> {
@@ -30,8 +31,9 @@ pub fn resolve(to: impl ToAddr) -> Resolve {
 ///
 /// # Errors
 ///
-/// `NotFound` for a name that nobody knows, `Unreachable` without a way or where no device of ours is on it, `TimedOut` where the
-/// neighbour does not answer, `OutOfRange`, `AddressInUse` where the UDP port of the device belongs to another user.
+/// `NotFound` for a name that nobody knows, `Unreachable` without a way or where no device of ours
+/// is on it, `TimedOut` where the neighbour does not answer, `OutOfRange`, `AddressInUse` where the
+/// UDP port of the device belongs to another user.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Resolve {
     to: Addr,
@@ -51,8 +53,8 @@ impl Resolve {
         self.provider = Some(provider.clone());
         self
     }
-    /// How long the neighbour may take to answer, up to 2^31 - 1 ms, for each address; 2 s where it is not said. How long a name takes
-    /// the system's resolver says.
+    /// How long the neighbour may take to answer, up to 2^31 - 1 ms, for each address; 2 s where it
+    /// is not said. How long a name takes the system's resolver says.
     pub fn timeout(mut self, each: Duration) -> Self {
         self.timeout = each;
         self
@@ -125,7 +127,8 @@ impl Route {
         Ok(Route { identifier, provider: provider.clone(), device, pd })
     }
 
-    /// The default domain of the device that it leads over; connections that get no other are made in it.
+    /// The default domain of the device that it leads over; connections that get no other are made
+    /// in it.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
@@ -137,7 +140,8 @@ impl Route {
     pub fn peer_addr(&self) -> SocketAddr {
         self.identifier.peer_addr()
     }
-    /// Largest payload of a packet, 256 to 4096 bytes, as far as this side knows: the link's and the route's.
+    /// Largest payload of a packet, 256 to 4096 bytes, as far as this side knows: the link's and
+    /// the route's.
     pub fn mtu(&self) -> u32 {
         self.identifier.below().path_mtu().min(self.device.mtu())
     }

@@ -1,6 +1,7 @@
-//! Who waits for an event. A future leaves its waker, looks again, and is pending; both under the lock under which the event is noted, so
-//! that no wake-up is lost. All are woken, because a chosen one could be dropped before it looks. Wakers are cloned, called
-//! and dropped with no lock held: they are the program's code ([`nic::program`]).
+//! Who waits for an event. A future leaves its waker, looks again, and is pending; both under the
+//! lock under which the event is noted, so that no wake-up is lost. All are woken, because a chosen
+//! one could be dropped before it looks. Wakers are cloned, called and dropped with no lock held:
+//! they are the program's code ([`nic::program`]).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,7 +25,8 @@ pub(crate) struct Waiters {
 }
 
 impl Waiters {
-    /// The future with this key waits, a new one without; the waker that it left before is to be dropped by the caller, unlocked.
+    /// The future with this key waits, a new one without; the waker that it left before is to be
+    /// dropped by the caller, unlocked.
     pub fn leave(&mut self, key: &mut Option<u64>, waker: Kept<Waker>) -> Option<Kept<Waker>> {
         let known = key.and_then(|key| self.list.iter_mut().find(|(k, _)| *k == key));
         if let Some((_, old)) = known {
@@ -59,11 +61,13 @@ impl Waiters {
 
 /// Whose lock that is.
 pub(crate) trait Owner<S: Awaited>: AsRef<Mutex<S>> {
-    /// Whether this process made it. In a forked child the lock may be held by a thread that is not there.
+    /// Whether this process made it. In a forked child the lock may be held by a thread that is not
+    /// there.
     fn is_ours(&self) -> bool;
 }
 
-/// A place among those who wait for what `owner` has behind its lock, kept from poll to poll. Dropping it leaves nothing behind.
+/// A place among those who wait for what `owner` has behind its lock, kept from poll to poll.
+/// Dropping it leaves nothing behind.
 pub(crate) struct Standing<O, S>
 where
     O: Owner<S>,

@@ -1,5 +1,5 @@
-//! Errors in words: one line that says which call failed, how, and which value was wrong. `{}` and `{:?}` are the same, as
-//! `fn main() -> verbena::Result<()>` prints the latter.
+//! Errors in words: one line that says which call failed, how, and which value was wrong. `{}` and
+//! `{:?}` are the same, as `fn main() -> verbena::Result<()>` prints the latter.
 
 use std::fmt::{self, Debug, Display, Formatter};
 

@@ -1,5 +1,5 @@
-//! Who may do what to memory that peers reach: rights of a registration ([`Access`]), and which of them a kind of memory may
-//! have at most ([`Rights`]).
+//! Who may do what to memory that peers reach: rights of a registration ([`Access`]), and which of
+//! them a kind of memory may have at most ([`Rights`]).
 
 /// Rights of `enum ibv_access_flags`, for memory that peers reach. Combined with `|`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,8 @@ impl Access {
     pub const REMOTE_ATOMIC: Access = Access(nic::Access::REMOTE_ATOMIC);
     /// Peers may FLUSH to global visibility.
     pub const FLUSH_GLOBAL: Access = Access(nic::Access::FLUSH_GLOBAL);
-    /// Peers may FLUSH to persistence: only memory of [`Memory::open`](crate::Memory::open) and [`Memory::map_file`](crate::Memory::map_file).
+    /// Peers may FLUSH to persistence: only memory of [`Memory::open`](crate::Memory::open) and
+    /// [`Memory::map_file`](crate::Memory::map_file).
     pub const FLUSH_PERSISTENT: Access = Access(nic::Access::FLUSH_PERSISTENT);
 
     pub(super) const ALL: Access = Access(
@@ -102,7 +103,8 @@ impl Rights for Opaque {
     const LOCAL: u32 = nic::Access::LOCAL_WRITE;
 }
 
-/// Data without pointers, padding or forbidden bit patterns: any type that derives zerocopy's traits.
+/// Data without pointers, padding or forbidden bit patterns: any type that derives zerocopy's
+/// traits.
 #[diagnostic::on_unimplemented(note = "derive zerocopy's FromBytes, IntoBytes, Immutable and KnownLayout")]
 pub trait Plain: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Send + 'static {}
 impl<T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Send + 'static> Plain for T {}

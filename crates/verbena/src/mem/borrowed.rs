@@ -9,7 +9,8 @@ use super::region::Region;
 use crate::error::{Error, Result};
 use crate::provider::Pd;
 
-/// A registration of borrowed bytes. It has no lifetime: the scope that borrowed them ends after it.
+/// A registration of borrowed bytes. It has no lifetime: the scope that borrowed them ends after
+/// it.
 pub(crate) struct Borrowed {
     /// None where there are no bytes.
     region: Option<Region>,
@@ -24,7 +25,8 @@ impl Borrowed {
     ///
     /// # Safety
     ///
-    /// The bytes stay borrowed until the value is gone, and until any operation that has it is complete.
+    /// The bytes stay borrowed until the value is gone, and until any operation that has it is
+    /// complete.
     pub unsafe fn shared(pd: &Pd, bytes: &[u8], scope: &Arc<()>) -> Result<Borrowed> {
         // SAFETY: as the caller says; without a right to write.
         unsafe { Borrowed::new(pd, NonNull::from(bytes), false, scope) }
@@ -50,8 +52,8 @@ impl Borrowed {
         // SAFETY: the bytes are there as long as the value, as the caller says.
         let chunk = Arc::new(unsafe { Chunk::borrowed(bytes.cast(), bytes.len()) });
         let access = if exclusive { nic::Access::LOCAL_WRITE } else { 0 };
-        // SAFETY: peers have no right to it. The key is known to the operation that has the value alone; what it writes is
-        // borrowed exclusively, and nothing writes what is not.
+        // SAFETY: peers have no right to it. The key is known to the operation that has the value
+        // alone; what it writes is borrowed exclusively, and nothing writes what is not.
         let region = unsafe { Region::new(pd, &chunk, access) };
         let region = region.map_err(|e| Error::of_nic("ibv_reg_mr", e))?;
         Ok(Borrowed { region: Some(region), exclusive, _scope: scope.clone() })
@@ -64,15 +66,16 @@ impl Borrowed {
     }
 }
 
-// SAFETY: where the bytes are does not depend on where the value is; they stay as long as it, as who made it said. Nobody has a `&mut`
-// to them meanwhile but the scope, which does not use it.
+// SAFETY: where the bytes are does not depend on where the value is; they stay as long as it, as
+// who made it said. Nobody has a `&mut` to them meanwhile but the scope, which does not use it.
 unsafe impl IoBuf for Borrowed {
     fn gather(&self, list: &mut SgeList) {
         self.pieces(list);
     }
 }
 
-// SAFETY: as above. Those that are not borrowed exclusively have no room, and are registered without a right to write.
+// SAFETY: as above. Those that are not borrowed exclusively have no room, and are registered
+// without a right to write.
 unsafe impl IoBufMut for Borrowed {
     fn gather_room(&self, list: &mut SgeList) {
         if self.exclusive {

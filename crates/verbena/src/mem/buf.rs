@@ -1,4 +1,5 @@
-//! Registered memory that nobody else sees, like `bytes`' `BytesMut` and `Bytes`: [`RegBuf`], and frozen [`RegBytes`].
+//! Registered memory that nobody else sees, like `bytes`' `BytesMut` and `Bytes`: [`RegBuf`], and
+//! frozen [`RegBytes`].
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -9,8 +10,9 @@ use super::region::Region;
 use crate::error::{Error, Result};
 use crate::provider::Pd;
 
-/// A piece of registered memory that nobody else sees: like `BytesMut`. Splits into disjoint pieces for concurrent operations;
-/// the buffer goes back to its pool with the last piece, in whoever's hands.
+/// A piece of registered memory that nobody else sees: like `BytesMut`. Splits into disjoint pieces
+/// for concurrent operations; the buffer goes back to its pool with the last piece, in whoever's
+/// hands.
 pub struct RegBuf {
     /// `start..start + cap` of the buffer is this handle's alone.
     piece: Piece,
@@ -81,7 +83,8 @@ impl RegBuf {
         Ok(first)
     }
 
-    /// Pieces of `size` bytes each, the last may be shorter; all of them have their full length. None for a size of 0.
+    /// Pieces of `size` bytes each, the last may be shorter; all of them have their full length.
+    /// None for a size of 0.
     pub fn chunks(mut self, size: usize) -> impl Iterator<Item = RegBuf> + Send {
         std::iter::from_fn(move || {
             let n = size.min(self.len as usize);
@@ -89,8 +92,8 @@ impl RegBuf {
         })
     }
 
-    /// Puts two that were split back together, `next` behind this one; both come back where they are no neighbours, or where
-    /// this one is not full and `next` has bytes.
+    /// Puts two that were split back together, `next` behind this one; both come back where they
+    /// are no neighbours, or where this one is not full and `next` has bytes.
     pub fn unsplit(mut self, next: RegBuf) -> Result<RegBuf, (RegBuf, RegBuf)> {
         let neighbours =
             self.piece.same_buffer(&next.piece) && self.piece.start() + self.cap == next.piece.start();
@@ -118,7 +121,8 @@ impl RegBuf {
         T::read_from_prefix(bytes).map(|(t, _)| t).map_err(|_| short())
     }
 
-    /// The registration, where in it the bytes begin, and how many there are; without a reference to them.
+    /// The registration, where in it the bytes begin, and how many there are; without a reference
+    /// to them.
     pub(super) fn place(&self) -> (&Region, usize, usize) {
         (&self.piece.slab().region, self.piece.offset(), self.len as usize)
     }
@@ -132,8 +136,8 @@ impl RegBuf {
 impl Deref for RegBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: these bytes of a living chunk are initialised, and this handle's alone; no operation has them, or it would
-        // have the handle.
+        // SAFETY: these bytes of a living chunk are initialised, and this handle's alone; no
+        // operation has them, or it would have the handle.
         unsafe { std::slice::from_raw_parts(self.piece.ptr(), self.len as usize) }
     }
 }
@@ -172,7 +176,8 @@ unsafe impl IoBufMut for RegBuf {
     }
 }
 
-/// A frozen [`RegBuf`]: like `Bytes`. Nothing can be received or read into it. A clone costs two counts and copies nothing.
+/// A frozen [`RegBuf`]: like `Bytes`. Nothing can be received or read into it. A clone costs two
+/// counts and copies nothing.
 pub struct RegBytes {
     /// `start..start + len` of the buffer is not written to while such a handle names it.
     piece: Piece,
@@ -196,7 +201,8 @@ impl RegBytes {
         Ok(RegBytes { piece, len: (range.end - range.start) as u32 })
     }
 
-    /// Back to a buffer, where this is the last handle to any piece of it; the capacity reaches to the buffer's end.
+    /// Back to a buffer, where this is the last handle to any piece of it; the capacity reaches to
+    /// the buffer's end.
     pub fn try_into_mut(self) -> Result<RegBuf, RegBytes> {
         if !self.piece.is_only() {
             return Err(self);
@@ -220,7 +226,8 @@ impl Clone for RegBytes {
 impl Deref for RegBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: these bytes of a living chunk are initialised, and nobody writes to them while such a handle lives.
+        // SAFETY: these bytes of a living chunk are initialised, and nobody writes to them while
+        // such a handle lives.
         unsafe { std::slice::from_raw_parts(self.piece.ptr(), self.len as usize) }
     }
 }

@@ -1,5 +1,6 @@
-//! Where bytes are: an allocation, a mapped file, memory of the program's own, or not the processor's at all. It knows nothing of registrations and makes no
-//! reference to its bytes; whoever does says why it may.
+//! Where bytes are: an allocation, a mapped file, memory of the program's own, or not the
+//! processor's at all. It knows nothing of registrations and makes no reference to its bytes;
+//! whoever does says why it may.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
@@ -14,11 +15,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// Alignment and granularity of what is allocated here.
 pub(super) const PAGE: usize = 4096;
 
-/// What is as long as a large page begins with one, so that it can lie in such ([`nic::Platform::large_pages`]).
+/// What is as long as a large page begins with one, so that it can lie in such
+/// ([`nic::Platform::large_pages`]).
 const LARGE_PAGE: usize = 2 << 20;
 
-/// Bytes at a fixed place. All are initialised. Behind the last there is room up to the next multiple of eight, which belongs
-/// to nobody else.
+/// Bytes at a fixed place. All are initialised. Behind the last there is room up to the next
+/// multiple of eight, which belongs to nobody else.
 pub(super) struct Chunk {
     at: NonNull<u8>,
     len: usize,
@@ -44,8 +46,9 @@ enum Owner {
     Outside(Outside),
 }
 
-// SAFETY: an address, a length, and a closure that is `Send` and is touched in `drop` only; or what stands for other memory. Who may touch which byte when is
-// decided by the handles over the chunk (see the module).
+// SAFETY: an address, a length, and a closure that is `Send` and is touched in `drop` only; or what
+// stands for other memory. Who may touch which byte when is decided by the handles over the chunk
+// (see the module).
 unsafe impl Send for Chunk {}
 // SAFETY: as above; nothing is done through `&Chunk` but reading the address and the length.
 unsafe impl Sync for Chunk {}
@@ -66,8 +69,8 @@ impl Chunk {
         Ok(Chunk { at, len, owner: Owner::Heap(layout) })
     }
 
-    /// The same for what peers write and read: where it can, in memory that processes of this host map, too, which they reach without a system call. An adapter has no use
-    /// for that.
+    /// The same for what peers write and read: where it can, in memory that processes of this host
+    /// map, too, which they reach without a system call. An adapter has no use for that.
     pub fn zeroed_for_peers(call: &'static str, len: usize) -> Result<Chunk> {
         #[cfg(feature = "software")]
         if !crate::provider::has_opened_libraries()
@@ -79,8 +82,8 @@ impl Chunk {
         Chunk::zeroed(call, len)
     }
 
-    /// So many zero bytes that begin with a large page. Nothing of them is in memory yet: it comes in when it is registered, as large pages
-    /// where there are such.
+    /// So many zero bytes that begin with a large page. Nothing of them is in memory yet: it comes
+    /// in when it is registered, as large pages where there are such.
     fn anonymous(bytes: usize) -> Option<NonNull<u8>> {
         let room = bytes.checked_add(LARGE_PAGE)?;
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -90,7 +93,8 @@ impl Chunk {
             return None;
         }
         let before = at.addr().next_multiple_of(LARGE_PAGE) - at.addr();
-        // SAFETY: parts of the mapping of just now, in whole pages, which nobody knows. That they can not be given back costs addresses, no memory.
+        // SAFETY: parts of the mapping of just now, in whole pages, which nobody knows. That they
+        // can not be given back costs addresses, no memory.
         unsafe {
             if before > 0 {
                 libc::munmap(at, before);
@@ -138,7 +142,8 @@ impl Chunk {
         Chunk { at, len, owner: Owner::Program(Some(done)) }
     }
 
-    /// Somebody else's bytes, of any length, at any place: nobody looks at them by a [`SharedSlice`](super::SharedSlice).
+    /// Somebody else's bytes, of any length, at any place: nobody looks at them by a
+    /// [`SharedSlice`](super::SharedSlice).
     ///
     /// # Safety
     ///
@@ -208,7 +213,8 @@ impl Drop for Chunk {
             // SAFETY: allocated in `zeroed` with this layout; nobody has the chunk any more.
             Owner::Heap(layout) => unsafe { dealloc(self.at.as_ptr(), *layout) },
             Owner::File(len) | Owner::Anonymous(len) => {
-                // SAFETY: mapped in `map` or `anonymous` with this length; nobody has the chunk any more.
+                // SAFETY: mapped in `map` or `anonymous` with this length; nobody has the chunk any
+                // more.
                 _ = unsafe { libc::munmap(self.at.as_ptr().cast(), *len) };
             }
             #[cfg(feature = "sim")]

@@ -1,5 +1,5 @@
-//! What operations take: values that say where their bytes are, [`IoBuf`] and [`IoBufMut`], and the list into which they say
-//! it, [`SgeList`].
+//! What operations take: values that say where their bytes are, [`IoBuf`] and [`IoBufMut`], and the
+//! list into which they say it, [`SgeList`].
 
 use arrayvec::ArrayVec;
 use transport::Sge;
@@ -10,8 +10,8 @@ use super::region::Region;
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Pd;
 
-/// A scatter/gather list being written, for a work request of one protection domain. It notes the first error; a list with one
-/// is not posted.
+/// A scatter/gather list being written, for a work request of one protection domain. It notes the
+/// first error; a list with one is not posted.
 pub struct SgeList<'a> {
     pd: &'a Pd,
     pieces: ArrayVec<Sge, MAX_SGE>,
@@ -32,7 +32,8 @@ impl<'a> SgeList<'a> {
         self.pd
     }
 
-    /// Adds a registered piece: `len` bytes from `addr` on, as the registration names them. Those of 0 bytes are left out.
+    /// Adds a registered piece: `len` bytes from `addr` on, as the registration names them. Those
+    /// of 0 bytes are left out.
     ///
     /// # Safety
     ///
@@ -73,7 +74,8 @@ impl<'a> SgeList<'a> {
         self.pieces.iter().map(|sge| u64::from(sge.length)).sum()
     }
 
-    /// Leaves out what is behind the first `len` bytes, as for a READ of fewer bytes than there is room for.
+    /// Leaves out what is behind the first `len` bytes, as for a READ of fewer bytes than there is
+    /// room for.
     pub(crate) fn cut(&mut self, mut len: u64) {
         for sge in &mut self.pieces {
             sge.length = sge.length.min(u32::try_from(len).unwrap_or(u32::MAX));
@@ -86,8 +88,8 @@ impl<'a> SgeList<'a> {
     ///
     /// # Errors
     ///
-    /// The first one that was noted: `WrongDomain`, or what registering said; `OutOfRange` for more than [`MAX_SGE`] pieces, or
-    /// one of 4 GiB.
+    /// The first one that was noted: `WrongDomain`, or what registering said; `OutOfRange` for more
+    /// than [`MAX_SGE`] pieces, or one of 4 GiB.
     #[inline]
     pub(crate) fn finish(&self) -> Result<transport::op::SgeList> {
         if let Some(error) = &self.error {
@@ -111,12 +113,13 @@ impl std::fmt::Debug for SgeList<'_> {
     }
 }
 
-/// What an operation can take its bytes from. It goes by value into the queue pair and comes back when it is complete.
+/// What an operation can take its bytes from. It goes by value into the queue pair and comes back
+/// when it is complete.
 ///
 /// # Safety
 ///
-/// Moving the value does not move the bytes; they stay mapped and registered as long as it lives; and nobody has or gets a `&mut`
-/// to them meanwhile.
+/// Moving the value does not move the bytes; they stay mapped and registered as long as it lives;
+/// and nobody has or gets a `&mut` to them meanwhile.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not registered memory",
     note = "use a `RegBuf` from a `Pool`, or `send_inline`/`send_copy` for plain bytes"
@@ -130,7 +133,8 @@ pub unsafe trait IoBuf: Send + 'static {
 ///
 /// # Safety
 ///
-/// As for [`IoBuf`], of all that [`IoBufMut::gather_room`] names; and nobody has or gets a `&` to them either.
+/// As for [`IoBuf`], of all that [`IoBufMut::gather_room`] names; and nobody has or gets a `&` to
+/// them either.
 #[diagnostic::on_unimplemented(
     message = "nothing can be received or read into `{Self}`",
     note = "use a `RegBuf`, a `RegBox` or a part of `Memory<RemoteWrite>`"

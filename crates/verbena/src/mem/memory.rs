@@ -1,4 +1,5 @@
-//! Memory that peers reach: [`Memory`], its registrations ([`Mr`]), and parts of it for our own operations ([`Part`]).
+//! Memory that peers reach: [`Memory`], its registrations ([`Mr`]), and parts of it for our own
+//! operations ([`Part`]).
 
 use std::fs::File;
 use std::marker::PhantomData;
@@ -19,11 +20,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Pd;
 use crate::remote::RemoteMemory;
 
-/// Memory that peers reach. A handle; clones are the same memory. It is registered for each protection domain it is used in, once
-/// ([`Memory::mr`]), because one listener may have connections on many devices; it keeps these domains.
+/// Memory that peers reach. A handle; clones are the same memory. It is registered for each
+/// protection domain it is used in, once ([`Memory::mr`]), because one listener may have
+/// connections on many devices; it keeps these domains.
 ///
-/// Nobody reaches it before `mr` or [`Memory::mr_with`]: our own operations have a registration of their own, without rights
-/// for peers.
+/// Nobody reaches it before `mr` or [`Memory::mr_with`]: our own operations have a registration of
+/// their own, without rights for peers.
 pub struct Memory<R: Rights> {
     inner: Arc<Inner>,
     _r: PhantomData<R>,
@@ -65,8 +67,9 @@ impl<R: Rights> Memory<R> {
         Memory { inner: Arc::new(Inner { registrations, chunk: Arc::new(chunk) }), _r: PhantomData }
     }
 
-    /// Its registration in a domain, with all rights of `R` that the device can give (FLUSH to persistence only where a file is behind it); made at the
-    /// first call, and kept until it is revoked or the memory is gone.
+    /// Its registration in a domain, with all rights of `R` that the device can give (FLUSH to
+    /// persistence only where a file is behind it); made at the first call, and kept until it
+    /// is revoked or the memory is gone.
     ///
     /// # Errors
     ///
@@ -75,12 +78,14 @@ impl<R: Rights> Memory<R> {
         Ok(Mr { region: self.region(pd, For::Peers)?, memory: self.clone() })
     }
 
-    /// A registration with these rights alone, for peers that get a key of their own; revoked when it is dropped.
+    /// A registration with these rights alone, for peers that get a key of their own; revoked when
+    /// it is dropped.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` for rights that `R` does not have: nobody may write to what is seen as `&[u8]`. `WrongState` for FLUSH to
-    /// persistence where no file is behind it. Those of [`Memory::mr`].
+    /// `OutOfRange` for rights that `R` does not have: nobody may write to what is seen as `&[u8]`.
+    /// `WrongState` for FLUSH to persistence where no file is behind it. Those of
+    /// [`Memory::mr`].
     pub fn mr_with(&self, pd: &Pd, access: Access) -> Result<Mr<R>> {
         let most = R::MOST.and(self.inner.chunk.most());
         if !most.contains(access) {
@@ -102,8 +107,8 @@ impl<R: Rights> Memory<R> {
         self.len() == 0
     }
 
-    /// A part, as source or, where peers may write, as destination of operations. Parts may overlap: nobody has a reference to
-    /// what may change.
+    /// A part, as source or, where peers may write, as destination of operations. Parts may
+    /// overlap: nobody has a reference to what may change.
     ///
     /// # Errors
     ///
@@ -155,8 +160,8 @@ impl<R: Rights> Memory<R> {
 
     /// `access` is no more than `R` has.
     fn register(&self, pd: &Pd, access: u32) -> Result<Region, nic::Error> {
-        // SAFETY: frozen memory is registered without a right to write, by a peer or by us. To other memory there are no
-        // references but to atomics.
+        // SAFETY: frozen memory is registered without a right to write, by a peer or by us. To
+        // other memory there are no references but to atomics.
         unsafe { Region::new(pd, &self.inner.chunk, access) }
     }
 }
@@ -202,8 +207,9 @@ impl Memory<RemoteWrite> {
     /// }
     /// ```
     ///
-    /// Over software it is memory that processes of this host map, too, where the system lets them: they write and read it, where they may, without a system call. A
-    /// forked child has the same bytes, not a copy of them.
+    /// Over software it is memory that processes of this host map, too, where the system lets them:
+    /// they write and read it, where they may, without a system call. A forked child has the
+    /// same bytes, not a copy of them.
     ///
     /// # Errors
     ///
@@ -212,9 +218,9 @@ impl Memory<RemoteWrite> {
         Ok(Memory::over(Chunk::zeroed_for_peers("Memory::zeroed", len)?))
     }
 
-    /// All of a file, opened for reading and writing, mapped and shared with whoever else maps it: what peers FLUSH to
-    /// persistence is msynced. A file that is cut shorter meanwhile ends the process where it looks at what is gone (SIGBUS);
-    /// peers get an error.
+    /// All of a file, opened for reading and writing, mapped and shared with whoever else maps it:
+    /// what peers FLUSH to persistence is msynced. A file that is cut shorter meanwhile ends
+    /// the process where it looks at what is gone (SIGBUS); peers get an error.
     ///
     /// # Errors
     ///
@@ -227,14 +233,16 @@ impl Memory<RemoteWrite> {
     ///
     /// # Safety
     ///
-    /// The bytes are initialised and mapped for reading and writing, and stay so until `done` is called, when the last handle,
-    /// part and operation is gone; `done` is never called where a copy might still be under way. Meanwhile Rust code touches
-    /// them only by atomic accesses of eight aligned bytes, or by others that can not race with those of this crate, of its
+    /// The bytes are initialised and mapped for reading and writing, and stay so until `done` is
+    /// called, when the last handle, part and operation is gone; `done` is never called where a
+    /// copy might still be under way. Meanwhile Rust code touches them only by atomic accesses
+    /// of eight aligned bytes, or by others that can not race with those of this crate, of its
     /// peers and adapter; and has no reference to them but to atomics.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` where `at` or `len` is no multiple of eight, or `at` is 0; `done` is not called then.
+    /// `OutOfRange` where `at` or `len` is no multiple of eight, or `at` is 0; `done` is not called
+    /// then.
     pub unsafe fn from_raw(at: *mut u8, len: usize, done: impl FnOnce() + Send + 'static) -> Result<Self> {
         const CALL: &str = "Memory::from_raw";
         let number = |name, is: usize| Error::number(CALL, name, is as u64, 8..=isize::MAX as u64 - 7);
@@ -257,8 +265,8 @@ impl Memory<RemoteWrite> {
     /// ```
     pub fn shared(&self) -> SharedSlice<'_> {
         let (at, len) = (self.inner.chunk.ptr().cast::<AtomicU64>(), self.len());
-        // SAFETY: aligned; behind the last byte there is room for its word; and all that this process ever does to such memory
-        // are atomic accesses of such words.
+        // SAFETY: aligned; behind the last byte there is room for its word; and all that this
+        // process ever does to such memory are atomic accesses of such words.
         SharedSlice::new(unsafe { std::slice::from_raw_parts(at, len.div_ceil(8)) }, len)
     }
 }
@@ -270,7 +278,8 @@ pub struct Mr<R: Rights> {
 }
 
 impl<R: Rights> Mr<R> {
-    /// What a peer needs to reach it. The address is good with the key only: it is not where the memory lies in this process.
+    /// What a peer needs to reach it. The address is good with the key only: it is not where the
+    /// memory lies in this process.
     pub fn remote(&self) -> RemoteMemory {
         let len = self.memory.len() as u64;
         RemoteMemory::from_raw(self.region.iova(), self.region.key().0, len)
@@ -283,8 +292,9 @@ impl<R: Rights> Mr<R> {
     pub fn pd(&self) -> &Pd {
         self.region.pd()
     }
-    /// The key dies now, for all that [`Memory::mr`] gave for this domain: what peers still do fails with a remote access
-    /// error. Our own operations go on. The next `mr` gives a new key.
+    /// The key dies now, for all that [`Memory::mr`] gave for this domain: what peers still do
+    /// fails with a remote access error. Our own operations go on. The next `mr` gives a new
+    /// key.
     ///
     /// # Errors
     ///
@@ -345,7 +355,8 @@ impl<R: Rights> std::fmt::Debug for Part<R> {
     }
 }
 
-// SAFETY: the bytes lie in the memory, which the part keeps, with its registrations for us. Of none is there ever a `&mut`.
+// SAFETY: the bytes lie in the memory, which the part keeps, with its registrations for us. Of none
+// is there ever a `&mut`.
 unsafe impl<R: Rights> IoBuf for Part<R> {
     fn gather(&self, list: &mut SgeList) {
         self.pieces(list);
@@ -354,7 +365,8 @@ unsafe impl<R: Rights> IoBuf for Part<R> {
 
 macro_rules! changing {
     ($($rights:ty),*) => {$(
-        // SAFETY: as above; and of memory that peers write, or that is not the processor's, nobody ever has a reference but to atomics.
+        // SAFETY: as above; and of memory that peers write, or that is not the processor's, nobody
+        // ever has a reference but to atomics.
         unsafe impl IoBufMut for Part<$rights> {
             fn gather_room(&self, list: &mut SgeList) {
                 self.pieces(list);

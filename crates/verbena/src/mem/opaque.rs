@@ -1,7 +1,8 @@
-//! Memory that is not the processor's: on a device (ibv_alloc_dm(3)), or a dma-buf (ibv_reg_mr(3)), such as a GPU's. Operations and peers reach it as
-//! any other [`Memory`]; there is no look at it.
+//! Memory that is not the processor's: on a device (ibv_alloc_dm(3)), or a dma-buf (ibv_reg_mr(3)),
+//! such as a GPU's. Operations and peers reach it as any other [`Memory`]; there is no look at it.
 //!
-//! Over Verbena's own stack both are memory of the process: a block that counts against the device's limit, and a mapping of the dma-buf.
+//! Over Verbena's own stack both are memory of the process: a block that counts against the
+//! device's limit, and a mapping of the dma-buf.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -60,7 +61,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `DmaBuf::address` with this length; no registration leads there any more, as those keep the chunk.
+        // SAFETY: mapped in `DmaBuf::address` with this length; no registration leads there any
+        // more, as those keep the chunk.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -125,7 +127,8 @@ impl DmaBuf {
 }
 
 impl Device {
-    /// Memory on the device: `len` bytes of zeros, or of whatever the adapter has there. It can be registered in domains of this device only.
+    /// Memory on the device: `len` bytes of zeros, or of whatever the adapter has there. It can be
+    /// registered in domains of this device only.
     ///
     /// ```no_run
     /// # fn f(device: verbena::Device) -> verbena::Result<()> {
@@ -138,8 +141,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// `OutOfRange` for no bytes; `Exhausted` where the device has not so much left; `Unsupported` where it has no memory for programs, as rdma_rxe;
-    /// `Forked`.
+    /// `OutOfRange` for no bytes; `Exhausted` where the device has not so much left; `Unsupported`
+    /// where it has no memory for programs, as rdma_rxe; `Forked`.
     pub fn alloc_memory(&self, len: usize) -> Result<Memory<Opaque>> {
         const CALL: &str = "ibv_alloc_dm";
         let failed = |e| Error::of_nic(CALL, e);
@@ -169,13 +172,15 @@ impl Device {
 }
 
 impl Memory<Opaque> {
-    /// `len` bytes of a dma-buf from `offset` on; both ends may read and write it. Over Verbena's own stack whatever can be mapped for reading and writing will do, a memory
+    /// `len` bytes of a dma-buf from `offset` on; both ends may read and write it. Over Verbena's
+    /// own stack whatever can be mapped for reading and writing will do, a memory
     /// file (memfd_create(2)) too; it is mapped when it is registered first.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` for no bytes, or more than there are; what lseek(2) says of a descriptor that has no size. [`Memory::mr`] says
-    /// `Unsupported` where the device takes no dma-bufs, `PermissionDenied` for a descriptor that can not be written.
+    /// `OutOfRange` for no bytes, or more than there are; what lseek(2) says of a descriptor that
+    /// has no size. [`Memory::mr`] says `Unsupported` where the device takes no dma-bufs,
+    /// `PermissionDenied` for a descriptor that can not be written.
     pub fn dmabuf(fd: OwnedFd, offset: u64, len: usize) -> Result<Memory<Opaque>> {
         const CALL: &str = "ibv_reg_dmabuf_mr";
         let mut file = File::from(fd);
@@ -191,13 +196,13 @@ impl Memory<Opaque> {
         Ok(Memory::over(Chunk::outside(outside, len)))
     }
 
-    /// Copies into memory of a device (ibv_memcpy_to_dm). What peers and operations do meanwhile is seen in words of eight bytes at
-    /// best.
+    /// Copies into memory of a device (ibv_memcpy_to_dm). What peers and operations do meanwhile is
+    /// seen in words of eight bytes at best.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` where `at` or the length is no multiple of 4, as adapters want it, or the bytes are not inside; `Unsupported` for a
-    /// dma-buf; `Forked`.
+    /// `OutOfRange` where `at` or the length is no multiple of 4, as adapters want it, or the bytes
+    /// are not inside; `Unsupported` for a dma-buf; `Forked`.
     pub fn copy_from(&self, at: usize, from: &[u8]) -> Result<()> {
         const CALL: &str = "ibv_memcpy_to_dm";
         self.check_copy(CALL, at, from.len())?;
@@ -244,8 +249,9 @@ impl Memory<Opaque> {
 
 impl Block {
     fn shared(&self) -> SharedSlice<'_> {
-        // SAFETY: aligned, and there is room for the last word, as it was allocated; the region on it keeps it; and all that this process
-        // ever does to such memory are atomic accesses of such words.
+        // SAFETY: aligned, and there is room for the last word, as it was allocated; the region on
+        // it keeps it; and all that this process ever does to such memory are atomic accesses of
+        // such words.
         let words = unsafe { std::slice::from_raw_parts(self.words.as_ptr(), self.len.div_ceil(8)) };
         SharedSlice::new(words, self.len)
     }

@@ -1,4 +1,5 @@
-//! Memory that outlives its process: opening it by name, and making persistent what this process wrote there itself.
+//! Memory that outlives its process: opening it by name, and making persistent what this process
+//! wrote there itself.
 //!
 //! | | over sockets and adapters | on a simulated host |
 //! |---|---|---|
@@ -28,14 +29,18 @@ const OPEN: &str = "Memory::open";
 const PERSIST: &str = "Memory::persist";
 
 impl Memory<RemoteWrite> {
-    /// Persistent memory by its name: a file of `len` bytes, made of zeros where there is none. In a task of a simulated host it is that host's own, and
-    /// outlives [`power_fail`](crate::sim::Host::power_fail). What peers FLUSH to persistence, and what [`Memory::persist`] is told, survives.
+    /// Persistent memory by its name: a file of `len` bytes, made of zeros where there is none. In
+    /// a task of a simulated host it is that host's own, and
+    /// outlives [`power_fail`](crate::sim::Host::power_fail). What peers FLUSH to persistence, and
+    /// what [`Memory::persist`] is told, survives.
     ///
-    /// A new file is there as a whole or not at all, with room for all of its bytes. One process at a time should have it, which is not checked.
+    /// A new file is there as a whole or not at all, with room for all of its bytes. One process at
+    /// a time should have it, which is not checked.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` for a `len` of 0 and for a file of another length; `PermissionDenied`, `Exhausted` or what else the system says.
+    /// `OutOfRange` for a `len` of 0 and for a file of another length; `PermissionDenied`,
+    /// `Exhausted` or what else the system says.
     pub fn open(path: impl AsRef<Path>, len: usize) -> Result<Memory<RemoteWrite>> {
         let path = path.as_ref();
         let number = |is: u64| Error::number(OPEN, "length of the file", is, len.max(1) as u64..=len as u64);
@@ -65,12 +70,14 @@ impl Memory<RemoteWrite> {
         Memory::map_file(&file)
     }
 
-    /// What this process wrote to these bytes is persistent when it returns, and what peers wrote and were told of. Cancelling does not stop it.
+    /// What this process wrote to these bytes is persistent when it returns, and what peers wrote
+    /// and were told of. Cancelling does not stop it.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` where they are not inside; `WrongState` where no file is behind them; what the storage says, after which nothing that was
-    /// not persistent before may be believed to be there.
+    /// `OutOfRange` where they are not inside; `WrongState` where no file is behind them; what the
+    /// storage says, after which nothing that was not persistent before may be believed to be
+    /// there.
     pub async fn persist(&self, range: Range<usize>) -> Result<()> {
         let (chunk, range) = (self.persistent(&range)?, range);
         #[cfg(feature = "sim")]

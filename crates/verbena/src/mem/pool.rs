@@ -1,6 +1,6 @@
-//! Buffers that nobody else sees come from a [`Pool`]: one slab, registered once, cut into buffers of one size. Each buffer has
-//! a count of the pieces that there are of it ([`Piece`]); with the last it is free again, or goes to whoever has waited
-//! longest.
+//! Buffers that nobody else sees come from a [`Pool`]: one slab, registered once, cut into buffers
+//! of one size. Each buffer has a count of the pieces that there are of it ([`Piece`]); with the
+//! last it is free again, or goes to whoever has waited longest.
 
 #[cfg(all(test, feature = "sim"))]
 mod census;
@@ -25,8 +25,9 @@ use crate::provider::Pd;
 /// Alignment of each buffer, but for pools of smaller ones than that: a cache line.
 const LINE: usize = 64;
 
-/// A pool of registered buffers of one protection domain; a clone is the same pool. Registered once, never for an operation.
-/// Its memory lives until the last clone and the last buffer are gone.
+/// A pool of registered buffers of one protection domain; a clone is the same pool. Registered
+/// once, never for an operation. Its memory lives until the last clone and the last buffer are
+/// gone.
 #[derive(Clone)]
 pub struct Pool(Arc<Slab>);
 
@@ -54,11 +55,13 @@ struct Free {
 }
 
 impl Pool {
-    /// `count` buffers of `size` bytes (at most 2^31), zeroed. Each begins at a multiple of 64 bytes.
+    /// `count` buffers of `size` bytes (at most 2^31), zeroed. Each begins at a multiple of 64
+    /// bytes.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` for no buffers, or such as no message can fill; `Exhausted` where there is no memory for them; `Forked`.
+    /// `OutOfRange` for no buffers, or such as no message can fill; `Exhausted` where there is no
+    /// memory for them; `Forked`.
     pub fn new(pd: &Pd, size: usize, count: usize) -> Result<Pool> {
         const CALL: &str = "Pool::new";
         if size == 0 || size as u64 > MAX_MESSAGE {
@@ -72,8 +75,9 @@ impl Pool {
         let bytes = stride.checked_mul(count).ok_or_else(|| Error::new(ErrorKind::Exhausted, CALL))?;
         let chunk = Arc::new(Chunk::zeroed(CALL, bytes)?);
         let access = nic::Access::LOCAL_WRITE | nic::Access::MW_BIND;
-        // SAFETY: peers have no right to it but by a window, over a buffer of which there is no handle meanwhile. The key is named
-        // by operations of this crate only, which own the `RegBuf` or `RegBytes` whose bytes they name: see the module.
+        // SAFETY: peers have no right to it but by a window, over a buffer of which there is no
+        // handle meanwhile. The key is named by operations of this crate only, which own the
+        // `RegBuf` or `RegBytes` whose bytes they name: see the module.
         let region = unsafe { Region::new(pd, &chunk, access) };
         let region = region.map_err(|e| Error::of_nic("ibv_reg_mr", e))?;
         let pieces = (0..count).map(|_| AtomicUsize::new(0)).collect();
@@ -83,7 +87,8 @@ impl Pool {
         Ok(Pool(Arc::new(Slab { region, size, stride, pieces, free })))
     }
 
-    /// A buffer, empty, with the pool's capacity. What it had in it before is still there, behind its length; zeros at first.
+    /// A buffer, empty, with the pool's capacity. What it had in it before is still there, behind
+    /// its length; zeros at first.
     ///
     /// # Errors
     ///
@@ -105,8 +110,8 @@ impl Pool {
         Ok(buf)
     }
 
-    /// Waits until one is given back, first come, first served. Dropping the future passes on what it was granted; forgetting
-    /// it loses a buffer, as forgetting a buffer does.
+    /// Waits until one is given back, first come, first served. Dropping the future passes on what
+    /// it was granted; forgetting it loses a buffer, as forgetting a buffer does.
     ///
     /// # Errors
     ///
@@ -162,7 +167,8 @@ impl Slab {
 }
 
 impl Free {
-    /// To whoever has waited longest, who is to be woken when the lock is released; else it is free.
+    /// To whoever has waited longest, who is to be woken when the lock is released; else it is
+    /// free.
     fn give(&mut self, index: u32) -> Option<Kept<Waker>> {
         match self.waiting.pop_front() {
             Some((number, waker)) => {
@@ -181,7 +187,8 @@ impl Free {
     }
 }
 
-/// A part of a buffer of a pool, from `start` on; whoever holds it knows how long it is. It keeps the buffer, and the slab.
+/// A part of a buffer of a pool, from `start` on; whoever holds it knows how long it is. It keeps
+/// the buffer, and the slab.
 pub(super) struct Piece {
     slab: Arc<Slab>,
     index: u32,
@@ -211,7 +218,8 @@ impl Piece {
     pub fn same_buffer(&self, other: &Piece) -> bool {
         Arc::ptr_eq(&self.slab, &other.slab) && self.index == other.index
     }
-    /// Whether there is no other of this buffer. It stays so while the caller has this one to himself.
+    /// Whether there is no other of this buffer. It stays so while the caller has this one to
+    /// himself.
     pub fn is_only(&self) -> bool {
         // Acquire: what those who are gone did with the bytes was before.
         self.slab.count(self.index).load(Ordering::Acquire) == 1

@@ -26,8 +26,8 @@ impl<T: Plain> RegBox<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`Pool::get`]; `OutOfRange` where a buffer of the pool is too small, or less aligned than the value (they are
-    /// aligned to 64 bytes).
+    /// Those of [`Pool::get`]; `OutOfRange` where a buffer of the pool is too small, or less
+    /// aligned than the value (they are aligned to 64 bytes).
     pub fn new(pool: &Pool, value: T) -> Result<RegBox<T>> {
         let buf = pool.copy(value.as_bytes())?;
         if !buf.as_ptr().cast::<T>().is_aligned() {
@@ -49,7 +49,8 @@ impl<T: Plain> RegBox<T> {
 impl<T: Plain> Deref for RegBox<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: so many bytes are there, aligned (`new`), any bytes are a T, and nobody writes to what this handle names.
+        // SAFETY: so many bytes are there, aligned (`new`), any bytes are a T, and nobody writes to
+        // what this handle names.
         unsafe { &*self.buf.as_ptr().cast::<T>() }
     }
 }

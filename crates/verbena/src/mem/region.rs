@@ -1,9 +1,10 @@
 //! A registration: a chunk in one protection domain, with a key.
 //!
-//! The address by which work requests and peers name the first byte (iova) is not where it lies, whatever the provider: it is the
-//! next free one of the domain's counter, from [`FIRST_IOVA`] on. In a simulation addresses travel in packets, so they must be
-//! the same in each run of a seed; and a peer need not learn where this process keeps its memory. Within a page it is the same,
-//! so what is aligned here is aligned for peers.
+//! The address by which work requests and peers name the first byte (iova) is not where it lies,
+//! whatever the provider: it is the next free one of the domain's counter, from [`FIRST_IOVA`] on.
+//! In a simulation addresses travel in packets, so they must be the same in each run of a seed; and
+//! a peer need not learn where this process keeps its memory. Within a page it is the same, so what
+//! is aligned here is aligned for peers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,8 +23,9 @@ pub(crate) const FIRST_IOVA: u64 = 0x1000_0000;
 /// Where they begin again: keys tell regions apart, addresses need not.
 const LAST_IOVA: u64 = 1 << 62;
 
-/// A chunk registered in a domain. It keeps both. Dropped, it takes the key back and waits for copies under way (microseconds);
-/// where that is refused, or in a forked child, the bytes are never freed.
+/// A chunk registered in a domain. It keeps both. Dropped, it takes the key back and waits for
+/// copies under way (microseconds); where that is refused, or in a forked child, the bytes are
+/// never freed.
 pub(super) struct Region {
     mr: Registered,
     iova: u64,
@@ -45,8 +47,8 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// From now until the region has ended, whoever names the key reads the bytes and, as `access` says, writes them: no
-    /// reference to bytes that may change so is made meanwhile.
+    /// From now until the region has ended, whoever names the key reads the bytes and, as `access`
+    /// says, writes them: no reference to bytes that may change so is made meanwhile.
     pub unsafe fn new(pd: &Pd, chunk: &Arc<Chunk>, access: u32) -> Result<Region, nic::Error> {
         let iova = |at: u64| next_iova(pd.next_iova(), at, chunk.len() as u64);
         let here = || chunk.ptr().expose_provenance() as u64;
@@ -57,7 +59,8 @@ impl Region {
                     None => (here(), 0),
                 };
                 let iova = iova(at);
-                // SAFETY: as the caller says; and the region keeps the chunk, so the bytes stay until `end`.
+                // SAFETY: as the caller says; and the region keeps the chunk, so the bytes stay
+                // until `end`.
                 let mr = unsafe { nic.register(at, chunk.len() as u64, iova, access | beside)? };
                 (Registered::Ours(mr), iova)
             }
@@ -154,7 +157,8 @@ impl Drop for Region {
     }
 }
 
-/// The address for `len` bytes that lie at `at`, from a domain's counter. A page stays free behind each.
+/// The address for `len` bytes that lie at `at`, from a domain's counter. A page stays free behind
+/// each.
 fn next_iova(counter: &AtomicU64, at: u64, len: u64) -> u64 {
     let inside = at % PAGE as u64;
     let size = inside.saturating_add(len).saturating_add(PAGE as u64).checked_next_multiple_of(PAGE as u64);

@@ -1,11 +1,12 @@
 //! A look at memory that others change at any time: [`SharedSlice`].
 //!
-//! Rust's memory model leaves racing accesses undefined unless all of them are atomic and of one size. So there is one size:
-//! every access of this process to such memory is an atomic one of eight aligned bytes, also where a copy wants fewer. Bytes at
-//! the ends of a copy out are cut out of their word; at the ends of a copy in they are put into it by compare and swap, so that
-//! their neighbours in the word keep what others store there meanwhile. [`SharedSlice::word`] gives the same words away. The
-//! adapter and other processes are machine code outside of this model, as a device is: on all our machines eight aligned bytes
-//! that they store are never seen in part.
+//! Rust's memory model leaves racing accesses undefined unless all of them are atomic and of one
+//! size. So there is one size: every access of this process to such memory is an atomic one of
+//! eight aligned bytes, also where a copy wants fewer. Bytes at the ends of a copy out are cut out
+//! of their word; at the ends of a copy in they are put into it by compare and swap, so that
+//! their neighbours in the word keep what others store there meanwhile. [`SharedSlice::word`] gives
+//! the same words away. The adapter and other processes are machine code outside of this model, as
+//! a device is: on all our machines eight aligned bytes that they store are never seen in part.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +17,8 @@ use crate::error::{Error, Result};
 /// Bytes of a word.
 const WORD: usize = 8;
 
-/// Bytes that others change at any time: copies in and out, atomic words. A copy may be torn between its aligned words, not
-/// inside of one; a [`SharedSlice::word`] is one.
+/// Bytes that others change at any time: copies in and out, atomic words. A copy may be torn
+/// between its aligned words, not inside of one; a [`SharedSlice::word`] is one.
 #[derive(Clone, Copy)]
 pub struct SharedSlice<'a> {
     /// All words of which a byte is part of this.
@@ -104,8 +105,8 @@ impl<'a> SharedSlice<'a> {
     /// `OutOfRange` where it is not inside.
     pub fn load<T: Plain>(&self, at: usize) -> Result<T> {
         let mut value = T::new_zeroed();
-        // SAFETY: all bytes of a T are initialised (`IntoBytes`), any bytes are one (`FromBytes`), and it is borrowed
-        // exclusively.
+        // SAFETY: all bytes of a T are initialised (`IntoBytes`), any bytes are one (`FromBytes`),
+        // and it is borrowed exclusively.
         let to = unsafe { std::slice::from_raw_parts_mut((&raw mut value).cast::<u8>(), size_of::<T>()) };
         self.copy_to(at, to)?;
         Ok(value)
@@ -120,12 +121,14 @@ impl<'a> SharedSlice<'a> {
         self.copy_from(at, value.as_bytes())
     }
 
-    /// Eight aligned bytes. Whether peers' atomics are atomic with ours is the device's `atomic_caps`: always in software. Load
-    /// it with `Acquire` to see what a peer wrote before it.
+    /// Eight aligned bytes. Whether peers' atomics are atomic with ours is the device's
+    /// `atomic_caps`: always in software. Load it with `Acquire` to see what a peer wrote
+    /// before it.
     ///
     /// # Errors
     ///
-    /// `OutOfRange` where they are not inside, or `at` is no multiple of eight from the beginning of the memory.
+    /// `OutOfRange` where they are not inside, or `at` is no multiple of eight from the beginning
+    /// of the memory.
     pub fn word(&self, at: usize) -> Result<&'a AtomicU64> {
         let part = self.part("SharedSlice::word", at, Some(WORD))?;
         match (part.offset, part.words) {

@@ -120,8 +120,9 @@ impl Kind<Behind> for kind::Bind {
     }
 }
 
-/// A buffer that the peer of one connection reaches by a memory window (type 2B): no one else has a right to it. Dropped, the right is
-/// taken back, and the buffer goes to its pool. Meanwhile the bytes are not ours to see:
+/// A buffer that the peer of one connection reaches by a memory window (type 2B): no one else has a
+/// right to it. Dropped, the right is taken back, and the buffer goes to its pool. Meanwhile the
+/// bytes are not ours to see:
 /// ```compile_fail,E0382
 /// async fn f(conn: verbena::Connection, buf: verbena::RegBuf) {
 ///     let peers = buf.expose(&conn, verbena::Access::REMOTE_WRITE).await;
@@ -134,17 +135,21 @@ pub struct Exposed {
 }
 
 impl RegBuf {
-    /// Lets the peer of one connection reach its bytes, as many as its length says. The peer is told where ([`Exposed::remote`]) by the
-    /// program's own protocol; its SEND with invalidate ([`Op::invalidate`]) ends the right, as [`Exposed::revoke`] does. No system call and
+    /// Lets the peer of one connection reach its bytes, as many as its length says. The peer is
+    /// told where ([`Exposed::remote`]) by the program's own protocol; its SEND with invalidate
+    /// ([`Op::invalidate`]) ends the right, as [`Exposed::revoke`] does. No system call and
     /// no registration: this is what memory windows are for.
     ///
-    /// Dropping the future before it is complete takes the right back and gives the buffer to its pool.
+    /// Dropping the future before it is complete takes the right back and gives the buffer to its
+    /// pool.
     ///
     /// # Errors
     ///
-    /// With each the buffer comes back. `OutOfRange` for an empty buffer, for rights other than READ, WRITE and atomics, and where its
-    /// bytes do not begin at a multiple of eight, or its capacity has no room up to the next one behind them; `WrongDomain`; `Exhausted`
-    /// where the device has no more windows; `Unsupported` where it has none at all; `Completion` where the queue pair has failed; `Forked`.
+    /// With each the buffer comes back. `OutOfRange` for an empty buffer, for rights other than
+    /// READ, WRITE and atomics, and where its bytes do not begin at a multiple of eight, or its
+    /// capacity has no room up to the next one behind them; `WrongDomain`; `Exhausted`
+    /// where the device has no more windows; `Unsupported` where it has none at all; `Completion`
+    /// where the queue pair has failed; `Forked`.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn expose<'a, T: Connected>(
         self,
@@ -162,7 +167,8 @@ impl RegBuf {
                 Ok(_) => Ok(Exposed { behind }),
                 Err(error) => match behind.take_back() {
                     Ok(buf) => Err((error, buf)),
-                    // The right can not be taken back, so the buffer can not come back either: it is exposed.
+                    // The right can not be taken back, so the buffer can not come back either: it
+                    // is exposed.
                     Err((_, behind)) => Ok(Exposed { behind }),
                 },
             }
@@ -223,14 +229,16 @@ impl Exposed {
     pub fn shared(&self) -> SharedSlice<'_> {
         let (region, at, len) = self.behind.buf.place();
         let start = region.chunk().ptr().wrapping_add(at).cast::<AtomicU64>();
-        // SAFETY: aligned, since the chunk is to pages and the address of the first byte is to eight, as was checked; the words are
-        // inside the buffer's capacity, which is this handle's alone, and there is no reference to them but to atomics while the handle is.
+        // SAFETY: aligned, since the chunk is to pages and the address of the first byte is to
+        // eight, as was checked; the words are inside the buffer's capacity, which is this handle's
+        // alone, and there is no reference to them but to atomics while the handle is.
         let words = unsafe { std::slice::from_raw_parts(start, len.div_ceil(8)) };
         SharedSlice::new(words, len)
     }
 
-    /// Takes the right back: what the peer still does fails with a remote access error. Copies under way are waited for (microseconds).
-    /// The buffer is ours alone again, with what the peer has written.
+    /// Takes the right back: what the peer still does fails with a remote access error. Copies
+    /// under way are waited for (microseconds). The buffer is ours alone again, with what the
+    /// peer has written.
     ///
     /// # Errors
     ///

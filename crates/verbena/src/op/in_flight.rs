@@ -12,8 +12,8 @@ use crate::op::kind::{self, Kind, Raw};
 use crate::op::slot::Ticket;
 use crate::qp::inner::{Ended, QpInner};
 
-/// An operation that is posted. Without lifetime, so it can lie in any structure: it holds the queue pair. Dropping it forgets the
-/// result, not the memory.
+/// An operation that is posted. Without lifetime, so it can lie in any structure: it holds the
+/// queue pair. Dropping it forgets the result, not the memory.
 #[must_use = "dropping it loses the buffer and the result"]
 pub struct InFlight<K: Kind<B>, B: Send + 'static = ()> {
     qp: Arc<QpInner>,
@@ -72,7 +72,8 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
     ///
     /// # Panics
     ///
-    /// On simulated hosts: there is no way to give the buffer back, and nothing would happen while it blocks. `await` it there.
+    /// On simulated hosts: there is no way to give the buffer back, and nothing would happen while
+    /// it blocks. `await` it there.
     pub fn wait(mut self) -> K::Output {
         assert!(self.qp.stack().may_block(), "blocking on a simulated host: await it instead");
         match self.look(None) {

@@ -24,7 +24,8 @@ pub enum Order {}
 #[derive(Debug)]
 pub enum Bind {}
 
-/// How a request completed; of an atomic with the value before. No other crate can name it, nor implement [`Kind`].
+/// How a request completed; of an atomic with the value before. No other crate can name it, nor
+/// implement [`Kind`].
 #[doc(hidden)]
 pub struct Raw(pub(crate) Result<(Completion, u64)>);
 
@@ -50,7 +51,8 @@ pub trait Kind<B>: sealed::Sealed + 'static {
     fn output(raw: Raw, value: B) -> Self::Output;
 }
 
-/// Bytes that were copied into the work request (inline) or a pool's buffer: the caller keeps nothing.
+/// Bytes that were copied into the work request (inline) or a pool's buffer: the caller keeps
+/// nothing.
 pub struct Copied(pub(crate) Option<RegBuf>);
 
 macro_rules! with_buffer {
@@ -107,7 +109,8 @@ impl Kind<()> for Order {
     }
 }
 
-// What an atomic brings back needs no buffer of the caller: the queue pair has eight bytes for each entry.
+// What an atomic brings back needs no buffer of the caller: the queue pair has eight bytes for each
+// entry.
 impl Kind<()> for Atomic {
     type Output = Result<u64>;
     fn gather((): &(), _: &mut SgeList) {}

@@ -7,9 +7,10 @@
 //! | `op.post()` | now | `QueueFull`, and the operation back | [`InFlight`] |
 //! | `qp.post_all((op, op))` | now, all or none, one doorbell | `QueueFull`, and they back | a tuple of [`InFlight`] |
 //!
-//! From posting on the value lies in the queue pair (in a preallocated entry of the send queue: values up to 40 bytes without an
-//! allocation), and wr_id is that entry and its generation. A future that is dropped before it was posted drops the value; afterwards
-//! the entry keeps it until the completion, or until the queue pair is destroyed, whatever the program forgets.
+//! From posting on the value lies in the queue pair (in a preallocated entry of the send queue:
+//! values up to 40 bytes without an allocation), and wr_id is that entry and its generation. A
+//! future that is dropped before it was posted drops the value; afterwards the entry keeps it until
+//! the completion, or until the queue pair is destroyed, whatever the program forgets.
 //!
 //! | file | what |
 //! |---|---|
@@ -97,8 +98,8 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
         self.map(|request| request.fence = true)
     }
 
-    /// Posts, and blocks until it is complete, polling in this thread for 50 to 200 us and sleeping then. `BlockingInSimulation` on
-    /// simulated hosts, where nothing would happen meanwhile.
+    /// Posts, and blocks until it is complete, polling in this thread for 50 to 200 us and sleeping
+    /// then. `BlockingInSimulation` on simulated hosts, where nothing would happen meanwhile.
     pub fn wait(self) -> K::Output {
         self.block(How::default())
     }
@@ -125,8 +126,8 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     ///
     /// # Errors
     ///
-    /// `QueueFull`; `OutOfRange` for more bytes than the peer's memory has, or than the queue pair takes inline or in pieces; `WrongDomain`;
-    /// `Forked`. The operation comes back with each.
+    /// `QueueFull`; `OutOfRange` for more bytes than the peer's memory has, or than the queue pair
+    /// takes inline or in pieces; `WrongDomain`; `Forked`. The operation comes back with each.
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
     #[inline]
     pub fn post(self) -> Result<InFlight<K, B>, Refused<Self>> {
@@ -135,7 +136,8 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
             State::New { value, place } => {
                 let posted = qp.post_one::<K, B>(&request, value);
                 let posted = posted.map(|ticket| InFlight::new(qp.clone(), ticket));
-                // When the ticket has an owner, who gives the value up in an orderly way if that unwinds.
+                // When the ticket has an owner, who gives the value up in an orderly way if that
+                // unwinds.
                 qp.stack().later().run();
                 posted
                     .map_err(|(error, value)| (error, Op { qp, request, state: State::New { value, place } }))
@@ -170,7 +172,8 @@ impl<B: Send + 'static> Op<'_, kind::Write, B>
 where
     kind::Write: Kind<B>,
 {
-    /// With immediate data: takes a receive of the peer, who gets a [`Message`](crate::Message) without bytes.
+    /// With immediate data: takes a receive of the peer, who gets a [`Message`](crate::Message)
+    /// without bytes.
     pub fn imm(self, imm: u32) -> Self {
         self.map(|request| request.set_imm(imm))
     }

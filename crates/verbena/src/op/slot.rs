@@ -1,8 +1,10 @@
-//! Entries of a send queue: where values live while they are in flight. The soundness of everything else stands on it.
+//! Entries of a send queue: where values live while they are in flight. The soundness of everything
+//! else stands on it.
 //!
-//! A value moves into an entry when its request is posted, and out of it when the request is complete: to its owner, who holds the
-//! [`Ticket`], or to whoever drains the completion queue, where the owner has gone. No value is dropped in here, since its `drop` may be
-//! the program's code, and the entries lie behind a lock; nor is a waker cloned, dropped or woken.
+//! A value moves into an entry when its request is posted, and out of it when the request is
+//! complete: to its owner, who holds the [`Ticket`], or to whoever drains the completion queue,
+//! where the owner has gone. No value is dropped in here, since its `drop` may be the program's
+//! code, and the entries lie behind a lock; nor is a waker cloned, dropped or woken.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::task::Waker;
@@ -24,7 +26,8 @@ const fn fits<B>() -> bool {
 }
 
 impl Keep {
-    /// Keeps a value in a place. It is written there: made beside it and moved, its bytes would be waited for twice.
+    /// Keeps a value in a place. It is written there: made beside it and moved, its bytes would be
+    /// waited for twice.
     #[inline]
     fn put<B: Send + 'static>(place: &mut Option<Keep>, value: B) {
         let keep = place.insert(Keep { bytes: MaybeUninit::uninit(), drop: drop_nothing });
@@ -90,7 +93,8 @@ enum State<R> {
     Done(R),
 }
 
-/// What a completion changes: often another thread's work, so it is small, and the values lie elsewhere.
+/// What a completion changes: often another thread's work, so it is small, and the values lie
+/// elsewhere.
 struct Entry<R> {
     generation: u32,
     state: State<R>,
@@ -145,7 +149,8 @@ impl<R> Slots<R> {
     pub fn in_use(&self) -> usize {
         self.entries.len() - self.free.len()
     }
-    /// Whether a request is under way whose completion has more to do than to be there: there is a waker, or nobody will look.
+    /// Whether a request is under way whose completion has more to do than to be there: there is a
+    /// waker, or nobody will look.
     pub fn is_waited_for(&self) -> bool {
         self.waited_for > 0
     }
@@ -185,7 +190,8 @@ impl<R> Slots<R> {
     pub unsafe fn take_back<B>(&mut self, ticket: &Ticket<B>) -> Option<B> {
         self.entry(ticket.wr_id)?.state = State::Free;
         let keep = self.release(ticket.wr_id)?;
-        // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not copied.
+        // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not
+        // copied.
         Some(unsafe { keep.take() })
     }
     /// A completion came. One of before, or of nothing, changes nothing.
@@ -219,8 +225,8 @@ impl<R> Slots<R> {
     ///
     /// # Safety
     ///
-    /// The ticket is of this queue (an `InFlight` holds both), or the value would be taken for one of another type. It is not used again
-    /// once there was a result.
+    /// The ticket is of this queue (an `InFlight` holds both), or the value would be taken for one
+    /// of another type. It is not used again once there was a result.
     #[inline]
     pub unsafe fn take<B>(&mut self, ticket: &Ticket<B>) -> Option<(R, B)> {
         let entry = self.entry(ticket.wr_id)?;
@@ -229,7 +235,8 @@ impl<R> Slots<R> {
         }
         let State::Done(result) = std::mem::replace(&mut entry.state, State::Free) else { return None };
         let keep = self.release(ticket.wr_id)?;
-        // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not copied.
+        // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not
+        // copied.
         Some((result, unsafe { keep.take() }))
     }
     /// Leaves a waker until the request is complete; the one before.

@@ -1,5 +1,5 @@
-//! What is done by hand: events of identifiers and devices, requests as a stream, the limit of a shared receive queue; each future dropped at
-//! each of its polls.
+//! What is done by hand: events of identifiers and devices, requests as a stream, the limit of a
+//! shared receive queue; each future dropped at each of its polls.
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};

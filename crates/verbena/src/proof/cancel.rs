@@ -1,5 +1,6 @@
-//! Every future of the crate, dropped at each of its polls until it is ready before: at once, when it is woken, or a while after. Afterwards
-//! the connection goes on, nothing that came is lost, and all that it had is back; in the end nothing is left on either host.
+//! Every future of the crate, dropped at each of its polls until it is ready before: at once, when
+//! it is woken, or a while after. Afterwards the connection goes on, nothing that came is lost, and
+//! all that it had is back; in the end nothing is left on either host.
 
 use std::cell::Cell;
 use std::future::{Future, IntoFuture};
@@ -42,7 +43,8 @@ impl Plan {
         }
     }
 
-    /// Cuts what `make` gives at its first poll, its second, and so on until it is ready; `then` looks after each.
+    /// Cuts what `make` gives at its first poll, its second, and so on until it is ready; `then`
+    /// looks after each.
     pub async fn each<'a, T, A: Future<Output = ()>>(
         &self,
         what: &str,
@@ -169,7 +171,8 @@ async fn room(plan: &Plan, conn: &Connection, remote: RemoteMemory) {
     }
 }
 
-/// A message that comes while a receiver is cut is not lost: neither for the next nor for another who waits.
+/// A message that comes while a receiver is cut is not lost: neither for the next nor for another
+/// who waits.
 async fn receiving(plan: &Plan, conn: &Connection) {
     for polls in 0.. {
         conn.send_inline(&[polls as u8; 5]).await.expect("sent");
@@ -300,7 +303,8 @@ async fn persist() {
     }
 }
 
-/// The side that is asked: each way to accept is cut, and the next one serves. Runs on `right`, and asks `left` to connect.
+/// The side that is asked: each way to accept is cut, and the next one serves. Runs on `right`, and
+/// asks `left` to connect.
 async fn accepting(plan: &Plan, left: &Host) {
     plan.each("listen", || Box::pin(crate::listen("0.0.0.0:7001").into_future()), |_| async {}).await;
     let listener = &crate::listen("0.0.0.0:7001").backlog(8).await.expect("the port is free again");
@@ -379,7 +383,8 @@ async fn cut_everything(left: Host, right: Host) {
     }
 }
 
-/// By hand on more: `VERBENA_SEEDS=10000 cargo test -p verbena-rdma --lib every_future`, some four minutes.
+/// By hand on more: `VERBENA_SEEDS=10000 cargo test -p verbena-rdma --lib every_future`, some four
+/// minutes.
 #[verbena::test(seeds = 400, faults = "loss=2%, delay=20us..200us, reorder=2%, duplicate=1%")]
 async fn every_future_may_be_dropped_at_any_poll(left: Host, right: Host) {
     cut_everything(left, right).await;

@@ -1,4 +1,5 @@
-//! A future that is dropped at its n-th poll, and that is polled with another waker each time, of which only the latest counts.
+//! A future that is dropped at its n-th poll, and that is polled with another waker each time, of
+//! which only the latest counts.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -39,7 +40,8 @@ impl Wake for Turn {
     }
 }
 
-/// Polls a future `polls` times, each time when it was woken, and then drops it; `None` where it was not ready by then.
+/// Polls a future `polls` times, each time when it was woken, and then drops it; `None` where it
+/// was not ready by then.
 ///
 /// # Panics
 ///

@@ -1,5 +1,5 @@
-//! The objects of a live connection, dropped in every order with work under way on both sides: nothing panics, whoever is left is told, and
-//! in the end nothing is left on either host.
+//! The objects of a live connection, dropped in every order with work under way on both sides:
+//! nothing panics, whoever is left is told, and in the end nothing is left on either host.
 
 use std::any::Any;
 use std::future::{Future, IntoFuture};
@@ -36,7 +36,8 @@ fn other(object: impl Any) -> Object {
     Object::Other { _object: Box::new(object) }
 }
 
-/// Those of which every permutation is tried come first; the others get in between wherever the seed says.
+/// Those of which every permutation is tried come first; the others get in between wherever the
+/// seed says.
 const PERMUTED: usize = 6;
 const PERMUTATIONS: u64 = 720;
 
@@ -55,7 +56,8 @@ async fn client(to: Addr) -> Vec<Object> {
     let read =
         conn.read(buf, remote.slice(..4096).expect("inside")).post().map_err(|(e, _)| e).expect("room");
     let add = conn.fetch_add(remote.word(0).expect("a word"), 1).post().map_err(|(e, _)| e).expect("room");
-    // Never polled again: it asks, and somebody may have to be told that nobody wants an answer any more.
+    // Never polled again: it asks, and somebody may have to be told that nobody wants an answer any
+    // more.
     let mut connecting = crate::connect(to).into_future();
     for _ in 0..3 {
         if connecting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
@@ -162,7 +164,8 @@ async fn told(objects: &[Option<Object>], gone: bool) {
         _ => None,
     });
     if let Some(conn) = still {
-        // Memory that is gone before the other side has read it is the other way to end a connection.
+        // Memory that is gone before the other side has read it is the other way to end a
+        // connection.
         let why = surely("the peer's end", conn.ended()).await.kind();
         assert!(
             matches!(why, ErrorKind::Disconnected | ErrorKind::Completion(WcStatus::RemoteAccess)),

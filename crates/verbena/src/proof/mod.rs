@@ -1,5 +1,5 @@
-//! What the crate promises of its ends, shown on simulated hosts: any future may be dropped at any poll, anything may be dropped
-//! in any order, and nothing is left of it.
+//! What the crate promises of its ends, shown on simulated hosts: any future may be dropped at any
+//! poll, anything may be dropped in any order, and nothing is left of it.
 //!
 //! | file | what |
 //! |---|---|

@@ -51,7 +51,8 @@ mod raw {
     static TABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_it);
 
     pub fn waker(outer: &Waker) -> Waker {
-        // SAFETY: the functions of the table take what `Rc::into_raw` gave. Wakers stay in the simulation's thread.
+        // SAFETY: the functions of the table take what `Rc::into_raw` gave. Wakers stay in the
+        // simulation's thread.
         unsafe { Waker::from_raw(RawWaker::new(Rc::into_raw(Rc::new(Trap(outer.clone()))).cast(), &TABLE)) }
     }
 

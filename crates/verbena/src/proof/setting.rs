@@ -1,4 +1,5 @@
-//! The other side: it listens, lends memory, and sends back what it is told. And what is left of everything.
+//! The other side: it listens, lends memory, and sends back what it is told. And what is left of
+//! everything.
 
 use node::objects::Objects;
 

@@ -1,4 +1,5 @@
-//! The futures of datagram sockets, and those of connections that share a receive and a completion queue, dropped at each of their polls.
+//! The futures of datagram sockets, and those of connections that share a receive and a completion
+//! queue, dropped at each of their polls.
 
 use std::future::IntoFuture;
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
-//! The futures of byte streams, dropped at each of their polls: what a call did not return was not read, or not written; so the bytes that
-//! the peer gets are those that were written, each once, and what the stream stands on has all it had.
+//! The futures of byte streams, dropped at each of their polls: what a call did not return was not
+//! read, or not written; so the bytes that the peer gets are those that were written, each once,
+//! and what the stream stands on has all it had.
 
 use std::future::Future;
 use std::io::{self, ErrorKind, IoSlice};

@@ -1,4 +1,5 @@
-//! Buffers behind windows: exposing one, dropped at each of its polls. The buffer is back in its pool, and no window stays.
+//! Buffers behind windows: exposing one, dropped at each of its polls. The buffer is back in its
+//! pool, and no window stays.
 
 use std::time::Duration;
 

@@ -9,8 +9,8 @@ use crate::cm::waiters::Waiters;
 use crate::mem::RegBuf;
 use crate::op::slot::Left;
 
-/// What is to be done when the queues are unlocked: wakers and destructors may be the program's code, and none keeps another from
-/// being called.
+/// What is to be done when the queues are unlocked: wakers and destructors may be the program's
+/// code, and none keeps another from being called.
 #[derive(Default)]
 pub(super) struct Afterwards {
     pub wakers: Vec<Kept<Waker>>,

@@ -1,5 +1,5 @@
-//! What carries a queue pair's requests: the one door to the stack below, behind which work requests and completions are those of
-//! `transport`, whatever the stack.
+//! What carries a queue pair's requests: the one door to the stack below, behind which work
+//! requests and completions are those of `transport`, whatever the stack.
 
 use std::sync::Arc;
 
@@ -57,7 +57,8 @@ pub(crate) struct Agreed {
 }
 
 impl Carrier {
-    /// A queue pair in state Reset, whose sizes are in range; its completion queue, armed by [`Carrier::arm`], rings the bell.
+    /// A queue pair in state Reset, whose sizes are in range; its completion queue, armed by
+    /// [`Carrier::arm`], rings the bell.
     pub fn create(pd: &Pd, config: &QueueConfig, kind: QpType, bell: &Arc<Bell>) -> Result<Carrier> {
         match pd.domain() {
             Domain::Ours(domain) => {
@@ -118,8 +119,8 @@ impl Carrier {
         }
     }
 
-    /// Begins to post one request, or several, to the send queue. They are posted in one order: the caller holds the lock of the program's
-    /// entries.
+    /// Begins to post one request, or several, to the send queue. They are posted in one order: the
+    /// caller holds the lock of the program's entries.
     #[inline]
     pub fn sender<'a>(&'a self, stack: &'a Stack, several: bool) -> Sender<'a> {
         match self {
@@ -163,7 +164,8 @@ impl Carrier {
         }
     }
 
-    /// Takes up to `most` completions of its own queue; how many there were. It can not be overrun: it has room for all that may be under way.
+    /// Takes up to `most` completions of its own queue; how many there were. It can not be overrun:
+    /// it has room for all that may be under way.
     pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
         self.completions().map_or(0, |own| own.poll(most, take))
     }
@@ -175,12 +177,14 @@ impl Carrier {
             Carrier::System(theirs) => theirs.completions.as_ref(),
         }
     }
-    /// Takes what has arrived, in this thread, where there are no completions; whether there may be some.
+    /// Takes what has arrived, in this thread, where there are no completions; whether there may be
+    /// some.
     #[inline]
     pub fn look(&self, stack: &Stack) -> bool {
         self.completions().is_none_or(|own| own.look(stack))
     }
-    /// The next completion of its own queue rings the bell, or the next that is an error or that the peer asks for.
+    /// The next completion of its own queue rings the bell, or the next that is an error or that
+    /// the peer asks for.
     pub fn ring_for(&self, arm: Arm) {
         self.completions().into_iter().for_each(|own| own.ring_for(arm));
     }
@@ -203,8 +207,9 @@ impl Carrier {
             Carrier::System(theirs) => theirs.qp.fail(),
         }
     }
-    /// It is no more: nothing of its memory is touched from now on, no completion comes after those that `drain` takes. Once. False where
-    /// the stack below refuses: then its memory must stay for ever.
+    /// It is no more: nothing of its memory is touched from now on, no completion comes after those
+    /// that `drain` takes. Once. False where the stack below refuses: then its memory must stay
+    /// for ever.
     #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours leaves none"))]
     pub fn destroy(&self, drain: impl FnOnce()) -> bool {
         let is_gone = match self {
@@ -215,7 +220,8 @@ impl Carrier {
             #[cfg(feature = "system")]
             Carrier::System(theirs) => {
                 let is_gone = theirs.qp.destroy();
-                // Of a kernel's there may be some in the queue, which a shared receive queue misses.
+                // Of a kernel's there may be some in the queue, which a shared receive queue
+                // misses.
                 drain();
                 is_gone
             }
@@ -352,7 +358,8 @@ pub(super) fn of_refusal(call: &'static str, refusal: system::Refusal) -> Error 
 pub(crate) type NotPosted = Vec<(u64, Error)>;
 
 impl Sender<'_> {
-    /// Posts one; it leaves with [`Sender::finish`] at the latest. Of an XRC initiator it is for the shared receive queue of this number.
+    /// Posts one; it leaves with [`Sender::finish`] at the latest. Of an XRC initiator it is for
+    /// the shared receive queue of this number.
     ///
     /// # Errors
     ///

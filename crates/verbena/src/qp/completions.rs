@@ -1,4 +1,5 @@
-//! A completion queue of the stack below, and the bell that it rings: for one queue pair, or for many.
+//! A completion queue of the stack below, and the bell that it rings: for one queue pair, or for
+//! many.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -47,7 +48,8 @@ impl Completions {
             Completions::System(cq) => cq.grow(cqe),
         }
     }
-    /// Takes up to `most` completions; how many there were. It can not be overrun: it has room for all that may be under way.
+    /// Takes up to `most` completions; how many there were. It can not be overrun: it has room for
+    /// all that may be under way.
     pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
         match self {
             Completions::Ours(own) => own.cq.poll(most, take).unwrap_or(0),
@@ -55,7 +57,8 @@ impl Completions {
             Completions::System(cq) => cq.poll(most, take),
         }
     }
-    /// Takes what has arrived, in this thread, where there are no completions; whether there may be some.
+    /// Takes what has arrived, in this thread, where there are no completions; whether there may be
+    /// some.
     #[inline]
     pub fn look(&self, stack: &Stack) -> bool {
         match self {
@@ -69,8 +72,8 @@ impl Completions {
             Completions::System(_) => true,
         }
     }
-    /// The next completion rings the bell, or the next that is an error or that the peer asks for; what was asked for before is void. Another
-    /// stack's rings for each.
+    /// The next completion rings the bell, or the next that is an error or that the peer asks for;
+    /// what was asked for before is void. Another stack's rings for each.
     pub fn ring_for(&self, arm: Arm) {
         match self {
             Completions::Ours(own) => own.cq.rearm(arm),
@@ -88,11 +91,13 @@ impl Completions {
             Completions::System(_) => true,
         }
     }
-    /// The bell has rung: drains, and has it ring for the next completion, until nothing came meanwhile.
+    /// The bell has rung: drains, and has it ring for the next completion, until nothing came
+    /// meanwhile.
     pub fn attend(&self, drain: impl FnMut()) {
         self.attend_as(drain, || self.ring_for(Arm::Next));
     }
-    /// The bell has rung: drains, and has it ring again by [`Completions::ring_for`], until nothing came meanwhile.
+    /// The bell has rung: drains, and has it ring again by [`Completions::ring_for`], until nothing
+    /// came meanwhile.
     #[cfg_attr(not(feature = "system"), allow(unused_mut))]
     pub fn attend_as(&self, mut drain: impl FnMut(), again: impl FnMut()) {
         match self {

@@ -1,5 +1,6 @@
-//! A completion queue that many queue pairs share ([`Cq`]): one event for whatever has come to any of them. Whoever brings a completion drains
-//! it, and hands each to the queue pair whose number it bears.
+//! A completion queue that many queue pairs share ([`Cq`]): one event for whatever has come to any
+//! of them. Whoever brings a completion drains it, and hands each to the queue pair whose number it
+//! bears.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +19,9 @@ use super::srq::SrqInner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::Device;
 
-/// A completion queue for all queue pairs that have it in their [`QueueConfig`]. It grows with them, so that it can not be overrun. Nothing else
-/// changes for them: results and messages go to whom they are for. A handle, clones are the same one; it lives as long as its last queue pair.
+/// A completion queue for all queue pairs that have it in their [`QueueConfig`]. It grows with
+/// them, so that it can not be overrun. Nothing else changes for them: results and messages go to
+/// whom they are for. A handle, clones are the same one; it lives as long as its last queue pair.
 #[derive(Clone)]
 pub struct Cq(Arc<CqInner>);
 
@@ -35,7 +37,8 @@ pub(crate) struct CqInner {
 struct Users {
     /// Completions that all of them may have there at once.
     reserved: u32,
-    /// Shared receive queues, by where they are, each with its users here: its receives complete once, whoever takes them.
+    /// Shared receive queues, by where they are, each with its users here: its receives complete
+    /// once, whoever takes them.
     srqs: BTreeMap<usize, usize>,
     /// Queue pairs, with their shared receive queues.
     by_number: BTreeMap<u32, (Weak<QpInner>, Option<Arc<SrqInner>>)>,
@@ -87,7 +90,8 @@ impl CqInner {
         &self.completions
     }
 
-    /// Room for all that a queue pair may have there at once. `OutOfRange` where the queue would be longer than the device's may be.
+    /// Room for all that a queue pair may have there at once. `OutOfRange` where the queue would be
+    /// longer than the device's may be.
     pub(super) fn reserve(self: &Arc<Self>, config: &QueueConfig) -> Result<Membership> {
         let at = |srq: &super::Srq| (Arc::as_ptr(srq.inner()).addr(), srq.depth());
         let srq = config.srq.as_ref().map(at);
@@ -108,7 +112,8 @@ impl CqInner {
         Ok(Membership { cq: self.clone(), own, srq, number, has_left })
     }
 
-    /// Takes all completions that there are to whom they are for. One thread at a time, so that those of a queue pair keep their order.
+    /// Takes all completions that there are to whom they are for. One thread at a time, so that
+    /// those of a queue pair keep their order.
     pub(super) fn drain(&self) {
         let mut afterwards = Afterwards::default();
         // The last handle of one may be ours by now: it goes when the lock is given back.

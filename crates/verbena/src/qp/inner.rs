@@ -1,7 +1,9 @@
-//! What stands behind the handles of a queue pair. Completions come to one completion queue of its own, which is large enough for all that
-//! may be under way. While somebody waits it is armed: whoever brings a completion (the thread that polls, the engine thread) drains it when no
-//! lock is held ([`nic::Later`]), puts each result where its owner looks, and wakes that owner. A future looks and leaves its
-//! waker, and arms it, under the same lock, so no wake-up is lost. While nobody waits it is armed for errors only, and who looks drains it.
+//! What stands behind the handles of a queue pair. Completions come to one completion queue of its
+//! own, which is large enough for all that may be under way. While somebody waits it is armed:
+//! whoever brings a completion (the thread that polls, the engine thread) drains it when no lock is
+//! held ([`nic::Later`]), puts each result where its owner looks, and wakes that owner. A future
+//! looks and leaves its waker, and arms it, under the same lock, so no wake-up is lost. While
+//! nobody waits it is armed for errors only, and who looks drains it.
 
 #[cfg(all(test, feature = "sim"))]
 mod census;
@@ -66,7 +68,8 @@ pub(crate) struct Parts {
     owner: OnceLock<Weak<dyn Work>>,
     /// One thread polls it, and nobody is told of completions.
     polled: AtomicBool,
-    /// Goes up with each completion that was taken, and with the end: who polls again and again looks when it has changed.
+    /// Goes up with each completion that was taken, and with the end: who polls again and again
+    /// looks when it has changed.
     news: AtomicU32,
 }
 
@@ -271,8 +274,8 @@ impl QpInner {
         posted
     }
 
-    /// The connection is no more; who receives learns of it behind the messages that came. An `error` other than `Disconnected` says
-    /// what went wrong.
+    /// The connection is no more; who receives learns of it behind the messages that came. An
+    /// `error` other than `Disconnected` says what went wrong.
     pub fn ended(&self, error: Error) {
         self.drain();
         let mut afterwards = Afterwards::default();
@@ -315,7 +318,8 @@ impl QpInner {
         afterwards.run();
     }
 
-    /// Takes a completion of the shared queue. True: it is an error, for [`QpInner::tell_owner`] when no lock is held.
+    /// Takes a completion of the shared queue. True: it is an error, for [`QpInner::tell_owner`]
+    /// when no lock is held.
     pub(super) fn take_one(
         &self,
         completion: &transport::op::Completion,
@@ -338,7 +342,8 @@ impl QpInner {
         }
     }
 
-    /// The queue pair is no more: what was under way is flushed, who waits is told, memory is free. Once.
+    /// The queue pair is no more: what was under way is flushed, who waits is told, memory is free.
+    /// Once.
     pub fn destroy(&self) {
         if !self.stack().is_ours() || self.lock().destroyed {
             return;

@@ -9,7 +9,8 @@ use super::inner::{QpInner, RECEIVE};
 use super::srq::SrqInner;
 use crate::mem::{IoBuf, IoBufMut, RegBuf, SgeList};
 
-/// A message in its receive buffer. Dropping it posts the buffer again; whoever keeps messages has the peer wait (RNR).
+/// A message in its receive buffer. Dropping it posts the buffer again; whoever keeps messages has
+/// the peer wait (RNR).
 /// ```compile_fail,E0382
 /// async fn f(conn: verbena::Connection, msg: verbena::Message) {
 ///     conn.send(msg).await.0.unwrap();

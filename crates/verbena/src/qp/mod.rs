@@ -139,7 +139,8 @@ impl Default for QueueConfig {
     }
 }
 
-/// A queue pair: a handle, clones are the same one. It keeps the memory of its operations until they are complete.
+/// A queue pair: a handle, clones are the same one. It keeps the memory of its operations until
+/// they are complete.
 pub struct QueuePair<T: Transport = Rc> {
     inner: Arc<QpInner>,
     _t: PhantomData<fn() -> T>,
@@ -206,12 +207,13 @@ impl<T: Transport> QueuePair<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`Op::post`]; they come back where the queue has no room for all, where one is wrong or of another queue pair.
+    /// Those of [`Op::post`]; they come back where the queue has no room for all, where one is
+    /// wrong or of another queue pair.
     pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, Refused<O>> {
         self.inner.post_all(ops)
     }
-    /// The next message. Cancelling loses nothing: receives stay posted, messages wait. `None` after the connection has ended
-    /// and all that came before was taken.
+    /// The next message. Cancelling loses nothing: receives stay posted, messages wait. `None`
+    /// after the connection has ended and all that came before was taken.
     ///
     /// # Errors
     ///
@@ -276,7 +278,8 @@ impl<T: Connected> QueuePair<T> {
     pub fn send<B: IoBuf>(&self, buf: B) -> Op<'_, kind::Send, B> {
         Op::new(&self.inner, Asked::Send, buf)
     }
-    /// SEND of at most `max_inline` bytes, copied into the work request: no registration, nothing to give back.
+    /// SEND of at most `max_inline` bytes, copied into the work request: no registration, nothing
+    /// to give back.
     pub fn send_inline(&self, bytes: &[u8]) -> Op<'_, kind::Send, Copied> {
         Op::new(&self.inner, Asked::Send, Copied(None))
             .map(|request| request.inline = Some(Data::inline(bytes)))
@@ -305,7 +308,8 @@ impl<T: Reliable> QueuePair<T> {
     pub fn read<B: IoBufMut>(&self, buf: B, from: RemoteMemory) -> Op<'_, kind::Read, B> {
         Op::new(&self.inner, Asked::Read(from), buf)
     }
-    /// Stores `new` where `old` is; gives what was there. Eight bytes of `at`, see [`RemoteMemory::word`].
+    /// Stores `new` where `old` is; gives what was there. Eight bytes of `at`, see
+    /// [`RemoteMemory::word`].
     pub fn compare_swap(&self, at: RemoteMemory, old: u64, new: u64) -> Op<'_, kind::Atomic> {
         Op::new(&self.inner, Asked::Atomic(at, AtomicOp::CompareSwap { compare: old, swap: new }), ())
     }
@@ -317,7 +321,8 @@ impl<T: Reliable> QueuePair<T> {
     pub fn atomic_write(&self, at: RemoteMemory, value: u64) -> Op<'_, kind::Order> {
         Op::new(&self.inner, Asked::Atomic(at, AtomicOp::Write(value)), ())
     }
-    /// FLUSH (IBA annex A19): what was written there is visible to all, or survives a loss of power.
+    /// FLUSH (IBA annex A19): what was written there is visible to all, or survives a loss of
+    /// power.
     pub fn flush(&self, what: RemoteMemory, persistent: bool) -> Op<'_, kind::Order> {
         let how = Flush { global: !persistent, persistent, whole: false };
         Op::new(&self.inner, Asked::Flush(what, how), ())

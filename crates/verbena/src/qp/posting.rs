@@ -1,5 +1,5 @@
-//! Work requests on their way into the send queue: both locks are held, the program's entries and the queue pair's, so that entries and
-//! requests are in one order.
+//! Work requests on their way into the send queue: both locks are held, the program's entries and
+//! the queue pair's, so that entries and requests are in one order.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,8 @@ impl QpInner {
         posted
     }
 
-    /// The same of a SEND or WRITE on a connection, whose work request was made before, but for its number, and stays.
+    /// The same of a SEND or WRITE on a connection, whose work request was made before, but for its
+    /// number, and stays.
     #[inline]
     pub fn post_ready<B: Send + 'static>(&self, wr: &mut SendWr, value: B) -> Result<Ticket<B>, (Error, B)> {
         let mut posting = Posting::begin(self, false);
@@ -80,7 +81,8 @@ impl<'a> Posting<'a> {
         Posting { qp, queues, sender, unlocked: Vec::new() }
     }
 
-    /// `QueueFull` where there is no room for so many, `Disconnected` where the queue pair is no more.
+    /// `QueueFull` where there is no room for so many, `Disconnected` where the queue pair is no
+    /// more.
     #[inline]
     pub(crate) fn check_room(&self, count: usize) -> Result<()> {
         if self.queues.destroyed {
@@ -126,7 +128,8 @@ impl<'a> Posting<'a> {
             Err(value) => return Err((Error::new(ErrorKind::QueueFull, "ibv_post_send"), value)),
         };
         let Err(error) = post(&mut self.sender, ticket.wr_id) else { return Ok(ticket) };
-        // SAFETY: the ticket was given just now, by this queue; the request that would bear it was refused.
+        // SAFETY: the ticket was given just now, by this queue; the request that would bear it was
+        // refused.
         match unsafe { self.queues.sends.take_back(&ticket) } {
             Some(value) => Err((error, value)),
             // It has a value: that of just now.

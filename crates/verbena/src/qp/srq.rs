@@ -1,5 +1,5 @@
-//! Receives that many queue pairs share ([`Srq`]). Each message goes to the connection that it came by; its buffer goes back here, whether or not
-//! that connection still is.
+//! Receives that many queue pairs share ([`Srq`]). Each message goes to the connection that it came
+//! by; its buffer goes back here, whether or not that connection still is.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,8 +18,9 @@ use crate::provider::{Domain, Pd};
 use crate::thread_safe::ThreadSafe;
 use crate::verbs::AsyncEvents;
 
-/// A shared receive queue: receives that the crate keeps posted for all queue pairs that have it in their [`QueueConfig`], so that memory for a
-/// thousand quiet connections is that of the few that talk. A handle, clones are the same one; it lives as long as its last queue pair or message.
+/// A shared receive queue: receives that the crate keeps posted for all queue pairs that have it in
+/// their [`QueueConfig`], so that memory for a thousand quiet connections is that of the few that
+/// talk. A handle, clones are the same one; it lives as long as its last queue pair or message.
 ///
 /// ```no_run
 /// # async fn f(listener: verbena::Listener, pd: verbena::Pd) -> verbena::Result<()> {
@@ -35,7 +36,8 @@ use crate::verbs::AsyncEvents;
 /// # }
 /// ```
 ///
-/// When all receives are out, because their messages are kept, the peers of all its connections wait (RNR); datagrams are lost.
+/// When all receives are out, because their messages are kept, the peers of all its connections
+/// wait (RNR); datagrams are lost.
 #[derive(Clone)]
 pub struct Srq(Arc<SrqInner>);
 
@@ -69,7 +71,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// `OutOfRange`; `Exhausted` where there is no memory for them, or the device has no more such queues; `Forked`.
+    /// `OutOfRange`; `Exhausted` where there is no memory for them, or the device has no more such
+    /// queues; `Forked`.
     pub fn new(pd: &Pd, depth: u32, size: usize) -> Result<Srq> {
         Srq::make(pd, depth, size, nic::Srq::create)
     }
@@ -113,12 +116,14 @@ impl Srq {
     pub fn depth(&self) -> u32 {
         self.0.depth
     }
-    /// Receives that are posted and wait for messages: the others are in messages that somebody keeps, or about to be posted again.
+    /// Receives that are posted and wait for messages: the others are in messages that somebody
+    /// keeps, or about to be posted again.
     pub fn posted(&self) -> u32 {
         self.0.depth - self.0.posted.lock().places.len() as u32
     }
-    /// Waits until fewer than `limit` receives are posted (1 to [`Srq::depth`]): soon peers will have to wait. It looks from the first poll on; of several
-    /// who wait at once the last one's limit counts for all. Dropping it leaves the limit, which tells nobody then.
+    /// Waits until fewer than `limit` receives are posted (1 to [`Srq::depth`]): soon peers will
+    /// have to wait. It looks from the first poll on; of several who wait at once the last
+    /// one's limit counts for all. Dropping it leaves the limit, which tells nobody then.
     ///
     /// # Errors
     ///

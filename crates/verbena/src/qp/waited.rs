@@ -1,5 +1,5 @@
-//! Which queue pairs a thread polls itself while it waits: over the machine's libraries there is nothing that polls all at once, so those that
-//! the future looked at when it was polled last.
+//! Which queue pairs a thread polls itself while it waits: over the machine's libraries there is
+//! nothing that polls all at once, so those that the future looked at when it was polled last.
 
 use std::cell::RefCell;
 use std::sync::Weak;

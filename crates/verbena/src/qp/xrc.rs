@@ -1,5 +1,6 @@
-//! Extended reliable connections (IBA annex A14) as the program sees them: what an initiator can do, [`ToSrq`], and the queue where it arrives,
-//! [`XrcSrq`]. Domains and targets are in [`verbs`](crate::verbs).
+//! Extended reliable connections (IBA annex A14) as the program sees them: what an initiator can
+//! do, [`ToSrq`], and the queue where it arrives, [`XrcSrq`]. Domains and targets are in
+//! [`verbs`](crate::verbs).
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -26,8 +27,8 @@ use crate::op::{Asked, Op, kind};
 use crate::provider::Pd;
 use crate::remote::RemoteMemory;
 
-/// Initiator of an extended reliable connection. It receives nothing, and each of its operations names a shared receive queue of the peer's
-/// domain: [`QueuePair::to_srq`].
+/// Initiator of an extended reliable connection. It receives nothing, and each of its operations
+/// names a shared receive queue of the peer's domain: [`QueuePair::to_srq`].
 /// ```compile_fail,E0599
 /// fn f(qp: &verbena::QueuePair<verbena::XrcSend>) {
 ///     let _ = qp.send_inline(b"to whom?");
@@ -41,7 +42,8 @@ impl sealed::Service for XrcSend {
     const KIND: nic::QpType = nic::QpType::XrcSend;
 }
 
-/// Operations of an initiator on one shared receive queue of the peer's domain: its receives, and the memory of its protection domain.
+/// Operations of an initiator on one shared receive queue of the peer's domain: its receives, and
+/// the memory of its protection domain.
 #[derive(Clone, Copy, Debug)]
 pub struct ToSrq<'q> {
     qp: &'q QueuePair<XrcSend>,
@@ -49,8 +51,8 @@ pub struct ToSrq<'q> {
 }
 
 impl QueuePair<XrcSend> {
-    /// For the queue of this number ([`XrcSrq::number`]), of which the low 24 bits count. A number that the peer's domain does not have fails the
-    /// queue pair: `RemoteAccess` or its like.
+    /// For the queue of this number ([`XrcSrq::number`]), of which the low 24 bits count. A number
+    /// that the peer's domain does not have fails the queue pair: `RemoteAccess` or its like.
     pub fn to_srq(&self, number: u32) -> ToSrq<'_> {
         ToSrq { qp: self, number }
     }
@@ -99,8 +101,9 @@ impl<'q> ToSrq<'q> {
     }
 }
 
-/// A shared receive queue of an XRC domain: what initiators send to its number comes here, by whichever target. A handle, clones are the same
-/// one; it lives as long as its last handle or message. The crate keeps its receives posted.
+/// A shared receive queue of an XRC domain: what initiators send to its number comes here, by
+/// whichever target. A handle, clones are the same one; it lives as long as its last handle or
+/// message. The crate keeps its receives posted.
 #[derive(Clone)]
 pub struct XrcSrq(Arc<Inner>);
 

@@ -13,7 +13,8 @@ use super::world::World;
 use crate::error::RejectReason;
 use crate::provider::{Ours, Provider, Stack};
 
-/// A host of a simulation, with one process that runs its tasks; [`Host::neighbour`] has another one. Clones are the same host. It stays in the thread of its simulation:
+/// A host of a simulation, with one process that runs its tasks; [`Host::neighbour`] has another
+/// one. Clones are the same host. It stays in the thread of its simulation:
 ///
 /// ```compile_fail,E0277
 /// fn sent(_: impl Send) {}
@@ -47,16 +48,19 @@ impl Host {
         self.world.addresses_of(self.place)[1]
     }
 
-    /// Starts another process on this host: a [`Host`] of the same name and addresses, whose tasks, kills, restarts and what it boots are its own.
-    /// The two share ports, files, power and the network. Over a connection between them nothing is lost, a WRITE or READ is done at once in
-    /// the other one's memory where it may be, and long messages are copied from there, as between processes of one real host.
+    /// Starts another process on this host: a [`Host`] of the same name and addresses, whose tasks,
+    /// kills, restarts and what it boots are its own. The two share ports, files, power and the
+    /// network. Over a connection between them nothing is lost, a WRITE or READ is done at once in
+    /// the other one's memory where it may be, and long messages are copied from there, as between
+    /// processes of one real host.
     pub fn neighbour(&self) -> Host {
         let place = self.world.neighbour(self.place);
         Host::new(&self.world, place)
     }
 
-    /// Starts a task on it: [`Provider::current`](crate::Provider::current) is the host's there. A panic of the task fails the
-    /// test. On a host that was killed the task is dropped, unpolled.
+    /// Starts a task on it: [`Provider::current`](crate::Provider::current) is the host's there. A
+    /// panic of the task fails the test. On a host that was killed the task is dropped,
+    /// unpolled.
     #[track_caller]
     pub fn spawn<T: 'static>(&self, task: impl Future<Output = T> + 'static) -> Task<T> {
         let spawned_at = Location::caller();
@@ -66,17 +70,19 @@ impl Host {
         }
     }
 
-    /// Kills its process, as SIGKILL does: from now on it says nothing, what it had sent is still on its way, and its tasks are dropped
-    /// without being polled again. A task that kills its own host runs on to its next `.await`, on a dead host.
+    /// Kills its process, as SIGKILL does: from now on it says nothing, what it had sent is still
+    /// on its way, and its tasks are dropped without being polled again. A task that kills its
+    /// own host runs on to its next `.await`, on a dead host.
     ///
-    /// Peers learn of it by what they send: the system of the host says that nobody has the port, or, while that is lost too,
-    /// nobody answers.
+    /// Peers learn of it by what they send: the system of the host says that nobody has the port,
+    /// or, while that is lost too, nobody answers.
     pub fn kill(&self) {
         self.world.kill(self.place);
     }
 
-    /// What this host runs whenever it starts: now, where its process lives, at each [`Host::restart`], and when its power is back
-    /// ([`Faults::power_fail`]). In place of what was said before. What the task returns is dropped; a panic fails the test.
+    /// What this host runs whenever it starts: now, where its process lives, at each
+    /// [`Host::restart`], and when its power is back ([`Faults::power_fail`]). In place of what
+    /// was said before. What the task returns is dropped; a panic fails the test.
     #[track_caller]
     pub fn boot<F: Future<Output: 'static> + 'static>(&self, task: impl Fn() -> F + 'static) {
         let spawned_at = Location::caller();
@@ -84,20 +90,23 @@ impl Host {
         self.world.set_boot(self.place, Rc::new(boot));
     }
 
-    /// Its power fails: its process, and that of each neighbour, is gone as by [`Host::kill`], and of what its files ([`Memory::open`](crate::Memory::open)) had that was not flushed any words may
-    /// be. [`Host::restart`] starts it again.
+    /// Its power fails: its process, and that of each neighbour, is gone as by [`Host::kill`], and
+    /// of what its files ([`Memory::open`](crate::Memory::open)) had that was not flushed any words
+    /// may be. [`Host::restart`] starts it again.
     pub fn power_fail(&self) {
         self.world.power_fail(self.place);
     }
 
     /// The `nth` flush to persistence on this host from now on fails (1: the next): a peer gets
-    /// [`RemoteOperation`](crate::WcStatus::RemoteOperation), [`Memory::persist`](crate::Memory::persist) an error.
+    /// [`RemoteOperation`](crate::WcStatus::RemoteOperation),
+    /// [`Memory::persist`](crate::Memory::persist) an error.
     pub fn fail_flush(&self, nth: u64) {
         let id = self.world.host_id(self.place);
         id.into_iter().for_each(|id| self.world.with_sim(|sim| sim.fail_flush(id, nth)));
     }
 
-    /// What of a file of its own a loss of power would surely leave; `None` where there is none of that name.
+    /// What of a file of its own a loss of power would surely leave; `None` where there is none of
+    /// that name.
     pub fn persistent(&self, name: &str) -> Option<Vec<u8>> {
         let id = self.world.host_id(self.place)?;
         self.world.with_sim(|sim| sim.persistent(id, name))
@@ -114,8 +123,9 @@ impl Host {
         self.world.living(self.place).is_some()
     }
 
-    /// All queue pairs of its process fail, as when its adapter has an error: what is under way completes as
-    /// [`Flushed`](crate::WcStatus::Flushed), connections end, and peers are told. New ones may be made.
+    /// All queue pairs of its process fail, as when its adapter has an error: what is under way
+    /// completes as [`Flushed`](crate::WcStatus::Flushed), connections end, and peers are told.
+    /// New ones may be made.
     pub fn fail_queue_pairs(&self) {
         self.with_node(|node| {
             let now = node::World::now(&**node.world());
@@ -123,9 +133,12 @@ impl Host {
         });
     }
 
-    /// The system of this host refuses the `nth` connection request that comes from now on (1: the next), for this reason, before its
-    /// program sees it; whoever asks gets [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) without private data. Several may be
-    /// said at once, each with its number. A host's name stands for two addresses, tried in turn: by [`Host::addr`] there is one request. A request that comes twice, as its answer was lost, counts once. The rules end with the process.
+    /// The system of this host refuses the `nth` connection request that comes from now on (1: the
+    /// next), for this reason, before its program sees it; whoever asks gets
+    /// [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) without private data. Several may be
+    /// said at once, each with its number. A host's name stands for two addresses, tried in turn:
+    /// by [`Host::addr`] there is one request. A request that comes twice, as its answer was lost,
+    /// counts once. The rules end with the process.
     pub fn refuse_request(&self, nth: u64, reason: RejectReason) {
         self.with_node(|node| node.refuse_request(nth, reason.refusal()));
     }
@@ -164,7 +177,8 @@ impl Host {
         self.world.with_sim(|sim| sim.faults())
     }
 
-    /// What may happen to all packets of the network that are sent from now on; [`faults`](super::faults) reads a text.
+    /// What may happen to all packets of the network that are sent from now on;
+    /// [`faults`](super::faults) reads a text.
     pub fn set_faults(&self, faults: Faults) {
         self.world.with_sim(|sim| sim.set_faults(faults));
     }
@@ -179,9 +193,10 @@ impl Host {
         self.world.elapsed()
     }
 
-    /// A hash over all that has happened in the simulation and when, packets and polls of tasks: equal in two runs where all was
-    /// equal. Where it differs between two runs of one seed, the code under test takes something from outside of the simulation,
-    /// such as the order of a `HashMap`, the time of day, or a thread.
+    /// A hash over all that has happened in the simulation and when, packets and polls of tasks:
+    /// equal in two runs where all was equal. Where it differs between two runs of one seed,
+    /// the code under test takes something from outside of the simulation, such as the order of
+    /// a `HashMap`, the time of day, or a thread.
     pub fn trace(&self) -> u64 {
         self.world.trace()
     }

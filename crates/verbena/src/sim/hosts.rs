@@ -1,4 +1,5 @@
-//! The hosts of a simulation, each of which runs one process of those that live, or a neighbour beside it: names, addresses, what they boot, power.
+//! The hosts of a simulation, each of which runs one process of those that live, or a neighbour
+//! beside it: names, addresses, what they boot, power.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;

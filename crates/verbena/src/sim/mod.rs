@@ -18,8 +18,9 @@
 //! }
 //! ```
 //!
-//! That is an ordinary `#[test]`. Its parameters are its hosts and name them. It runs once for each seed, a minute of virtual time in
-//! no time at all, and what happens is the same for the same seed, packet for packet and poll for poll.
+//! That is an ordinary `#[test]`. Its parameters are its hosts and name them. It runs once for each
+//! seed, a minute of virtual time in no time at all, and what happens is the same for the same
+//! seed, packet for packet and poll for poll.
 //!
 //! # The code under test is the code that ships
 //!
@@ -31,8 +32,9 @@
 //! | [`verbena::spawn`](crate::spawn) | a task of the same host |
 //! | a blocking call (`.wait()`) | the error `BlockingInSimulation`: the thread it would block is the only one |
 //!
-//! The test function itself runs on no host, so that it can kill any; it starts the work by [`Host::spawn`] and has no provider.
-//! All hosts of a test run in one thread, so a test may share an `Rc` between them; the code under test should not.
+//! The test function itself runs on no host, so that it can kill any; it starts the work by
+//! [`Host::spawn`] and has no provider. All hosts of a test run in one thread, so a test may share
+//! an `Rc` between them; the code under test should not.
 //!
 //! # Arguments
 //!
@@ -74,10 +76,12 @@
 //!
 //! # Power failures
 //!
-//! [`Memory::open`](crate::Memory::open) gives a host memory that outlives its process. When the power fails, the process is gone, and of each aligned eight
-//! bytes there is what was flushed last, by a peer or by [`Memory::persist`](crate::Memory::persist), or something that was written since: any of them, in any order, as
-//! processors write their caches back. [`Host::boot`] says what a host runs whenever it starts. A protocol that tells of a write before it is
-//! persistent is found out by some seed:
+//! [`Memory::open`](crate::Memory::open) gives a host memory that outlives its process. When the
+//! power fails, the process is gone, and of each aligned eight bytes there is what was flushed
+//! last, by a peer or by [`Memory::persist`](crate::Memory::persist), or something that was written
+//! since: any of them, in any order, as processors write their caches back. [`Host::boot`] says
+//! what a host runs whenever it starts. A protocol that tells of a write before it is persistent is
+//! found out by some seed:
 //!
 //! ```
 //! use std::{cell::Cell, rc::Rc};
@@ -117,9 +121,10 @@
 //!
 //! # When a test fails
 //!
-//! A panic in any task fails the test. So do a deadlock (all tasks wait and nothing will happen any more), the time limit, and tasks
-//! that run on and on without time passing; the message lists the tasks that are not over, by host and by the line that spawned them.
-//! Behind it stands what repeats the seed, with every packet on standard error:
+//! A panic in any task fails the test. So do a deadlock (all tasks wait and nothing will happen any
+//! more), the time limit, and tasks that run on and on without time passing; the message lists the
+//! tasks that are not over, by host and by the line that spawned them. Behind it stands what
+//! repeats the seed, with every packet on standard error:
 //!
 //! ```text
 //! VERBENA_SEED=17 cargo test -p my-crate my_test -- --exact --nocapture
@@ -127,8 +132,9 @@
 //!
 //! `VERBENA_SEEDS=100000` runs all tests on so many seeds instead of their own number.
 //!
-//! A run that differs each time takes something from outside: the order of a `HashMap`, `Instant::now()`, a thread. [`Host::trace`]
-//! shows it; [`time::now`](crate::time::now) and [`Host::seed`] replace it.
+//! A run that differs each time takes something from outside: the order of a `HashMap`,
+//! `Instant::now()`, a thread. [`Host::trace`] shows it; [`time::now`](crate::time::now) and
+//! [`Host::seed`] replace it.
 //!
 //! # Inside
 //!
@@ -156,10 +162,12 @@ use std::task::Waker;
 use std::time::Instant;
 
 pub use ::sim::Faults;
-/// Makes an async function a test on simulated hosts, one for each of its parameters. See [`sim`](self).
+/// Makes an async function a test on simulated hosts, one for each of its parameters. See
+/// [`sim`](self).
 ///
-/// The function returns nothing, or a `Result` whose error fails the test. Other attributes, such as `#[ignore]` or `#[should_panic]`,
-/// keep their meaning. What is wrong in the arguments does not compile:
+/// The function returns nothing, or a `Result` whose error fails the test. Other attributes, such
+/// as `#[ignore]` or `#[should_panic]`, keep their meaning. What is wrong in the arguments does not
+/// compile:
 ///
 /// ```compile_fail,E0080
 /// #[verbena::test(faults = "loss=1")] // loss=1%
@@ -210,7 +218,8 @@ pub(crate) fn current_provider() -> Option<Provider> {
     world.provider(world.current()?)
 }
 
-/// The addresses of a host of the simulation by its name, IPv4 first; none where there is no such host.
+/// The addresses of a host of the simulation by its name, IPv4 first; none where there is no such
+/// host.
 pub(crate) fn addresses_of(name: &str) -> Vec<IpAddr> {
     let place = world().and_then(|world| world.host_of_name(name));
     place.map_or_else(Vec::new, |place| hosts::addresses(place).to_vec())

@@ -41,12 +41,13 @@ pub const fn check_settings(text: &str) {
     }
 }
 
-/// For the attribute: runs a test on its seeds. `module` is the module's path, `args` the text of the attribute, `hosts` the names of
-/// the hosts in order.
+/// For the attribute: runs a test on its seeds. `module` is the module's path, `args` the text of
+/// the attribute, `hosts` the names of the hosts in order.
 ///
 /// # Panics
 ///
-/// Where the test does, or `args` is wrong; behind what the test said stands the command that repeats the seed.
+/// Where the test does, or `args` is wrong; behind what the test said stands the command that
+/// repeats the seed.
 #[doc(hidden)]
 #[track_caller]
 pub fn run_seeds(
@@ -65,7 +66,8 @@ pub fn run_seeds(
     });
 }
 
-/// The command that runs one test alone, of whichever file of the package. The name of a test is its path in its crate.
+/// The command that runs one test alone, of whichever file of the package. The name of a test is
+/// its path in its crate.
 fn command(module: &str, test: &str) -> String {
     let inner = module.split_once("::").map(|(_, inner)| format!("{inner}::")).unwrap_or_default();
     let package = std::env::var("CARGO_PKG_NAME").map(|name| format!(" -p {name}")).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! The text in `#[verbena::test(..)]`. Everything here is `const`, so that the attribute has the compiler itself check it.
+//! The text in `#[verbena::test(..)]`. Everything here is `const`, so that the attribute has the
+//! compiler itself check it.
 //!
 //! ```text
 //! settings = [ setting { "," setting } ]

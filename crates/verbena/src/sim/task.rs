@@ -41,7 +41,8 @@ impl Woken {
     }
 }
 
-/// Wakes a task. Wakers are `Send`, so this works from any thread, though other threads have no part in a simulation.
+/// Wakes a task. Wakers are `Send`, so this works from any thread, though other threads have no
+/// part in a simulation.
 pub(super) struct TaskWaker {
     pub number: u64,
     awake: AtomicBool,
@@ -69,11 +70,13 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A task of a simulation. It runs whether anybody holds this or not; awaiting it gives what it returned.
+/// A task of a simulation. It runs whether anybody holds this or not; awaiting it gives what it
+/// returned.
 ///
 /// # Panics
 ///
-/// Awaiting a task whose host was killed meanwhile panics, as nothing else would ever happen; [`Task::outcome`] does not.
+/// Awaiting a task whose host was killed meanwhile panics, as nothing else would ever happen;
+/// [`Task::outcome`] does not.
 pub struct Task<T> {
     result: Rc<RefCell<Joint<T>>>,
     spawned_at: &'static Location<'static>,

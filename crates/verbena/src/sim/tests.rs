@@ -1,5 +1,5 @@
-//! The executor under what the crate itself puts on it: nodes, their events, work for when no lock is held. What a user sees of it is
-//! tested in tests/simulation.rs.
+//! The executor under what the crate itself puts on it: nodes, their events, work for when no lock
+//! is held. What a user sees of it is tested in tests/simulation.rs.
 
 use std::cell::Cell;
 use std::future::poll_fn;

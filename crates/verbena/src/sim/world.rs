@@ -8,7 +8,8 @@
 //! }
 //! ```
 //!
-//! User code (polls, drops, work in `Later`) runs with no borrow of a cell held and the process it belongs to noted as current.
+//! User code (polls, drops, work in `Later`) runs with no borrow of a cell held and the process it
+//! belongs to noted as current.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -146,7 +147,8 @@ impl World {
     ///
     /// # Panics
     ///
-    /// Where it never will be: everything waits, the time is over, or tasks run on and on without time passing.
+    /// Where it never will be: everything waits, the time is over, or tasks run on and on without
+    /// time passing.
     pub fn run(&self, main: Body, at: &'static Location<'static>) {
         self.add(MAIN, None, at, main);
         while self.tasks.borrow().contains_key(&MAIN) {
@@ -200,7 +202,8 @@ impl World {
             slot.body = Some(body);
             return;
         }
-        // It is over, or its process was killed while it ran. What it holds goes first, so that who waits for it finds that gone.
+        // It is over, or its process was killed while it ran. What it holds goes first, so that who
+        // waits for it finds that gone.
         drop(body);
         self.tasks.borrow_mut().remove(&number);
     }
@@ -241,7 +244,8 @@ impl World {
         std::mem::replace(&mut *timers, later).into_values().collect()
     }
 
-    /// Does what waits until nobody holds a lock, for killed processes too: others may hold objects of theirs.
+    /// Does what waits until nobody holds a lock, for killed processes too: others may hold objects
+    /// of theirs.
     fn run_later(&self) {
         let mut runs = 0;
         while let Some((process, later)) = self.asked_later() {
@@ -322,7 +326,8 @@ impl World {
         !self.ending.get() && host.is_some_and(|host| self.living(host) == process)
     }
 
-    /// Starts a task of a process, or of none. Where that does not live, the task is killed at once.
+    /// Starts a task of a process, or of none. Where that does not live, the task is killed at
+    /// once.
     pub fn spawn<T: 'static>(
         &self,
         process: Option<usize>,

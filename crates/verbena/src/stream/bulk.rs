@@ -15,7 +15,8 @@ pub(super) struct Bulk {
     began: OnceLock<Instant>,
     /// In nanoseconds behind `began`.
     last: AtomicU64,
-    /// A thread of the program has taken what arrived, and the engine thread leaves that to it for a while.
+    /// A thread of the program has taken what arrived, and the engine thread leaves that to it for
+    /// a while.
     polled: AtomicBool,
 }
 

@@ -17,8 +17,9 @@ const HANDSHAKES: usize = 128;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// Takes connections for streams, several handshakes at once: a peer that is slow keeps nobody waiting. Those that do not speak the protocol
-/// are rejected. Dropping it ends handshakes; streams go on.
+/// Takes connections for streams, several handshakes at once: a peer that is slow keeps nobody
+/// waiting. Those that do not speak the protocol are rejected. Dropping it ends handshakes; streams
+/// go on.
 pub struct RdmaListener {
     listener: Arc<Listener>,
     config: StreamConfig,
@@ -67,7 +68,8 @@ impl RdmaListener {
     ///
     /// Likewise.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<Result<RdmaStream>> {
-        // What is polled in here belongs to other connections, too: it survives a waker that panics.
+        // What is polled in here belongs to other connections, too: it survives a waker that
+        // panics.
         let waker = program::calm(cx);
         let cx = &mut Context::from_waker(&waker);
         while self.handshakes.len() < HANDSHAKES {

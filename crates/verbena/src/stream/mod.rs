@@ -1,5 +1,5 @@
-//! Bytes over a connection: [`RdmaStream`], with credits, half close and a defined end. With the feature `tokio` it is
-//! `tokio::io::{AsyncRead, AsyncBufRead, AsyncWrite}`.
+//! Bytes over a connection: [`RdmaStream`], with credits, half close and a defined end. With the
+//! feature `tokio` it is `tokio::io::{AsyncRead, AsyncBufRead, AsyncWrite}`.
 //!
 //! | file | what |
 //! |---|---|
@@ -13,10 +13,12 @@
 //!
 //! # The protocol
 //!
-//! Both sides say in the private data that they speak it (version 1), how many data messages they have room for, and how large those may
-//! be. Bytes travel as SENDs. A sender counts the peer's receives (credits) and waits when there are none, so a receiver is never not ready: RNR
-//! does not happen. Credits return with data that goes the other way, or by themselves when half of a window was read. A FIN says that
-//! nothing comes behind it in that direction; the other goes on. A message that breaks these rules is `InvalidData`.
+//! Both sides say in the private data that they speak it (version 1), how many data messages they
+//! have room for, and how large those may be. Bytes travel as SENDs. A sender counts the peer's
+//! receives (credits) and waits when there are none, so a receiver is never not ready: RNR does not
+//! happen. Credits return with data that goes the other way, or by themselves when half of a window
+//! was read. A FIN says that nothing comes behind it in that direction; the other goes on. A
+//! message that breaks these rules is `InvalidData`.
 
 mod bulk;
 mod listener;
@@ -43,7 +45,8 @@ use wire::{CONTROL, Greeting};
 /// How much a stream has under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Messages with bytes that the peer may send and that are not read, 2 to 8192; and that we have under way ourselves.
+    /// Messages with bytes that the peer may send and that are not read, 2 to 8192; and that we
+    /// have under way ourselves.
     pub window: u16,
     /// Bytes of each at most, 64 to 2^24.
     pub message_size: u32,
@@ -53,7 +56,8 @@ pub struct StreamConfig {
 const ONE_CALL: u32 = 15 * 4096;
 
 impl Default for StreamConfig {
-    /// A window of 8, messages of 245,756 bytes: with the word that each carries beside them, four system calls to send.
+    /// A window of 8, messages of 245,756 bytes: with the word that each carries beside them, four
+    /// system calls to send.
     fn default() -> StreamConfig {
         StreamConfig { window: 8, message_size: 4 * ONE_CALL - 4 }
     }
@@ -90,11 +94,14 @@ impl StreamConfig {
 
 /// A stream of bytes in both directions, as of TCP, over a connection of its own.
 ///
-/// What was written is on its way: nothing is kept back, flushing does nothing. Writing waits when the peer does not read.
+/// What was written is on its way: nothing is kept back, flushing does nothing. Writing waits when
+/// the peer does not read.
 ///
-/// [`shutdown`](RdmaStream::shutdown) says that nothing more will be written, waits until the peer's adapter has all of it, and the peer reads
-/// an end there; reading goes on. A stream that is dropped without it is reset: the peer reads what had come, then
-/// `ConnectionReset`, as it does of a program that was killed. A peer that vanished with its host, or its network, is noticed by what is written to it.
+/// [`shutdown`](RdmaStream::shutdown) says that nothing more will be written, waits until the
+/// peer's adapter has all of it, and the peer reads an end there; reading goes on. A stream that is
+/// dropped without it is reset: the peer reads what had come, then `ConnectionReset`, as it does of
+/// a program that was killed. A peer that vanished with its host, or its network, is noticed by
+/// what is written to it.
 ///
 /// | error | when |
 /// |---|---|
@@ -146,7 +153,8 @@ impl RdmaStream {
         Ok(RdmaStream::new(Core::new(conn, greeting)?))
     }
 
-    /// Accepts a request of a [`Listener`](crate::Listener), or rejects it where it is none for a stream.
+    /// Accepts a request of a [`Listener`](crate::Listener), or rejects it where it is none for a
+    /// stream.
     ///
     /// # Errors
     ///
@@ -184,13 +192,15 @@ impl RdmaStream {
         self.core.message_size()
     }
 
-    /// Two halves that tasks or threads of their own may use. The stream ends when both are dropped.
+    /// Two halves that tasks or threads of their own may use. The stream ends when both are
+    /// dropped.
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         let RdmaStream { core, reading, writing } = self;
         (ReadHalf { core: core.clone(), reading }, WriteHalf { core, writing })
     }
 
-    /// The bytes that have come and were not [consumed](RdmaStream::consume); where there are none it waits for some. None: the end.
+    /// The bytes that have come and were not [consumed](RdmaStream::consume); where there are none
+    /// it waits for some. None: the end.
     ///
     /// # Errors
     ///
@@ -202,7 +212,8 @@ impl RdmaStream {
     pub fn consume(&mut self, n: usize) {
         self.reading.consume(&self.core, n);
     }
-    /// Writes as many of the bytes as there is room for, one at least, or waits for room. Does not wait until they have arrived.
+    /// Writes as many of the bytes as there is room for, one at least, or waits for room. Does not
+    /// wait until they have arrived.
     ///
     /// # Errors
     ///
@@ -214,13 +225,15 @@ impl RdmaStream {
     ) -> Poll<io::Result<usize>> {
         self.writing.poll_write_vectored(&self.core, cx, bufs)
     }
-    /// Ends this direction behind what was written, and waits until the peer's adapter has it all. A peer that has ended its own direction
-    /// before and leaves meanwhile is taken to have what it wanted.
+    /// Ends this direction behind what was written, and waits until the peer's adapter has it all.
+    /// A peer that has ended its own direction before and leaves meanwhile is taken to have
+    /// what it wanted.
     ///
     /// # Errors
     ///
-    /// As the table above says: then it is not known what arrived. `ConnectionReset` also where the peer has read to the end and was dropped
-    /// without an end of its own, and the last ACK was lost.
+    /// As the table above says: then it is not known what arrived. `ConnectionReset` also where the
+    /// peer has read to the end and was dropped without an end of its own, and the last ACK was
+    /// lost.
     pub fn poll_shutdown(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.writing.poll_shutdown(&self.core, cx)
     }
@@ -261,7 +274,8 @@ impl RdmaStream {
     pub async fn shutdown(&mut self) -> io::Result<()> {
         until(self, RdmaStream::poll_shutdown).await
     }
-    /// Ends the stream in order: shuts down, waits for the peer's end and drops what comes before it, then disconnects.
+    /// Ends the stream in order: shuts down, waits for the peer's end and drops what comes before
+    /// it, then disconnects.
     ///
     /// # Errors
     ///

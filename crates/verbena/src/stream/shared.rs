@@ -1,8 +1,10 @@
-//! Both directions of a stream, as its halves share them: what came, what may be sent, and how it ended.
+//! Both directions of a stream, as its halves share them: what came, what may be sent, and how it
+//! ended.
 //!
-//! Who waits leaves a waker with the queue pair (for messages, for room in the send queue), then looks again. Messages are taken from the queue
-//! pair and their credits counted under one lock, so either half sees all that came before it looks; and whoever waits for a message is
-//! woken by its arrival, whichever half takes it. So no waker is kept here, and none can be lost.
+//! Who waits leaves a waker with the queue pair (for messages, for room in the send queue), then
+//! looks again. Messages are taken from the queue pair and their credits counted under one lock, so
+//! either half sees all that came before it looks; and whoever waits for a message is woken by its
+//! arrival, whichever half takes it. So no waker is kept here, and none can be lost.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -28,7 +30,8 @@ pub(super) const INLINE: usize = 64;
 /// What both halves share. Dropped, it ends the connection.
 pub(super) struct Core {
     conn: Connection,
-    /// The smaller of both sides': data messages on their way, and bytes of each, in either direction.
+    /// The smaller of both sides': data messages on their way, and bytes of each, in either
+    /// direction.
     agreed: Greeting,
     bulk: Bulk,
     state: Mutex<State>,
@@ -57,11 +60,13 @@ enum Over {
     Violated(&'static str),
 }
 
-/// Messages without bytes, to be dropped when the lock is released: that posts their receives again.
+/// Messages without bytes, to be dropped when the lock is released: that posts their receives
+/// again.
 type Empty = ArrayVec<Message, { CONTROL as usize }>;
 
 impl Core {
-    /// Over a connection whose private data is the peer's greeting, and which nothing was received on.
+    /// Over a connection whose private data is the peer's greeting, and which nothing was received
+    /// on.
     pub fn new(conn: Connection, mine: Greeting) -> Result<Core> {
         let agreed = Greeting::from_bytes(conn.private_data())?.smaller(mine);
         let state = State {
@@ -97,8 +102,9 @@ impl Core {
         }
     }
 
-    /// Looks, leaves a waker for the next message, and looks again. While much comes or goes it takes what has arrived, in this thread,
-    /// and asks to be polled again instead of sleeping: were it the engine thread's to bring, each message cost two switches of threads.
+    /// Looks, leaves a waker for the next message, and looks again. While much comes or goes it
+    /// takes what has arrived, in this thread, and asks to be polled again instead of sleeping:
+    /// were it the engine thread's to bring, each message cost two switches of threads.
     fn wait<T>(
         &self,
         places: &mut Places,
@@ -133,7 +139,8 @@ impl Core {
         }
     }
 
-    /// Whether this thread is to take what arrives: where that gains something, and nobody further up does it.
+    /// Whether this thread is to take what arrives: where that gains something, and nobody further
+    /// up does it.
     fn polls(&self) -> bool {
         self.conn.inner().stack().gains_by_polling() && !exec::polls()
     }
@@ -155,15 +162,16 @@ impl Core {
         })
     }
 
-    /// A data message was read to its end: its receive is posted again, and the peer told when that is due.
+    /// A data message was read to its end: its receive is posted again, and the peer told when that
+    /// is due.
     pub fn was_read(&self, message: Message) {
         drop(message);
         self.state.lock().owed += 1;
         self.tell_credits(None);
     }
 
-    /// Tells the peer of what was read, where that is due. While the send queue is full every call of the stream's tries again; a waker is
-    /// left until there is room.
+    /// Tells the peer of what was read, where that is due. While the send queue is full every call
+    /// of the stream's tries again; a waker is left until there is room.
     fn tell_credits(&self, mut waits: Option<(&mut Places, &mut Context<'_>)>) {
         loop {
             let owed = {
@@ -227,7 +235,8 @@ impl Core {
             }
             match error.kind() {
                 _ if sent > 0 => break,
-                // A queue that is full of messages with buffers is out of buffers, too: credits come back before ACKs do.
+                // A queue that is full of messages with buffers is out of buffers, too: credits
+                // come back before ACKs do.
                 ErrorKind::QueueFull | ErrorKind::Exhausted
                     if self.conn.inner().wait_for_room(&mut places.room, cx) =>
                 {
@@ -282,7 +291,8 @@ impl Core {
         }
     }
 
-    /// A peer that has ended its own direction, and leaves in order, has what it wanted: it may leave before its ACK has come, or our end.
+    /// A peer that has ended its own direction, and leaves in order, has what it wanted: it may
+    /// leave before its ACK has come, or our end.
     fn all_the_same(&self, error: Error) -> Result<()> {
         let flushed = ErrorKind::Completion(WcStatus::Flushed);
         let left =
@@ -304,7 +314,8 @@ impl Core {
         if len >= bulk::LEAST && self.polls() {
             self.bulk.note();
             self.bulk.polls();
-            // ACKs and credits that have come: cheaper now than by the engine thread in the midst of the next message.
+            // ACKs and credits that have come: cheaper now than by the engine thread in the midst
+            // of the next message.
             self.conn.inner().stack().poll();
         }
         let mut buf = self.conn.buffer()?.sized(len)?;

@@ -1,4 +1,5 @@
-//! The two directions as each knows itself: what was begun to be read, and whether the end was said. [`ReadHalf`] and [`WriteHalf`] have one each.
+//! The two directions as each knows itself: what was begun to be read, and whether the end was
+//! said. [`ReadHalf`] and [`WriteHalf`] have one each.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -105,7 +106,8 @@ impl Writing {
     fn forget(&mut self, core: &Core) {
         self.places = Places::default();
         if matches!(self.end, End::Sent(_)) {
-            // In place of the waker that was left with the FIN. Its result, if there is one just now, stays here.
+            // In place of the waker that was left with the FIN. Its result, if there is one just
+            // now, stays here.
             _ = self.poll_shutdown(core, &mut Context::from_waker(Waker::noop()));
         }
     }
@@ -143,7 +145,8 @@ pub struct ReadHalf {
     pub(super) reading: Reading,
 }
 
-/// What writes of a stream that was split. Dropping it says nothing to the peer as long as the other half is there: shut it down.
+/// What writes of a stream that was split. Dropping it says nothing to the peer as long as the
+/// other half is there: shut it down.
 pub struct WriteHalf {
     pub(super) core: Arc<Core>,
     pub(super) writing: Writing,

@@ -1,6 +1,8 @@
-//! What goes over the wire beside the bytes: the greeting in the private data, and the word that each message carries as immediate data.
+//! What goes over the wire beside the bytes: the greeting in the private data, and the word that
+//! each message carries as immediate data.
 //!
-//! Greeting, the first 12 bytes of the private data of request and acceptance, big-endian; the rest is zero:
+//! Greeting, the first 12 bytes of the private data of request and acceptance, big-endian; the rest
+//! is zero:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -20,7 +22,8 @@
 //! | 30..16 | 0 |
 //! | 15..0 | credits: data messages that the sender of this one has taken, and has room for again |
 //!
-//! A message with bytes is a data message and takes a credit. One without takes none: see [`CONTROL`] for why there is room for it.
+//! A message with bytes is a data message and takes a credit. One without takes none: see
+//! [`CONTROL`] for why there is room for it.
 
 use crate::error::{Error, ErrorKind, Result, Value};
 
@@ -29,9 +32,10 @@ const MAGIC: [u8; 4] = *b"vbst";
 pub(super) const VERSION: u8 = 1;
 const FIN: u32 = 1 << 31;
 
-/// Receives beside those of the window. Credits alone are told of when half a window or more is owed, and never more than a window is owed:
-/// two such messages at most are on their way or unread. Another two may have been read, and their receives not be posted yet, by the one
-/// half of a stream while the other half goes on. The fifth is a FIN.
+/// Receives beside those of the window. Credits alone are told of when half a window or more is
+/// owed, and never more than a window is owed: two such messages at most are on their way or
+/// unread. Another two may have been read, and their receives not be posted yet, by the one half of
+/// a stream while the other half goes on. The fifth is a FIN.
 pub(super) const CONTROL: u32 = 5;
 
 /// How much is owed when credits are told of without a data message that could carry them.
@@ -66,7 +70,8 @@ impl Greeting {
         }
     }
 
-    /// `Unsupported` where a peer does not speak this protocol, or no version of it that is known here.
+    /// `Unsupported` where a peer does not speak this protocol, or no version of it that is known
+    /// here.
     pub fn from_bytes(bytes: &[u8]) -> Result<Greeting> {
         let Some(&[a, b, c, d, version, _, w0, w1, s0, s1, s2, s3]) = bytes.first_chunk::<12>() else {
             return Err(refused("the peer speaks no stream protocol".to_owned()));

@@ -12,8 +12,9 @@ use crate::qp::inner::QpInner;
 /// Hop limit of what is sent, as the kernel's rdma_cm has it.
 const HOP_LIMIT: u8 = 64;
 
-/// Whom a datagram is for, or from: an IP address, a queue pair there, and the Q_Key that it expects. Plain data, good in any process
-/// and with any socket; address handles and GIDs are the crate's business.
+/// Whom a datagram is for, or from: an IP address, a queue pair there, and the Q_Key that it
+/// expects. Plain data, good in any process and with any socket; address handles and GIDs are the
+/// crate's business.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UdAddress {
     ip: IpAddr,
@@ -22,8 +23,8 @@ pub struct UdAddress {
 }
 
 impl UdAddress {
-    /// What a peer has told by other ways than [`lookup`](crate::UdSocket::lookup). Of `qp_num` the low 24 bits count; 0xffffff with a group's
-    /// address is everybody in it.
+    /// What a peer has told by other ways than [`lookup`](crate::UdSocket::lookup). Of `qp_num` the
+    /// low 24 bits count; 0xffffff with a group's address is everybody in it.
     pub const fn from_raw(ip: IpAddr, qp_num: u32, qkey: u32) -> UdAddress {
         UdAddress { ip, qp_num: qp_num & 0xff_ffff, qkey }
     }
@@ -86,7 +87,8 @@ pub(crate) enum To {
 }
 
 impl Destination {
-    /// From an address of ours. `Unreachable` where that is not ours any more, or of another family.
+    /// From an address of ours. `Unreachable` where that is not ours any more, or of another
+    /// family.
     pub(super) fn new(qp: &QpInner, from: IpAddr, tos: u8, to: &UdAddress) -> Result<Destination> {
         const CALL: &str = "ibv_create_ah";
         let unreachable =
@@ -123,7 +125,8 @@ impl Destination {
         };
         Ok(Destination { to: named, mtu: pd.device().mtu().into() })
     }
-    /// Whether a message of so many bytes can go there: an adapter would drop a longer one without a word (IBA 1.4 C10-93.1.1).
+    /// Whether a message of so many bytes can go there: an adapter would drop a longer one without
+    /// a word (IBA 1.4 C10-93.1.1).
     pub fn check(&self, len: u64) -> Result<()> {
         if len <= self.mtu {
             Ok(())

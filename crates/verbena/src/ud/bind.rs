@@ -22,8 +22,9 @@ const CALL: &str = "rdma_bind_addr";
 ///
 /// # Errors
 ///
-/// `AddressInUse` where the port is taken, `Unreachable` where the address is not ours, both with the address; `WrongState` for `0.0.0.0` and
-/// `[::]`, since a queue pair is on one device; `NotFound` for a name that nobody knows, `WrongDomain`, `OutOfRange`, `Exhausted`.
+/// `AddressInUse` where the port is taken, `Unreachable` where the address is not ours, both with
+/// the address; `WrongState` for `0.0.0.0` and `[::]`, since a queue pair is on one device;
+/// `NotFound` for a name that nobody knows, `WrongDomain`, `OutOfRange`, `Exhausted`.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Bind {
     on: Addr,
@@ -44,7 +45,8 @@ impl Bind {
     pub(super) fn new(on: Addr) -> Bind {
         Bind { on, wants: Wants::default(), provider: None }
     }
-    /// Sizes. A datagram longer than `recv_size` bytes is lost, as is one that finds no receive posted: nobody repeats it.
+    /// Sizes. A datagram longer than `recv_size` bytes is lost, as is one that finds no receive
+    /// posted: nobody repeats it.
     pub fn queues(mut self, queues: QueueConfig) -> Self {
         self.wants.queues = queues;
         self
@@ -59,7 +61,8 @@ impl Bind {
         self.wants.tos = Some(tos);
         self
     }
-    /// Bytes for whoever looks the socket up, at most [`limits::ANSWER`], which it sees padded with zeros.
+    /// Bytes for whoever looks the socket up, at most [`limits::ANSWER`], which it sees padded with
+    /// zeros.
     pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
         self.wants.data = data.as_ref().to_vec();
         self
@@ -97,8 +100,9 @@ impl Wants {
         if on.ip().is_unspecified() {
             return Err(Error::new(ErrorKind::WrongState, CALL).with(Value::Address(on)));
         }
-        // The queue pair's identifier, which joins groups; one that listens could not (rdma_join_multicast(3)). The way to ourselves is
-        // the device that bears the address, of a loopback address too.
+        // The queue pair's identifier, which joins groups; one that listens could not
+        // (rdma_join_multicast(3)). The way to ourselves is the device that bears the address, of a
+        // loopback address too.
         let identifier = Identifier::new(provider.stack(), QpType::Ud)?;
         identifier.below().set_options(self.tos, None);
         let mut from = on;

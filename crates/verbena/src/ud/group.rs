@@ -1,5 +1,6 @@
-//! Multicast groups (rdma_join_multicast(3)). RoCE has no subnet manager to ask: joining is a membership of the interface, by IGMP or
-//! MLD, and the queue pair's place among those that get what comes to the group.
+//! Multicast groups (rdma_join_multicast(3)). RoCE has no subnet manager to ask: joining is a
+//! membership of the interface, by IGMP or MLD, and the queue pair's place among those that get
+//! what comes to the group.
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
@@ -28,8 +29,8 @@ pub(super) struct Groups {
 ///
 /// # Errors
 ///
-/// `OutOfRange` for an address that is no group's, or of another family than the socket's, with the address; `Exhausted` where the device
-/// has no more groups; what the system says of joining.
+/// `OutOfRange` for an address that is no group's, or of another family than the socket's, with the
+/// address; `Exhausted` where the device has no more groups; what the system says of joining.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Join<'s> {
     socket: &'s UdSocket,
@@ -41,7 +42,8 @@ impl<'s> Join<'s> {
     pub(super) fn new(socket: &'s UdSocket, group: IpAddr) -> Join<'s> {
         Join { socket, group, send_only: false }
     }
-    /// To send to it and get nothing of it (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER); where the socket is a full member too, that stays.
+    /// To send to it and get nothing of it (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER); where the
+    /// socket is a full member too, that stays.
     pub fn send_only(mut self) -> Self {
         self.send_only = true;
         self
@@ -76,8 +78,8 @@ impl<'s> IntoFuture for Join<'s> {
     }
 }
 
-/// A group that a socket has joined: the address to send to. The last one of a socket and group leaves it when dropped; it keeps the
-/// socket.
+/// A group that a socket has joined: the address to send to. The last one of a socket and group
+/// leaves it when dropped; it keeps the socket.
 pub struct Membership {
     socket: Arc<Inner>,
     group: IpAddr,
@@ -91,7 +93,8 @@ impl Membership {
         socket.stack().check(CALL)?;
         let identifier = &socket.ends.identifier;
         let (number, begun) = {
-            // Leaving happens under this lock too: the last member's goodbye does not undo a new one's welcome.
+            // Leaving happens under this lock too: the last member's goodbye does not undo a new
+            // one's welcome.
             let mut groups = socket.groups.lock();
             let number = groups.next;
             groups.next += 1;

@@ -1,4 +1,5 @@
-//! Asking who serves at an address: service id resolution (IBA 1.4 §12.11), which rdma_connect(3) does for datagrams.
+//! Asking who serves at an address: service id resolution (IBA 1.4 §12.11), which rdma_connect(3)
+//! does for datagrams.
 
 use std::future::{Future, IntoFuture};
 use std::net::SocketAddr;
@@ -20,8 +21,9 @@ const CALL: &str = "rdma_connect";
 ///
 /// # Errors
 ///
-/// `Rejected` where nobody serves there, or whoever does says no ([`Error::rejection`](crate::Error::rejection)); `TimedOut` without an answer;
-/// `Unreachable` without a way from the socket's address; `NotFound` for a name that nobody knows, `OutOfRange`.
+/// `Rejected` where nobody serves there, or whoever does says no
+/// ([`Error::rejection`](crate::Error::rejection)); `TimedOut` without an answer; `Unreachable`
+/// without a way from the socket's address; `NotFound` for a name that nobody knows, `OutOfRange`.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Lookup<'s> {
     socket: &'s UdSocket,
@@ -34,12 +36,14 @@ impl<'s> Lookup<'s> {
     pub(super) fn new(socket: &'s UdSocket, service: Addr) -> Lookup<'s> {
         Lookup { socket, service, data: Vec::new(), timeout: TIMEOUT }
     }
-    /// Bytes for whoever answers, at most [`limits::ASK`]. A [`UdSocket`] answers whatever they are.
+    /// Bytes for whoever answers, at most [`limits::ASK`]. A [`UdSocket`] answers whatever they
+    /// are.
     pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
         self.data = data.as_ref().to_vec();
         self
     }
-    /// How long the neighbour may take to answer, and then the service, up to 2^31 - 1 ms, for each address; 2 s where it is not said.
+    /// How long the neighbour may take to answer, and then the service, up to 2^31 - 1 ms, for each
+    /// address; 2 s where it is not said.
     pub fn timeout(mut self, each: Duration) -> Self {
         self.timeout = each;
         self

@@ -1,5 +1,5 @@
-//! Datagrams: [`UdSocket`], which sends to whomever each message names, in one packet each, to be lost or not; found by address and port
-//! (RDMA_PS_UDP), member of multicast groups.
+//! Datagrams: [`UdSocket`], which sends to whomever each message names, in one packet each, to be
+//! lost or not; found by address and port (RDMA_PS_UDP), member of multicast groups.
 //!
 //! ```no_run
 //! # async fn f() -> verbena::Result<()> {
@@ -16,8 +16,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A message is at most [`UdSocket::mtu`] bytes; a longer one is [`OutOfRange`](crate::ErrorKind::OutOfRange) before anything is posted. One that comes
-//! to a socket without a receive posted, or with receives too short for it, is lost, and nobody hears of it.
+//! A message is at most [`UdSocket::mtu`] bytes; a longer one is
+//! [`OutOfRange`](crate::ErrorKind::OutOfRange) before anything is posted. One that comes
+//! to a socket without a receive posted, or with receives too short for it, is lost, and nobody
+//! hears of it.
 //!
 //! | file | what |
 //! |---|---|
@@ -61,8 +63,8 @@ use crate::provider::{Pd, Stack};
 use crate::qp::inner::Place;
 use crate::qp::{Message, QueuePair, Ud};
 
-/// A datagram queue pair with its address: a handle, clones are the same one. The last one, and the last [`Membership`], ends it; what
-/// is under way then is flushed: await what is to leave.
+/// A datagram queue pair with its address: a handle, clones are the same one. The last one, and the
+/// last [`Membership`], ends it; what is under way then is flushed: await what is to leave.
 #[derive(Clone)]
 pub struct UdSocket {
     inner: Arc<Inner>,
@@ -111,7 +113,8 @@ impl Datagram {
 }
 
 impl UdSocket {
-    /// A socket at an address of ours, and in service: others find it there by [`lookup`](UdSocket::lookup). Port 0 is a free one.
+    /// A socket at an address of ours, and in service: others find it there by
+    /// [`lookup`](UdSocket::lookup). Port 0 is a free one.
     pub fn bind(on: impl ToAddr) -> Bind {
         Bind::new(on.to_addr())
     }
@@ -142,7 +145,8 @@ impl UdSocket {
         UdAddress::from_raw(self.local_addr().ip(), self.qp.number(), node::datagram::UDP_QKEY.0)
     }
 
-    /// Bytes that a message has at most, 256 to 4096: the link's. A route with less loses longer ones.
+    /// Bytes that a message has at most, 256 to 4096: the link's. A route with less loses longer
+    /// ones.
     pub fn mtu(&self) -> u32 {
         self.qp.pd().device().mtu()
     }
@@ -157,7 +161,8 @@ impl UdSocket {
         Op::new(self.inner.ends.qp(), self.asked(to), buf)
     }
 
-    /// The same of at most `max_inline` bytes, copied into the work request: no registration, nothing to give back.
+    /// The same of at most `max_inline` bytes, copied into the work request: no registration,
+    /// nothing to give back.
     pub fn send_inline_to(&self, bytes: &[u8], to: &UdAddress) -> Op<'_, kind::Send, Copied> {
         let op = Op::new(self.inner.ends.qp(), self.asked(to), Copied(None));
         op.map(|request| request.inline = Some(Data::inline(bytes)))
@@ -183,7 +188,8 @@ impl UdSocket {
     ///
     /// # Errors
     ///
-    /// What moved the queue pair to the error state, `Unreachable` when the device is gone, once; then `Disconnected`.
+    /// What moved the queue pair to the error state, `Unreachable` when the device is gone, once;
+    /// then `Disconnected`.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn recv_from(&self) -> impl Future<Output = Result<Datagram>> + Send + '_ {
         let mut place = Place::default();

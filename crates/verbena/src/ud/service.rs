@@ -1,5 +1,5 @@
-//! Whoever asks for a socket's port is told its queue pair (SIDR_REQ, SIDR_REP): at once, by the thread that brings the question, whatever the
-//! program does meanwhile.
+//! Whoever asks for a socket's port is told its queue pair (SIDR_REQ, SIDR_REP): at once, by the
+//! thread that brings the question, whatever the program does meanwhile.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};

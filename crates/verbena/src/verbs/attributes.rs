@@ -1,4 +1,5 @@
-//! What rdma_cm says of a connection to be, for queue pairs that the program makes and moves itself (rdma_init_qp_attr(3)).
+//! What rdma_cm says of a connection to be, for queue pairs that the program makes and moves itself
+//! (rdma_init_qp_attr(3)).
 
 use std::net::IpAddr;
 
@@ -7,7 +8,8 @@ use wire::{Mtu, Psn, Qpn};
 
 use crate::error::{Error, Result};
 
-/// What a queue pair needs to be connected, as negotiated ([`Id::attributes`](crate::cm::raw::Id::attributes)). Each may be changed before it is used.
+/// What a queue pair needs to be connected, as negotiated
+/// ([`Id::attributes`](crate::cm::raw::Id::attributes)). Each may be changed before it is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnectAttr {
@@ -23,7 +25,8 @@ pub struct ConnectAttr {
     pub responder_resources: u8,
     /// READs and atomics that are started at once, 0 to 128.
     pub initiator_depth: u8,
-    /// How long a peer waits that found no receive posted: a code, 0 to 31 (IBA 1.4 table 45). 12, which is 0.64 ms.
+    /// How long a peer waits that found no receive posted: a code, 0 to 31 (IBA 1.4 table 45). 12,
+    /// which is 0.64 ms.
     pub min_rnr_timer: u8,
     /// Local ACK timeout: 4.096 us * 2^timeout, 0 to 31; 0 is without end.
     pub timeout: u8,

@@ -1,4 +1,5 @@
-//! Limits of a device (ibv_query_device(3)) and state of its port (ibv_query_port(3), ibv_query_gid(3)).
+//! Limits of a device (ibv_query_device(3)) and state of its port (ibv_query_port(3),
+//! ibv_query_gid(3)).
 
 use std::net::IpAddr;
 
@@ -7,7 +8,8 @@ use nic::limits;
 use crate::error::Result;
 use crate::provider::Device;
 
-/// What a device can (`struct ibv_device_attr`), as far as programs ask. More of anything is `Exhausted` or `OutOfRange`.
+/// What a device can (`struct ibv_device_attr`), as far as programs ask. More of anything is
+/// `Exhausted` or `OutOfRange`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceAttr {

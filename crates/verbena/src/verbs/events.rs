@@ -16,7 +16,8 @@ use crate::error::Result;
 use crate::provider::{Device, Provider, Stack};
 use crate::thread_safe::ThreadSafe;
 
-/// What happens to a device or its port. What happens to queue pairs ends their operations, and is not told of here.
+/// What happens to a device or its port. What happens to queue pairs ends their operations, and is
+/// not told of here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -30,8 +31,9 @@ pub enum AsyncEvent {
     DeviceFatal,
 }
 
-/// The events of a device from the moment on at which this was made; see [`Device::events`]. As many as nobody takes wait, up to 1024 or so; each of several
-/// gets all. For a stream of any kind there is [`DeviceEvents::poll_next`].
+/// The events of a device from the moment on at which this was made; see [`Device::events`]. As
+/// many as nobody takes wait, up to 1024 or so; each of several gets all. For a stream of any kind
+/// there is [`DeviceEvents::poll_next`].
 pub struct DeviceEvents {
     provider: Provider,
     place: Standing<AsyncEvents, State>,
@@ -78,7 +80,8 @@ impl DeviceEvents {
         wait(&self.provider, CALL, self.next())
     }
 
-    /// The next one, where there is one; else the task is woken when there is: the one that polled last.
+    /// The next one, where there is one; else the task is woken when there is: the one that polled
+    /// last.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What goes beyond connecting by address: what a device can, how its port is, and queue pairs that are
-//! connected by hand.
+//! What goes beyond connecting by address: what a device can, how its port is, and queue pairs that
+//! are connected by hand.
 //!
 //! | file | what |
 //! |---|---|

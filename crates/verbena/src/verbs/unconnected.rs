@@ -1,4 +1,5 @@
-//! Queue pairs that connect without rdma_cm: each side tells the other its [`Endpoint`] by ways of its own (ibv_modify_qp(3)).
+//! Queue pairs that connect without rdma_cm: each side tells the other its [`Endpoint`] by ways of
+//! its own (ibv_modify_qp(3)).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -49,7 +50,8 @@ pub struct Endpoint {
 /// # Ok(()) }
 /// ```
 ///
-/// Nobody is told of its end: the peer's next request to it times out. The last handle of the queue pair destroys it, and flushes what is under way.
+/// Nobody is told of its end: the peer's next request to it times out. The last handle of the queue
+/// pair destroys it, and flushes what is under way.
 #[must_use = "a queue pair that is not connected does nothing"]
 pub struct Unconnected<T: HasPeer = Rc> {
     qp: QueuePair<T>,
@@ -59,12 +61,14 @@ pub struct Unconnected<T: HasPeer = Rc> {
 }
 
 impl<T: HasPeer> Unconnected<T> {
-    /// A new one that sends from this address of the domain's device. One that receives nothing has no receives, whatever `queues` say.
+    /// A new one that sends from this address of the domain's device. One that receives nothing has
+    /// no receives, whatever `queues` say.
     ///
     /// # Errors
     ///
-    /// `Unreachable` where the device does not bear the address, `OutOfRange`, `Exhausted`, `AddressInUse` where the UDP port of the device
-    /// belongs to another user; `Unsupported` over the machine's rdma-core.
+    /// `Unreachable` where the device does not bear the address, `OutOfRange`, `Exhausted`,
+    /// `AddressInUse` where the UDP port of the device belongs to another user; `Unsupported`
+    /// over the machine's rdma-core.
     pub fn new(pd: &Pd, from: IpAddr, queues: &QueueConfig) -> Result<Unconnected<T>> {
         let psn = random_psn(pd.device(), from)?;
         let inner = match T::KIND {
@@ -84,8 +88,8 @@ impl<T: HasPeer> Unconnected<T> {
         Endpoint { qp_num: self.qp.number(), psn: self.psn, addr: self.from }
     }
 
-    /// To RTR and RTS: the MTU of the link, which both links must have alike; a local ACK timeout of 67 ms, 7 retries, no end of waiting for
-    /// receives, 16 READs and atomics at once.
+    /// To RTR and RTS: the MTU of the link, which both links must have alike; a local ACK timeout
+    /// of 67 ms, 7 retries, no end of waiting for receives, 16 READs and atomics at once.
     ///
     /// # Errors
     ///
@@ -97,7 +101,8 @@ impl<T: HasPeer> Unconnected<T> {
         Ok(qp)
     }
 
-    /// To RTR and RTS with what rdma_cm has negotiated for it ([`Id::attributes`](crate::cm::raw::Id::attributes)); the PSN of
+    /// To RTR and RTS with what rdma_cm has negotiated for it
+    /// ([`Id::attributes`](crate::cm::raw::Id::attributes)); the PSN of
     /// [`Unconnected::endpoint`] means nothing then.
     ///
     /// # Errors
@@ -111,8 +116,9 @@ impl<T: HasPeer> Unconnected<T> {
 }
 
 impl<T: Transport> QueuePair<T> {
-    /// Moves it to the error state: what is under way is flushed, and who receives gets `None` behind the messages that came. For queue pairs
-    /// made by hand; the peer of a connection is told that it has ended.
+    /// Moves it to the error state: what is under way is flushed, and who receives gets `None`
+    /// behind the messages that came. For queue pairs made by hand; the peer of a connection is
+    /// told that it has ended.
     ///
     /// # Errors
     ///
@@ -126,7 +132,8 @@ impl<T: Transport> QueuePair<T> {
     }
 }
 
-/// The first PSN of a queue pair that will send from this address, whose device can send from now on.
+/// The first PSN of a queue pair that will send from this address, whose device can send from now
+/// on.
 pub(super) fn random_psn(device: &Device, from: IpAddr) -> Result<u32> {
     let (ours, nic) = (device.stack().ours()?, device.nic()?);
     index_of(device, from)?;

@@ -1,4 +1,5 @@
-//! XRC domains and targets (ibv_open_xrcd(3)): one connection between two hosts reaches the shared receive queues of all their parts.
+//! XRC domains and targets (ibv_open_xrcd(3)): one connection between two hosts reaches the shared
+//! receive queues of all their parts.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -15,8 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::provider::{Device, Pd};
 use crate::qp::XrcSrq;
 
-/// An XRC domain: targets, and the shared receive queues that requests to them may name. A handle, clones are the same one; its targets and
-/// queues keep it.
+/// An XRC domain: targets, and the shared receive queues that requests to them may name. A handle,
+/// clones are the same one; its targets and queues keep it.
 ///
 /// ```no_run
 /// use verbena::XrcSend;
@@ -47,8 +48,8 @@ impl XrcDomain {
     ///
     /// # Errors
     ///
-    /// `Exhausted` where the device has no more protection domains, of which it is one; what fstat(2) says of the file; `Forked`;
-    /// `Unsupported` over the machine's rdma-core.
+    /// `Exhausted` where the device has no more protection domains, of which it is one; what
+    /// fstat(2) says of the file; `Forked`; `Unsupported` over the machine's rdma-core.
     pub fn open(device: &Device, file: Option<&File>) -> Result<XrcDomain> {
         const CALL: &str = "ibv_open_xrcd";
         device.stack().check(CALL)?;
@@ -64,11 +65,13 @@ impl XrcDomain {
         Ok(XrcDomain { device: device.clone(), nic })
     }
 
-    /// A shared receive queue of it: `depth` receives (1 to 32768), each with a buffer of `size` bytes, all of them posted.
+    /// A shared receive queue of it: `depth` receives (1 to 32768), each with a buffer of `size`
+    /// bytes, all of them posted.
     ///
     /// # Errors
     ///
-    /// `OutOfRange`, `Exhausted`, `Forked`; `WrongDomain` for a protection domain of another device.
+    /// `OutOfRange`, `Exhausted`, `Forked`; `WrongDomain` for a protection domain of another
+    /// device.
     pub fn srq(&self, pd: &Pd, depth: u32, size: usize) -> Result<XrcSrq> {
         if *pd.device() != self.device {
             return Err(Error::new(ErrorKind::WrongDomain, "ibv_create_srq_ex"));
@@ -80,7 +83,8 @@ impl XrcDomain {
     ///
     /// # Errors
     ///
-    /// `Unreachable` where the device does not bear the address; `Exhausted`, `AddressInUse`, `Forked`.
+    /// `Unreachable` where the device does not bear the address; `Exhausted`, `AddressInUse`,
+    /// `Forked`.
     pub fn target(&self, at: IpAddr) -> Result<UnconnectedTarget> {
         const CALL: &str = "ibv_create_qp";
         self.device.stack().check(CALL)?;
@@ -152,8 +156,8 @@ impl std::fmt::Debug for UnconnectedTarget {
     }
 }
 
-/// The target of an extended reliable connection. What comes by it is the shared receive queues'. Dropped, it is gone: the initiator's next
-/// request times out.
+/// The target of an extended reliable connection. What comes by it is the shared receive queues'.
+/// Dropped, it is gone: the initiator's next request times out.
 #[must_use = "dropping it ends the connection"]
 pub struct XrcTarget {
     device: Device,

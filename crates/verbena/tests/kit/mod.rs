@@ -1,4 +1,5 @@
-//! What the tests of this folder run over: the stack linked in, or with the feature `system` what `VERBENA_TEST_PROVIDER` names:
+//! What the tests of this folder run over: the stack linked in, or with the feature `system` what
+//! `VERBENA_TEST_PROVIDER` names:
 //!
 //! | value | |
 //! |---|---|
@@ -6,7 +7,8 @@
 //! | `system` | the machine's libibverbs and librdmacm |
 //! | `system:FILE` | the object FILE, which is both, such as target/debug/libverbena_rdma.so |
 //!
-//! `VERBENA_TEST_ADDRESS` is an IPv4 address of ours that RDMA reaches, 127.0.0.1 where it is not said.
+//! `VERBENA_TEST_ADDRESS` is an IPv4 address of ours that RDMA reaches, 127.0.0.1 where it is not
+//! said.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::future::Future;
@@ -70,7 +72,8 @@ pub fn resolve(to: impl ToAddr) -> Resolve {
     verbena::resolve(to).provider(&provider())
 }
 
-/// The longest that a test waits for anything. A kernel repeats a message of the connection manager that was lost after some 4 s, and again.
+/// The longest that a test waits for anything. A kernel repeats a message of the connection manager
+/// that was lost after some 4 s, and again.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Waits in this thread, for 30 s at most.
@@ -101,8 +104,9 @@ pub fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Waits until `seen` gives `wanted`, for 30 s at most; what it gave last. For what another thread that polls at the moment may be about to
-/// do, as to post a receive again or to give up its handle of a queue pair.
+/// Waits until `seen` gives `wanted`, for 30 s at most; what it gave last. For what another thread
+/// that polls at the moment may be about to do, as to post a receive again or to give up its handle
+/// of a queue pair.
 pub fn soon<T: PartialEq>(wanted: T, seen: impl Fn() -> T) -> T {
     let begin = Instant::now();
     loop {

@@ -89,7 +89,8 @@ fn is_honest(conn: &Connection, theirs: RemoteMemory, pool: &Pool) -> Result<()>
     Ok(())
 }
 
-/// As in a container whose filter of system calls (seccomp(2)) refuses copies between processes' memory.
+/// As in a container whose filter of system calls (seccomp(2)) refuses copies between processes'
+/// memory.
 fn refuse_copies() -> std::io::Result<()> {
     let instruction = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let is = |number, skip| instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skip, 0, number as u32);

@@ -1,5 +1,6 @@
-//! Another process of this host, of the same user, that ends or stops at any moment, or means harm: what it shared with us hurts its own
-//! connections and nothing else. Real processes, SIGKILL, SIGSTOP.
+//! Another process of this host, of the same user, that ends or stops at any moment, or means harm:
+//! what it shared with us hurts its own connections and nothing else. Real processes, SIGKILL,
+//! SIGSTOP.
 #![cfg(feature = "software")]
 
 mod child;
@@ -24,9 +25,11 @@ const LONG: usize = 64 << 10;
 const DOES: &str = "VERBENA_TEST_DOES";
 /// Where we listen.
 const AT: &str = "VERBENA_TEST_AT";
-/// The survivor waits for nothing longer, on a machine that has other things to do too: less than who lies is believed.
+/// The survivor waits for nothing longer, on a machine that has other things to do too: less than
+/// who lies is believed.
 const SOON: Duration = Duration::from_secs(4);
-/// On such a machine a process may get its processor far later than the two seconds in which a connection is usually there.
+/// On such a machine a process may get its processor far later than the two seconds in which a
+/// connection is usually there.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Of twenty times, nineteen are shorter.
 const USUALLY: Duration = Duration::from_secs(1);
@@ -59,7 +62,8 @@ impl Place {
                     drop(unsafe { Box::<[u64]>::from_raw(words) });
                 };
                 words.expose_provenance();
-                // SAFETY: zeros of our own until `done` is called, and nobody looks at them but by the memory.
+                // SAFETY: zeros of our own until `done` is called, and nobody looks at them but by
+                // the memory.
                 unsafe { Memory::from_raw(words.cast(), LEN, done) }.expect("memory")
             }
         }
@@ -154,7 +158,8 @@ fn soon<T>(what: &str, run: impl FnOnce() -> T) -> (T, Duration) {
     (result, took)
 }
 
-/// Kills one in the middle of what it does, or of what we do to it; how long the end of the connection and the key's end took.
+/// Kills one in the middle of what it does, or of what we do to it; how long the end of the
+/// connection and the key's end took.
 fn kill_one(does: &str, place: Place, n: u64, listener: &Listener) -> (Duration, Duration) {
     let mut child = Neighbour::start(does, listener);
     let ours = Ours::accept(listener, place);

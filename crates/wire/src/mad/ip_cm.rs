@@ -1,5 +1,5 @@
-//! The RDMA IP CM service (IBA annex A11): its service ids, and the header in front of the consumer's private data
-//! that says which IP addresses and source port want to talk.
+//! The RDMA IP CM service (IBA annex A11): its service ids, and the header in front of the
+//! consumer's private data that says which IP addresses and source port want to talk.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -14,8 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::bytes::{Reader, Writer};
 use crate::{Malformed, ServiceId};
 
-/// The RDMA IP CM service's header, the first 36 bytes of the private data of a REQ or SIDR_REQ to one of its service
-/// ids.
+/// The RDMA IP CM service's header, the first 36 bytes of the private data of a REQ or SIDR_REQ to
+/// one of its service ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IpCm {
     /// Source address; of the same family as `dest`.
@@ -47,7 +47,8 @@ impl IpCm {
     ///
     /// # Errors
     ///
-    /// `Truncated`: shorter than [`IpCm::LEN`]. `Field`: a version other than 0, or an IP version other than 4 or 6.
+    /// `Truncated`: shorter than [`IpCm::LEN`]. `Field`: a version other than 0, or an IP version
+    /// other than 4 or 6.
     pub fn parse(bytes: &[u8]) -> Result<IpCm, Malformed> {
         let mut from = Reader::new(bytes);
         let [version, ip_version] = from.array()?;
@@ -86,7 +87,8 @@ fn field(address: IpAddr) -> [u8; 16] {
 }
 
 impl PortSpace {
-    /// The `enum rdma_port_space` number of <rdma/rdma_cma.h>; that of TCP and UDP ends in the IP protocol.
+    /// The `enum rdma_port_space` number of <rdma/rdma_cma.h>; that of TCP and UDP ends in the IP
+    /// protocol.
     pub const fn code(self) -> u16 {
         match self {
             PortSpace::Ipoib => 0x0002,
@@ -109,8 +111,8 @@ impl PortSpace {
 }
 
 impl ServiceId {
-    /// The service id of a port: the port space's number, then the port (annex A11 §A11.2; for IPoIB and IB as the
-    /// kernel's rdma_cm forms it).
+    /// The service id of a port: the port space's number, then the port (annex A11 §A11.2; for
+    /// IPoIB and IB as the kernel's rdma_cm forms it).
     pub const fn from_port(space: PortSpace, port: u16) -> ServiceId {
         ServiceId((space.code() as u64) << 16 | port as u64)
     }

@@ -1,5 +1,5 @@
-//! LoadAlternatePath and AlternatePathResponse (IBA 1.4 tables 115 and 116): the side that connected asks for another
-//! alternate path, and always gets an answer.
+//! LoadAlternatePath and AlternatePathResponse (IBA 1.4 tables 115 and 116): the side that
+//! connected asks for another alternate path, and always gets an answer.
 //!
 //! LAP:
 //!

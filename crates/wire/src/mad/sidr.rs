@@ -1,4 +1,5 @@
-//! ServiceIDResReq and ServiceIDResReqResp (IBA 1.4 tables 119, 120): find the queue pair of a datagram service.
+//! ServiceIDResReq and ServiceIDResReqResp (IBA 1.4 tables 119, 120): find the queue pair of a
+//! datagram service.
 //!
 //! SIDR_REQ:
 //!

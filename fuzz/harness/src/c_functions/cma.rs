@@ -1,4 +1,5 @@
-//! The calls of librdmacm: identifiers on 127.0.0.1 that connect to each other, or try, with any parameters in any state.
+//! The calls of librdmacm: identifiers on 127.0.0.1 that connect to each other, or try, with any
+//! parameters in any state.
 
 use std::ffi::c_int;
 use std::mem::zeroed;
@@ -117,7 +118,8 @@ impl Ids {
         }
     }
 
-    /// The next event, of either channel, not acknowledged. An identifier that comes with it is kept.
+    /// The next event, of either channel, not acknowledged. An identifier that comes with it is
+    /// kept.
     unsafe fn next(&mut self) -> Option<*mut rdma_cm_event> {
         for channel in self.channels {
             let mut event = null_mut();
@@ -168,7 +170,8 @@ impl Ids {
     /// Any call with an identifier in whatever state.
     unsafe fn call(&mut self, scene: &mut Scene<'_, '_>, id: *mut rdma_cm_id) {
         let data = [7_u8; 256];
-        // SAFETY: an identifier that lives; structures that live as long as the call, with the lengths that are named.
+        // SAFETY: an identifier that lives; structures that live as long as the call, with the
+        // lengths that are named.
         unsafe {
             match scene.input.below(20) {
                 0 | 1 => {

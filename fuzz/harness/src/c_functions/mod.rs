@@ -1,8 +1,9 @@
 //! The C functions in this process, on the loopback device: calls in any order with any numbers.
 //!
-//! Pointers are what a C program may pass: objects that live, NULL where the man pages allow it, memory that is there. Everything
-//! else is arbitrary. No call panics behind the border, none hangs, and in the end every object can be destroyed, which
-//! is refused for one that is still referred to.
+//! Pointers are what a C program may pass: objects that live, NULL where the man pages allow it,
+//! memory that is there. Everything else is arbitrary. No call panics behind the border, none
+//! hangs, and in the end every object can be destroyed, which is refused for one that is still
+//! referred to.
 
 mod cma;
 mod verbs;

@@ -72,7 +72,8 @@ impl<'a, 'b> Scene<'a, 'b> {
         }
     }
 
-    /// Destroys everything. Whoever is refused is still referred to by something that is gone: a leak.
+    /// Destroys everything. Whoever is refused is still referred to by something that is gone: a
+    /// leak.
     ///
     /// # Safety
     ///
@@ -168,7 +169,8 @@ impl<'a, 'b> Scene<'a, 'b> {
         let at = input.below(ARENA as u32);
         let room = ARENA as u32 - at;
         let addr = place(at).cast::<c_void>();
-        // What is longer than the arena is longer than any memory: nobody may write to what is this process's own.
+        // What is longer than the arena is longer than any memory: nobody may write to what is this
+        // process's own.
         let length = match input.below(8) {
             0 => input.choose(&[0, usize::MAX, usize::MAX / 2, 1 << 60]),
             _ => input.below(room + 1) as usize,

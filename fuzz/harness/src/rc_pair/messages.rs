@@ -1,4 +1,5 @@
-//! The messages of the pair: what each end posts, and what of it must be there when it completes, and in the end.
+//! The messages of the pair: what each end posts, and what of it must be there when it completes,
+//! and in the end.
 use std::collections::VecDeque;
 
 use transport::Sge;
@@ -11,7 +12,8 @@ use super::Pair;
 use crate::ground::{BASE, Ground, KEY, WINDOWS};
 use crate::ledger::Ledger;
 
-/// Send requests outstanding, and receives posted, at most: each has a slot of its own in every area.
+/// Send requests outstanding, and receives posted, at most: each has a slot of its own in every
+/// area.
 const SLOTS: u64 = 8;
 /// Bytes of a slot, and so of a message: eight packets.
 const SLOT: u32 = 2048;
@@ -119,7 +121,8 @@ impl End {
         }
     }
 
-    /// Posts a receive where a slot is free. Three queues share the slots, so that each can have one.
+    /// Posts a receive where a slot is free. Three queues share the slots, so that each can have
+    /// one.
     pub fn post_receive(&mut self, queue: u32) {
         if queue > 0 && self.ground.receives.get(&queue).is_some_and(|posted| posted.len() > 1) {
             return;

@@ -8,7 +8,8 @@ use locks::{Mutex, MutexGuard, Rank};
 use crate::per_process::PerProcess;
 use crate::verbs::abi_1_0::layout::Context;
 
-/// The old contexts there are, by address: `ibv_create_comp_channel` has one version for both kinds.
+/// The old contexts there are, by address: `ibv_create_comp_channel` has one version for both
+/// kinds.
 static CONTEXTS: PerProcess<Mutex<BTreeSet<usize>>> =
     PerProcess::new(|| Mutex::new(Rank::Objects, BTreeSet::new()));
 

@@ -11,8 +11,8 @@ use crate::verbs::abi_1_0::inline::{poll_cq, post_recv, post_send, post_srq_recv
 use crate::verbs::abi_1_0::layout::{Context, ContextOps, Device};
 use crate::verbs::device::{list, open, query};
 
-/// `ibv_get_device_list` of libibverbs 1.0, for old objects: behind the NULL-terminated array's front stands the new
-/// list.
+/// `ibv_get_device_list` of libibverbs 1.0, for old objects: behind the NULL-terminated array's
+/// front stands the new list.
 pub unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut Device {
     let mut n = 0;
     // SAFETY: a variable of ours.
@@ -41,10 +41,12 @@ pub unsafe extern "C" fn ibv_get_device_list(num: *mut c_int) -> *mut *mut Devic
     })
 }
 
-/// `ibv_free_device_list` of libibverbs 1.0, for old objects: opened devices must be closed before, as in 1.0.
+/// `ibv_free_device_list` of libibverbs 1.0, for old objects: opened devices must be closed before,
+/// as in 1.0.
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut Device) {
     ffi_guard::nothing(|| {
-        // SAFETY: an array of `ibv_get_device_list`, by the man page's contract: one element before, NULL at the end.
+        // SAFETY: an array of `ibv_get_device_list`, by the man page's contract: one element
+        // before, NULL at the end.
         unsafe {
             let mut n = 0;
             while !(*list.add(n)).is_null() {
@@ -99,7 +101,8 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
 pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     ffi_guard::or_minus_one(|| {
         contexts().remove(&context.addr());
-        // SAFETY: made by `Box::into_raw` in `ibv_open_device`, and used by nobody any more, by the man page's contract.
+        // SAFETY: made by `Box::into_raw` in `ibv_open_device`, and used by nobody any more, by the
+        // man page's contract.
         let old = unsafe { Box::from_raw(context) };
         // SAFETY: as above.
         Ok(unsafe { open::ibv_close_device(old.real) })

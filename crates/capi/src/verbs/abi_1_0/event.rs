@@ -14,8 +14,8 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut Context,
     to: *mut v::ibv_async_event,
 ) -> c_int {
-    // SAFETY: the man page's contract; this frame has nothing to drop while it waits. The new objects' contexts are the old
-    // objects.
+    // SAFETY: the man page's contract; this frame has nothing to drop while it waits. The new
+    // objects' contexts are the old objects.
     unsafe {
         let code = async_event::ibv_get_async_event((*context).real, to);
         if code == 0 {
@@ -33,7 +33,8 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
 
 /// `ibv_ack_async_event` of libibverbs 1.0, for old objects.
 pub unsafe extern "C" fn ibv_ack_async_event(given: *mut v::ibv_async_event) {
-    // SAFETY: the man page's contract: an event of `ibv_get_async_event`, whose objects are old ones that live.
+    // SAFETY: the man page's contract: an event of `ibv_get_async_event`, whose objects are old
+    // ones that live.
     unsafe {
         let mut real = *given;
         match of(real.event_type) {
@@ -77,7 +78,8 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     let (mut real, mut old) = (null_mut(), null_mut());
-    // SAFETY: the man page's contract; this frame has nothing to drop while it waits. The new queue's context is the old queue.
+    // SAFETY: the man page's contract; this frame has nothing to drop while it waits. The new
+    // queue's context is the old queue.
     unsafe {
         let code = completion::ibv_get_cq_event(channel, &raw mut real, &raw mut old);
         if code == 0 {

@@ -97,7 +97,8 @@ pub(super) unsafe extern "C" fn post_recv(qp: *mut Qp, wr: *mut RecvWr, bad: *mu
     })
 }
 
-/// ibv_post_srq_recv(3) as the header of 1.0 calls it: `bad` names the old request that was refused.
+/// ibv_post_srq_recv(3) as the header of 1.0 calls it: `bad` names the old request that was
+/// refused.
 pub(super) unsafe extern "C" fn post_srq_recv(
     srq: *mut Srq,
     wr: *mut RecvWr,
@@ -124,7 +125,8 @@ pub(super) unsafe extern "C" fn post_send(qp: *mut Qp, wr: *mut SendWr, bad: *mu
             new.imm.imm_data = wr.imm_data;
             new.wr = wr.wr;
             if datagrams {
-                // SAFETY: a datagram's request has an old address handle, by the man page's contract.
+                // SAFETY: a datagram's request has an old address handle, by the man page's
+                // contract.
                 if let Some(ah) = new.wr.ud.ah.cast::<Ah>().as_ref() {
                     new.wr.ud.ah = ah.real;
                 }

@@ -1,4 +1,5 @@
-//! The structures of libibverbs 1.0's `verbs.h`, each with the pointer to its new object behind the old fields.
+//! The structures of libibverbs 1.0's `verbs.h`, each with the pointer to its new object behind the
+//! old fields.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -179,7 +180,8 @@ pub struct RecvWr {
     pub num_sge: c_int,
 }
 
-/// Sizes on a 64-bit machine with glibc, as libibverbs 1.0 had them, each with the pointer to its new object behind.
+/// Sizes on a 64-bit machine with glibc, as libibverbs 1.0 had them, each with the pointer to its
+/// new object behind.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 const _: () = {
     assert!(size_of::<Context>() == 8 + 27 * 8 + 16 + 8);

@@ -151,7 +151,8 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut Ah) -> c_int {
     unsafe { done(ah::ibv_destroy_ah((*ah).real), ah) }
 }
 
-/// `ibv_create_qp` of libibverbs 1.0, for old objects. errno: EINVAL for NULL, and as of the newer call.
+/// `ibv_create_qp` of libibverbs 1.0, for old objects. errno: EINVAL for NULL, and as of the newer
+/// call.
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
     // SAFETY: the man page's contract.
     let made = ffi_guard::or(None, || unsafe {

@@ -41,7 +41,8 @@ impl Channel {
         unsafe { &*channel.cast::<Channel>() }
     }
 
-    /// Runs `f` on a channel that a thread has waited on; `None` where another has destroyed it meanwhile.
+    /// Runs `f` on a channel that a thread has waited on; `None` where another has destroyed it
+    /// meanwhile.
     pub fn with<R>(channel: *mut ibv_comp_channel, f: impl FnOnce(&Channel) -> R) -> Option<R> {
         // SAFETY: it is in the table, and stays while it is looked at.
         CHANNELS.with(channel, |channel| f(unsafe { Channel::of(channel) }))
@@ -74,7 +75,8 @@ pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *
     })
 }
 
-/// `ibv_destroy_comp_channel`, ibv_create_comp_channel(3): EBUSY while completion queues report to it.
+/// `ibv_destroy_comp_channel`, ibv_create_comp_channel(3): EBUSY while completion queues report to
+/// it.
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a channel of ours, by the man page's contract.

@@ -1,4 +1,5 @@
-//! Completion counters (ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3), ibv_query_comp_cntr_caps(3)).
+//! Completion counters (ibv_create_comp_cntr(3), ibv_qp_attach_comp_cntr(3),
+//! ibv_query_comp_cntr_caps(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -63,8 +64,8 @@ pub unsafe extern "C" fn _ibv_query_comp_cntr_caps(
     })
 }
 
-/// ibv_create_comp_cntr(3): of work requests. errno: EINVAL for an unknown `comp_mask` or flags, EOPNOTSUPP (ENOTSUP)
-/// for bytes, ENOMEM at the limit.
+/// ibv_create_comp_cntr(3): of work requests. errno: EINVAL for an unknown `comp_mask` or flags,
+/// EOPNOTSUPP (ENOTSUP) for bytes, ENOMEM at the limit.
 pub unsafe extern "C" fn ibv_create_comp_cntr(
     context: *mut ibv_context,
     attr: *mut ibv_comp_cntr_init_attr,
@@ -146,8 +147,9 @@ calls! {
     failed: ibv_set_err_comp_cntr ibv_inc_err_comp_cntr ibv_read_err_comp_cntr;
 }
 
-/// ibv_qp_attach_comp_cntr(3): EINVAL for an unknown `comp_mask`, no operations, another device's counter or a state
-/// beyond INIT; EOPNOTSUPP (ENOTSUP) for operations of peers; EBUSY where one is counted already.
+/// ibv_qp_attach_comp_cntr(3): EINVAL for an unknown `comp_mask`, no operations, another device's
+/// counter or a state beyond INIT; EOPNOTSUPP (ENOTSUP) for operations of peers; EBUSY where one is
+/// counted already.
 pub unsafe extern "C" fn ibv_qp_attach_comp_cntr(
     qp: *mut ibv_qp,
     counter: *mut ibv_comp_cntr,

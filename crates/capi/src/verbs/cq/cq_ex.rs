@@ -1,5 +1,5 @@
-//! Extended completion queues (ibv_create_cq_ex(3)): completions are read one at a time, each field by a call of its
-//! own. Between `start_poll` and `end_poll` a queue belongs to one thread.
+//! Extended completion queues (ibv_create_cq_ex(3)): completions are read one at a time, each field
+//! by a call of its own. Between `start_poll` and `end_poll` a queue belongs to one thread.
 
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
@@ -21,9 +21,9 @@ const KNOWN_FIELDS: u64 = (v::IBV_WC_STANDARD_FLAGS
 const STAMPS: u64 =
     (v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | v::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) as u64;
 
-/// ibv_create_cq_ex(3), through the context's table. errno: EINVAL for `cqe` or `comp_vector` out of range or masks
-/// that are not known; EOPNOTSUPP for `wc_flags` beyond the standard ones, the two timestamps and the tag; ENOMEM at
-/// the limit.
+/// ibv_create_cq_ex(3), through the context's table. errno: EINVAL for `cqe` or `comp_vector` out
+/// of range or masks that are not known; EOPNOTSUPP for `wc_flags` beyond the standard ones, the
+/// two timestamps and the tag; ENOMEM at the limit.
 pub(crate) unsafe extern "C" fn create_cq_ex(
     context: *mut ibv_context,
     attr: *mut ibv_cq_init_attr_ex,
@@ -65,7 +65,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     })
 }
 
-/// Fills the table. A field that was not asked for reads as zero, where a program asks for it all the same.
+/// Fills the table. A field that was not asked for reads as zero, where a program asks for it all
+/// the same.
 fn set_functions(c: &mut ibv_cq_ex) {
     c.start_poll = Some(start_poll);
     c.next_poll = Some(next_poll);
@@ -87,8 +88,8 @@ fn set_functions(c: &mut ibv_cq_ex) {
     c.read_tm_info = Some(read_tm_info);
 }
 
-/// Makes the oldest completion the current one: 0, ENOENT where there is none, ENODEV in a forked child, EINVAL for a
-/// queue that was overrun.
+/// Makes the oldest completion the current one: 0, ENOENT where there is none, ENODEV in a forked
+/// child, EINVAL for a queue that was overrun.
 ///
 /// # Safety
 ///
@@ -111,7 +112,8 @@ unsafe fn advance(current: *mut ibv_cq_ex, ours: &Cq) -> Result<(), Errno> {
     Ok(())
 }
 
-/// `ibv_start_poll`, ibv_create_cq_ex(3): on success the queue belongs to this thread until `ibv_end_poll`.
+/// `ibv_start_poll`, ibv_create_cq_ex(3): on success the queue belongs to this thread until
+/// `ibv_end_poll`.
 unsafe extern "C" fn start_poll(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     quietly(|| {
         // SAFETY: a queue of ours and the caller's structure or NULL, by the man page's contract.
@@ -201,7 +203,8 @@ read! {
     /// `ibv_wc_read_byte_len`, ibv_create_cq_ex(3).
     read_byte_len -> u32: |wc| wc.byte_len;
     // SAFETY: both members are 32 bits.
-    /// `ibv_wc_read_imm_data` and `ibv_wc_read_invalidated_rkey`, ibv_create_cq_ex(3), which reads the same place.
+    /// `ibv_wc_read_imm_data` and `ibv_wc_read_invalidated_rkey`, ibv_create_cq_ex(3), which reads
+    /// the same place.
     read_imm_data -> u32: |wc| unsafe { wc.imm.imm_data };
     /// `ibv_wc_read_qp_num`, ibv_create_cq_ex(3).
     read_qp_num -> u32: |wc| wc.qp_num;
@@ -235,6 +238,7 @@ unsafe extern "C" fn read_completion_wallclock_ns(cq: *mut ibv_cq_ex) -> u64 {
 
 /// `ibv_wc_read_tm_info`, ibv_create_cq_ex(3): of a match; zeroes of any other completion.
 unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
-    // SAFETY: a queue of ours, taken by this thread, and the caller's structure, by the man page's contract.
+    // SAFETY: a queue of ours, taken by this thread, and the caller's structure, by the man page's
+    // contract.
     unsafe { *info = current(cq).tm.get() };
 }

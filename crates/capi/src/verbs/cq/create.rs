@@ -1,4 +1,5 @@
-//! Completion queues made, resized, changed and destroyed (ibv_create_cq(3), ibv_resize_cq(3), ibv_modify_cq(3)).
+//! Completion queues made, resized, changed and destroyed (ibv_create_cq(3), ibv_resize_cq(3),
+//! ibv_modify_cq(3)).
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -88,7 +89,8 @@ pub(crate) unsafe fn create(
     Ok(cq.cast())
 }
 
-/// ibv_create_cq(3). errno: EINVAL for `cqe` or `comp_vector` out of range, ENOMEM at the limit of queues.
+/// ibv_create_cq(3). errno: EINVAL for `cqe` or `comp_vector` out of range, ENOMEM at the limit of
+/// queues.
 pub unsafe extern "C" fn ibv_create_cq(
     context: *mut ibv_context,
     cqe: c_int,
@@ -128,8 +130,9 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// ibv_modify_cq(3), through the context's table: holds completion events back until so many completions came or so
-/// many microseconds passed. EINVAL for an empty mask and for attributes that are not known.
+/// ibv_modify_cq(3), through the context's table: holds completion events back until so many
+/// completions came or so many microseconds passed. EINVAL for an empty mask and for attributes
+/// that are not known.
 pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
@@ -144,7 +147,8 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
     })
 }
 
-/// `ibv_destroy_cq`, ibv_create_cq(3): EBUSY while queue pairs use it; waits until its events are acknowledged.
+/// `ibv_destroy_cq`, ibv_create_cq(3): EBUSY while queue pairs use it; waits until its events are
+/// acknowledged.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
@@ -157,7 +161,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             let channel = (*cq).channel;
             (!channel.is_null()).then(|| Channel::of(channel))
         };
-        // In a forked child nobody acknowledges what the parent was handed, and locks may be held for ever.
+        // In a forked child nobody acknowledges what the parent was handed, and locks may be held
+        // for ever.
         if ours.instance.is_ours() {
             ours.withdraw(&ours.context, channel);
             ours.completion_events.wait();

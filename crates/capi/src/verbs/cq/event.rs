@@ -10,9 +10,10 @@ use crate::verbs::cq::object::Cq;
 use crate::verbs::device::context;
 use crate::waiting;
 
-/// ibv_get_cq_event(3): waits on the channel's descriptor unless that is non-blocking. -1 with EAGAIN or EINTR; ENODEV
-/// for a parent's channel in a forked child, EBADF where another thread has destroyed it meanwhile. Unlike rdma-core: a
-/// channel that another thread destroys meanwhile is an error, not undefined.
+/// ibv_get_cq_event(3): waits on the channel's descriptor unless that is non-blocking. -1 with
+/// EAGAIN or EINTR; ENODEV for a parent's channel in a forked child, EBADF where another thread has
+/// destroyed it meanwhile. Unlike rdma-core: a channel that another thread destroys meanwhile is an
+/// error, not undefined.
 pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,

@@ -1,4 +1,5 @@
-//! Completion queues, their channels and events (ibv_create_cq(3), ibv_poll_cq(3), ibv_get_cq_event(3)).
+//! Completion queues, their channels and events (ibv_create_cq(3), ibv_poll_cq(3),
+//! ibv_get_cq_event(3)).
 //!
 //! | module | what |
 //! |---|---|

@@ -13,7 +13,8 @@ use crate::verbs::cq::reader::Reader;
 use crate::verbs::device::context::Context;
 use crate::verbs::unacked::Unacked;
 
-/// A completion queue as C sees it, and the adapter's. The plain queue is the first part of the extended one.
+/// A completion queue as C sees it, and the adapter's. The plain queue is the first part of the
+/// extended one.
 #[repr(C)]
 pub(crate) struct Cq {
     pub c: UnsafeCell<ibv_cq_ex>,

@@ -1,4 +1,5 @@
-//! Completions taken, and events asked for (ibv_poll_cq(3), ibv_req_notify_cq(3)), through the context's table.
+//! Completions taken, and events asked for (ibv_poll_cq(3), ibv_req_notify_cq(3)), through the
+//! context's table.
 
 use std::ffi::c_int;
 
@@ -14,8 +15,9 @@ use wire::roce::SendTail;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::object::Cq;
 
-/// ibv_poll_cq(3), through the context's table. An empty queue first takes what has arrived from the sockets, in this
-/// thread. Unlike rdma_rxe: `wc.sl` of a datagram tells the network header (guide/src/deviations.md).
+/// ibv_poll_cq(3), through the context's table. An empty queue first takes what has arrived from
+/// the sockets, in this thread. Unlike rdma_rxe: `wc.sl` of a datagram tells the network header
+/// (guide/src/deviations.md).
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
     ffi_guard::or(-libc::EIO, || {
         // SAFETY: a queue of ours, by the man page's contract.
@@ -60,8 +62,9 @@ pub(crate) fn convert(c: &Completion) -> ibv_wc {
     }
 }
 
-/// What Mellanox's adapters say of a datagram over Ethernet in place of a service level: bit 3 a UDP header, bits 0 to 2 the network
-/// header, 1 for IPv6 and 2 for IPv4. UCX before 1.18 tells by it where the addresses are (uct_ud_iface_check_grh).
+/// What Mellanox's adapters say of a datagram over Ethernet in place of a service level: bit 3 a
+/// UDP header, bits 0 to 2 the network header, 1 for IPv6 and 2 for IPv4. UCX before 1.18 tells by
+/// it where the addresses are (uct_ud_iface_check_grh).
 fn packet_type(header: NetworkHeader) -> u8 {
     match header {
         NetworkHeader::None | NetworkHeader::Unseen => 0,

@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicBool;
 use abi::verbs::{ibv_wc, ibv_wc_tm_info};
 use nic::Stamp;
 
-/// The completion being read. Only the thread that polls touches it: `start_poll` took the queue's mutex, or the program
-/// promised to use one thread.
+/// The completion being read. Only the thread that polls touches it: `start_poll` took the queue's
+/// mutex, or the program promised to use one thread.
 pub(crate) struct Reader {
     pub single_threaded: bool,
-    /// The program asked for what tag matching says: it is written for Mellanox's adapters, which never set IBV_WC_GRH on
-    /// receives of connections.
+    /// The program asked for what tag matching says: it is written for Mellanox's adapters, which
+    /// never set IBV_WC_GRH on receives of connections.
     pub tells_tags: bool,
     /// `start_poll` has taken the queue; tells an `end_poll` that ends nothing.
     pub polling: AtomicBool,

@@ -12,9 +12,10 @@ use crate::verbs::qp::object::Qp;
 use crate::verbs::srq::object::Srq;
 use crate::waiting;
 
-/// ibv_get_async_event(3): waits on the context's `async_fd` unless that is non-blocking. -1 with EAGAIN or EINTR;
-/// ENODEV for a parent's context in a forked child, EBADF where another thread has closed it meanwhile. Unlike
-/// rdma-core: a context that another thread closes meanwhile is an error, not undefined.
+/// ibv_get_async_event(3): waits on the context's `async_fd` unless that is non-blocking. -1 with
+/// EAGAIN or EINTR; ENODEV for a parent's context in a forked child, EBADF where another thread has
+/// closed it meanwhile. Unlike rdma-core: a context that another thread closes meanwhile is an
+/// error, not undefined.
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
@@ -60,7 +61,8 @@ fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
             if c.is_null() {
                 return None;
             }
-            // SAFETY: the C object lives: it is not withdrawn yet, and its destruction waits for what is handed out.
+            // SAFETY: the C object lives: it is not withdrawn yet, and its destruction waits for
+            // what is handed out.
             unsafe { Qp::of(c) }.async_events.hand_out();
             ibv_async_event_element { qp: c }
         }
@@ -88,8 +90,8 @@ fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
     Some(ibv_async_event { element, event_type: event.kind as u32 })
 }
 
-/// `ibv_ack_async_event`, ibv_get_async_event(3): the destruction of the event's queue pair or completion queue waits
-/// for it.
+/// `ibv_ack_async_event`, ibv_get_async_event(3): the destruction of the event's queue pair or
+/// completion queue waits for it.
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     use abi::verbs as v;
     // SAFETY: an event from `ibv_get_async_event`; its type says which member is set.

@@ -1,5 +1,5 @@
-//! `cmd_fd` of a context: a file in memory that holds the device's name, so that whoever is given a duplicate can open the
-//! device by it (ibv_import_device(3)).
+//! `cmd_fd` of a context: a file in memory that holds the device's name, so that whoever is given a
+//! duplicate can open the device by it (ibv_import_device(3)).
 
 use std::ffi::c_int;
 use std::fs::File;

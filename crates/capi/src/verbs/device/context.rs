@@ -1,4 +1,5 @@
-//! An opened device as C sees it: what `ibv_open_device` makes (`open`), and everything made on it has a share of.
+//! An opened device as C sees it: what `ibv_open_device` makes (`open`), and everything made on it
+//! has a share of.
 
 use std::cell::UnsafeCell;
 use std::mem::offset_of;
@@ -37,8 +38,8 @@ unsafe impl Send for Context {}
 unsafe impl Sync for Context {}
 
 impl Context {
-    /// Makes one for the program, which has a share of it until it closes the device. `c` is what C sees, but for its descriptors;
-    /// `fd` counts `events`; `command` is what `cmd_fd` is.
+    /// Makes one for the program, which has a share of it until it closes the device. `c` is what C
+    /// sees, but for its descriptors; `fd` counts `events`; `command` is what `cmd_fd` is.
     pub fn make(
         mut c: verbs_context,
         nic: Arc<nic::Device>,
@@ -83,13 +84,15 @@ impl Context {
 
     /// # Safety
     ///
-    /// `context` came from [`Context::make`], and is not closed or something made on it is not destroyed.
+    /// `context` came from [`Context::make`], and is not closed or something made on it is not
+    /// destroyed.
     pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
         // SAFETY: as the caller says.
         unsafe { &*Context::whole(context) }
     }
 
-    /// One more share. What is made on a context has one, so that a program may close the device first.
+    /// One more share. What is made on a context has one, so that a program may close the device
+    /// first.
     ///
     /// # Safety
     ///
@@ -121,8 +124,8 @@ impl Context {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Like [`Context::of`], where something is to be made or waited for: ENODEV for a parent's context in a forked child
-    /// and for one closed, EIO after the device became fatal.
+    /// Like [`Context::of`], where something is to be made or waited for: ENODEV for a parent's
+    /// context in a forked child and for one closed, EIO after the device became fatal.
     ///
     /// # Safety
     ///

@@ -1,5 +1,6 @@
-//! Objects shared between contexts (ibv_import_device(3), ibv_import_pd(3), ibv_import_mr(3), ibv_import_dm(3)). A device is
-//! found by what its context's `cmd_fd` is (`command_fd`), an object by its handle (`handles`).
+//! Objects shared between contexts (ibv_import_device(3), ibv_import_pd(3), ibv_import_mr(3),
+//! ibv_import_dm(3)). A device is found by what its context's `cmd_fd` is (`command_fd`), an object
+//! by its handle (`handles`).
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -13,9 +14,10 @@ use crate::verbs::device::{command_fd, open};
 use crate::verbs::memory::pd::{self, Pd};
 use crate::verbs::memory::{dm, handles, mr};
 
-/// ibv_import_device(3): a context of its own, which takes the descriptor over. errno: EBADF for a descriptor that is
-/// no context's `cmd_fd`, ENODEV where the device is gone; and those of `ibv_open_device`. Unlike rdma-core: `cmd_fd`
-/// is no file of /dev/infiniband, and objects are shared within one process only.
+/// ibv_import_device(3): a context of its own, which takes the descriptor over. errno: EBADF for a
+/// descriptor that is no context's `cmd_fd`, ENODEV where the device is gone; and those of
+/// `ibv_open_device`. Unlike rdma-core: `cmd_fd` is no file of /dev/infiniband, and objects are
+/// shared within one process only.
 pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     ffi_guard::or_null(|| {
         let name = command_fd::name_behind(cmd_fd).ok_or(Errno(libc::EBADF))?;
@@ -34,8 +36,8 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     })
 }
 
-/// ibv_import_pd(3): the same domain for another context of the device. errno: ENOENT for a handle that is none of this
-/// process. Unlike rdma-core: only handles of this process name anything.
+/// ibv_import_pd(3): the same domain for another context of the device. errno: ENOENT for a handle
+/// that is none of this process. Unlike rdma-core: only handles of this process name anything.
 pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     ffi_guard::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.
@@ -46,8 +48,8 @@ pub unsafe extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -
     })
 }
 
-/// `ibv_unimport_pd`, ibv_import_pd(3): the domain itself stays. Where objects made through it still stand, so does
-/// what they point to.
+/// `ibv_unimport_pd`, ibv_import_pd(3): the domain itself stays. Where objects made through it
+/// still stand, so does what they point to.
 pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     ffi_guard::nothing(|| {
         // SAFETY: an imported domain, by the man page's contract.
@@ -55,8 +57,9 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     });
 }
 
-/// ibv_import_mr(3): the same region for another context; `addr` is NULL. errno: ENOENT for a handle that is no region
-/// of the domain. Unlike rdma-core: only handles of this process name anything.
+/// ibv_import_mr(3): the same region for another context; `addr` is NULL. errno: ENOENT for a
+/// handle that is no region of the domain. Unlike rdma-core: only handles of this process name
+/// anything.
 pub unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     ffi_guard::or_null(|| {
         // SAFETY: a domain of ours, by the man page's contract.
@@ -74,8 +77,8 @@ pub unsafe extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
     ffi_guard::nothing(|| drop(unsafe { mr::forget(mr) }));
 }
 
-/// ibv_import_dm(3): the same memory for another context. errno: ENOENT for a handle that is none of this process.
-/// Unlike rdma-core: only handles of this process name anything.
+/// ibv_import_dm(3): the same memory for another context. errno: ENOENT for a handle that is none
+/// of this process. Unlike rdma-core: only handles of this process name anything.
 pub unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     ffi_guard::or_null(|| {
         // SAFETY: a context of ours, by the man page's contract.

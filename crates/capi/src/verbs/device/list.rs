@@ -12,8 +12,8 @@ use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};
 use crate::per_process::PerProcess;
 
-/// A device as C sees it, and what it stands for. Never freed: programs keep pointers beyond `ibv_free_device_list`, and a
-/// process has a handful.
+/// A device as C sees it, and what it stands for. Never freed: programs keep pointers beyond
+/// `ibv_free_device_list`, and a process has a handful.
 #[repr(C)]
 pub(crate) struct Device {
     c: UnsafeCell<ibv_device>,
@@ -31,7 +31,8 @@ impl Device {
     }
 }
 
-/// The devices of the instance, made once. A parent's stay: a forked child may still hold pointers to them.
+/// The devices of the instance, made once. A parent's stay: a forked child may still hold pointers
+/// to them.
 static LIST: PerProcess<Mutex<Option<Vec<usize>>>> = PerProcess::new(|| Mutex::new(Rank::DeviceList, None));
 
 /// All devices of this process.
@@ -45,7 +46,8 @@ pub(crate) fn all() -> Result<Vec<*mut ibv_device>, Errno> {
     Ok(devices.iter().map(|&d| std::ptr::with_exposed_provenance_mut::<ibv_device>(d)).collect())
 }
 
-/// The device of this process that a device is: itself, or in a forked child the one that has its name.
+/// The device of this process that a device is: itself, or in a forked child the one that has its
+/// name.
 ///
 /// # Safety
 ///
@@ -62,7 +64,8 @@ pub(crate) unsafe fn of_this_process(device: *mut ibv_device) -> Result<*mut ibv
 }
 
 fn make(instance: &Arc<Instance>, index: usize, nic: Arc<nic::Device>) -> usize {
-    // SAFETY: every field of the C structure is an integer, an array of them or a nullable function pointer.
+    // SAFETY: every field of the C structure is an integer, an array of them or a nullable function
+    // pointer.
     let mut c: ibv_device = unsafe { std::mem::zeroed() };
     c.node_type = IBV_NODE_CA;
     c.transport_type = match nic.config.transport {
@@ -82,8 +85,8 @@ fn copy(text: &str, to: &mut [c_char]) {
     }
 }
 
-/// ibv_get_device_list(3): a NULL-terminated array, to be freed by [`ibv_free_device_list`]. errno: what the system
-/// refused. Unlike rdma-core: the loopback device is the last.
+/// ibv_get_device_list(3): a NULL-terminated array, to be freed by [`ibv_free_device_list`]. errno:
+/// what the system refused. Unlike rdma-core: the loopback device is the last.
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     ffi_guard::or_null(|| {
         let devices = all().inspect_err(|_| {
@@ -128,8 +131,8 @@ pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     unsafe { Device::of(device) }.nic.config.guid.0.to_be()
 }
 
-/// ibv_get_device_index(3): the interface's number, unique among the devices of this host and transport. The kernel
-/// numbers RDMA devices by themselves.
+/// ibv_get_device_index(3): the interface's number, unique among the devices of this host and
+/// transport. The kernel numbers RDMA devices by themselves.
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     // SAFETY: a device of ours, by the man page's contract.
     unsafe { Device::of(device) }.nic.config.interface as c_int

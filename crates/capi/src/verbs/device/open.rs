@@ -1,4 +1,5 @@
-//! Opening and closing devices (ibv_open_device(3)): the one place that knows every function of a context's tables.
+//! Opening and closing devices (ibv_open_device(3)): the one place that knows every function of a
+//! context's tables.
 
 use std::ffi::c_int;
 
@@ -14,7 +15,8 @@ use crate::verbs::memory::{dm, mr, mw, pd};
 use crate::verbs::steering::{counters, flow, wq};
 use crate::verbs::{cq, qp, srq, xrcd};
 
-/// Opens a device. In a forked child a device that the parent listed is the child's of the same name.
+/// Opens a device. In a forked child a device that the parent listed is the child's of the same
+/// name.
 pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     // SAFETY: a device of our list, by the man page's contract.
     let device = unsafe { list::of_this_process(device)? };
@@ -25,7 +27,8 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     let command = command_fd::make(&ours.nic)?;
     let events = AsyncEventQueue::new(Box::new(fd.clone()));
     ours.nic.tell(&events);
-    // SAFETY: every field is an integer, a pointer, a nullable function or a mutex of zeroes; those C looks at are set below.
+    // SAFETY: every field is an integer, a pointer, a nullable function or a mutex of zeroes; those
+    // C looks at are set below.
     let mut c: verbs_context = unsafe { std::mem::zeroed() };
     c.sz = size_of::<verbs_context>();
     c.context.device = device;
@@ -79,16 +82,16 @@ fn set_functions(c: &mut verbs_context) {
     c.read_counters = Some(counters::read_counters);
 }
 
-/// ibv_open_device(3). errno: ENODEV for a device that the parent listed and a forked child has not; EIO after the
-/// device became fatal; EMFILE, ENFILE, ENOMEM. Unlike rdma-core: a parent's device is opened as the child's own of the
-/// same name.
+/// ibv_open_device(3). errno: ENODEV for a device that the parent listed and a forked child has
+/// not; EIO after the device became fatal; EMFILE, ENFILE, ENOMEM. Unlike rdma-core: a parent's
+/// device is opened as the child's own of the same name.
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     ffi_guard::or_null(|| open(device))
 }
 
-/// `ibv_close_device`, ibv_open_device(3): what was made on it ends, as in the kernel when the file closes: queue pairs
-/// are destroyed, regions and windows are no more. The objects themselves are freed by their own calls, before or
-/// after.
+/// `ibv_close_device`, ibv_open_device(3): what was made on it ends, as in the kernel when the file
+/// closes: queue pairs are destroyed, regions and windows are no more. The objects themselves are
+/// freed by their own calls, before or after.
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     ffi_guard::or_minus_one(|| {
         // SAFETY: a context of ours that is not closed, by the man page's contract.

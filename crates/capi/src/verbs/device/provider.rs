@@ -1,5 +1,5 @@
-//! What rdma-core's own provider libraries ask of libibverbs when they are loaded: programs link libmlx5 and libefa
-//! for their direct verbs even where no such adapter is.
+//! What rdma-core's own provider libraries ask of libibverbs when they are loaded: programs link
+//! libmlx5 and libefa for their direct verbs even where no such adapter is.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fs::File;
@@ -9,12 +9,13 @@ use std::path::Path;
 
 use crate::ffi_guard::{self, Errno};
 
-/// `verbs_register_driver`, no man page: a provider offers itself, from its constructor. No adapter of the kernel is
-/// ever shown here, so none is asked for. Unlike rdma-core: no provider is ever used.
+/// `verbs_register_driver`, no man page: a provider offers itself, from its constructor. No adapter
+/// of the kernel is ever shown here, so none is asked for. Unlike rdma-core: no provider is ever
+/// used.
 pub unsafe extern "C" fn verbs_register_driver(_ops: *const c_void) {}
 
-/// `ibv_register_driver`, no man page: the same in the older form that stands in node IBVERBS_1.1. Unlike rdma-core: no
-/// provider is ever used.
+/// `ibv_register_driver`, no man page: the same in the older form that stands in node IBVERBS_1.1.
+/// Unlike rdma-core: no provider is ever used.
 pub unsafe extern "C" fn ibv_register_driver(_name: *const c_char, _init: *const c_void) {}
 
 /// `ibv_get_sysfs_path`, no man page: where sysfs is mounted.
@@ -22,8 +23,8 @@ pub unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()
 }
 
-/// `ibv_read_sysfs_file`, no man page: reads a file of sysfs, without its last newline, into `size` bytes with a zero
-/// byte behind; the length, or -1 for a file that cannot be read or has no room.
+/// `ibv_read_sysfs_file`, no man page: reads a file of sysfs, without its last newline, into `size`
+/// bytes with a zero byte behind; the length, or -1 for a file that cannot be read or has no room.
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,
     file: *const c_char,

@@ -1,4 +1,5 @@
-//! What devices and ports are (ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3), ibv_query_pkey(3)).
+//! What devices and ports are (ibv_query_device(3), ibv_query_port(3), ibv_query_gid(3),
+//! ibv_query_pkey(3)).
 
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +17,8 @@ use crate::verbs::cq::clock::clock_ns;
 use crate::verbs::device::context::Context;
 
 const ATOMIC_HCA: i32 = 1;
-/// IB_UVERBS_DEVICE_FLUSH_GLOBAL, FLUSH_PERSISTENT and ATOMIC_WRITE, which the header has no names for.
+/// IB_UVERBS_DEVICE_FLUSH_GLOBAL, FLUSH_PERSISTENT and ATOMIC_WRITE, which the header has no names
+/// for.
 const SINCE_ANNEX_A19: u64 = 0b111 << 38;
 /// Ticks of a completion's raw timestamp are nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
@@ -83,7 +85,8 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut 
     })
 }
 
-/// ibv_query_device_ex(3), through the context's table: fills the `size` bytes that the program knows.
+/// ibv_query_device_ex(3), through the context's table: fills the `size` bytes that the program
+/// knows.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -143,7 +146,8 @@ fn receive_side_scaling() -> ibv_rss_caps {
     }
 }
 
-/// What memory registered for on-demand paging can be used for: everything, and the whole address space at once.
+/// What memory registered for on-demand paging can be used for: everything, and the whole address
+/// space at once.
 fn on_demand_paging() -> ibv_odp_caps {
     use abi::verbs as v;
     let rc = v::IBV_ODP_SUPPORT_SEND
@@ -163,8 +167,8 @@ fn on_demand_paging() -> ibv_odp_caps {
     }
 }
 
-/// ibv_query_rt_values_ex(3), through the context's table: the clock of the completions' timestamps, in ticks. EINVAL
-/// for values that are not known.
+/// ibv_query_rt_values_ex(3), through the context's table: the clock of the completions'
+/// timestamps, in ticks. EINVAL for values that are not known.
 pub(crate) unsafe extern "C" fn query_rt_values(
     context: *mut ibv_context,
     values: *mut ibv_values_ex,
@@ -223,8 +227,8 @@ pub unsafe extern "C" fn ibv_query_port(
     port: u8,
     attr: *mut _compat_ibv_port_attr,
 ) -> c_int {
-    // SAFETY: a context of ours and the caller's structure, by the man page's contract. The old structure is the
-    // first part of the new one.
+    // SAFETY: a context of ours and the caller's structure, by the man page's contract. The old
+    // structure is the first part of the new one.
     ffi_guard::or_errno(|| unsafe {
         let a = port_attr(Context::of(context), port)?;
         let n = size_of::<_compat_ibv_port_attr>();
@@ -250,8 +254,8 @@ pub(crate) unsafe extern "C" fn query_port(
     })
 }
 
-/// ibv_query_port_speed(3): in units of 100 Mb/s; what has no speed, such as loopback, counts as 1 Gb/s. EINVAL for a
-/// port that is not 1.
+/// ibv_query_port_speed(3): in units of 100 Mb/s; what has no speed, such as loopback, counts as 1
+/// Gb/s. EINVAL for a port that is not 1.
 pub unsafe extern "C" fn ibv_query_port_speed(
     context: *mut ibv_context,
     port: u32,
@@ -353,8 +357,8 @@ unsafe fn put(e: &ibv_gid_entry, to: *mut u8, size: usize) {
     unsafe { std::ptr::copy_nonoverlapping((&raw const *e).cast::<u8>(), to, n) };
 }
 
-/// ibv_query_gid_table(3): the entries there are; how many, or a negative errno: EINVAL where the array has no room for
-/// all.
+/// ibv_query_gid_table(3): the entries there are; how many, or a negative errno: EINVAL where the
+/// array has no room for all.
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
     to: *mut ibv_gid_entry,
@@ -398,7 +402,8 @@ pub unsafe extern "C" fn ibv_query_pkey(
     })
 }
 
-/// ibv_get_pkey_index(3): the pkey is in network byte order. errno: EINVAL where the table has none like it.
+/// ibv_get_pkey_index(3): the pkey is in network byte order. errno: EINVAL where the table has none
+/// like it.
 pub unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     ffi_guard::or_minus_one(|| {
         let full = wire::Pkey::default().0;

@@ -1,7 +1,8 @@
 //! Buffers of the library and of the kernel as memory regions (ibv_alloc_buf(3), ibv_reg_mr(3)).
 //!
-//! A dma-buf is mapped into the process and is a region like any other from then on: the processor copies. What can be
-//! mapped as shared memory can be registered so, a memory file too (memfd_create(2)).
+//! A dma-buf is mapped into the process and is a region like any other from then on: the processor
+//! copies. What can be mapped as shared memory can be registered so, a memory file too
+//! (memfd_create(2)).
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -25,9 +26,9 @@ struct Buffer {
     arena: Option<host::arena::Buffer>,
 }
 
-/// `ibv_reg_dmabuf_mr`, ibv_reg_mr(3): `addr` of the region is the offset. errno: EINVAL for other rights than local
-/// and remote ones, an address and an offset that lie differently in their pages, or bytes beyond the end; EBADF;
-/// EOPNOTSUPP for what cannot be mapped.
+/// `ibv_reg_dmabuf_mr`, ibv_reg_mr(3): `addr` of the region is the offset. errno: EINVAL for other
+/// rights than local and remote ones, an address and an offset that lie differently in their pages,
+/// or bytes beyond the end; EBADF; EOPNOTSUPP for what cannot be mapped.
 pub unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -59,7 +60,8 @@ unsafe fn register_dmabuf(
         return Err(Errno(libc::EINVAL));
     }
     let (mapping, at) = Mapping::of(fd, offset, length, access & CHANGE != 0)?;
-    // The mapping has brought its pages in, which are not always such that advice about them is taken.
+    // The mapping has brought its pages in, which are not always such that advice about them is
+    // taken.
     let rights = access | v::IBV_ACCESS_ON_DEMAND;
     // SAFETY: as the caller says; the mapping is ours, and stays as long as the region keeps it.
     let nic = unsafe { Pd::of(pd).nic.register(at, length as u64, iova, rights)? };
@@ -68,9 +70,9 @@ unsafe fn register_dmabuf(
     Ok(unsafe { mr::make(pd, nic, addr, length, access, Some(Under::Mapping(mapping))) })
 }
 
-/// `ibv_reg_mr_ex`, ibv_reg_mr(3): what the other calls register, by attributes. errno: EINVAL for attributes that do not go together
-/// or a buffer of another domain; EOPNOTSUPP for a DMA handle or others not known; and those of `ibv_reg_mr` and
-/// `ibv_reg_dmabuf_mr`.
+/// `ibv_reg_mr_ex`, ibv_reg_mr(3): what the other calls register, by attributes. errno: EINVAL for
+/// attributes that do not go together or a buffer of another domain; EOPNOTSUPP for a DMA handle or
+/// others not known; and those of `ibv_reg_mr` and `ibv_reg_dmabuf_mr`.
 pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
     const IOVA: u64 = v::IBV_REG_MR_MASK_IOVA as u64;
     const ADDR: u64 = v::IBV_REG_MR_MASK_ADDR as u64;
@@ -121,7 +123,9 @@ unsafe fn lies_in(buf: *mut ibv_buf, pd: *mut ibv_pd, addr: *mut c_void, len: us
     if inside && buffer.pd == pd { Ok(()) } else { Err(Errno(libc::EINVAL)) }
 }
 
-/// ibv_alloc_buf(3): whole pages, which processes of this host map, too, where they can: those write and read them, where a region lets them, without a system call. errno: EINVAL for NULL or no bytes, ENOMEM.
+/// ibv_alloc_buf(3): whole pages, which processes of this host map, too, where they can: those
+/// write and read them, where a region lets them, without a system call. errno: EINVAL for NULL or
+/// no bytes, ENOMEM.
 pub unsafe extern "C" fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void {
     ffi_guard::or_null(|| {
         if pd.is_null() || buf.is_null() || size == 0 {
@@ -172,13 +176,14 @@ pub unsafe extern "C" fn ibv_reg_buf_mr(
     })
 }
 
-/// `ibv_export_buf_dmabuf_fd`, ibv_alloc_buf(3): errno ENODATA, because no buffer here is a dma-buf.
+/// `ibv_export_buf_dmabuf_fd`, ibv_alloc_buf(3): errno ENODATA, because no buffer here is a
+/// dma-buf.
 pub unsafe extern "C" fn ibv_export_buf_dmabuf_fd(_buf: *mut ibv_buf) -> c_int {
     ffi_guard::or_minus_one(|| Err(Errno(libc::ENODATA)))
 }
 
-/// ibv_alloc_dmah(3): errno EOPNOTSUPP. A DMA handle steers an adapter's writes into a processor's cache; here
-/// processors write.
+/// ibv_alloc_dmah(3): errno EOPNOTSUPP. A DMA handle steers an adapter's writes into a processor's
+/// cache; here processors write.
 pub unsafe extern "C" fn ibv_alloc_dmah(
     _context: *mut ibv_context,
     _attr: *mut ibv_dmah_init_attr,
@@ -191,7 +196,8 @@ pub unsafe extern "C" fn ibv_dealloc_dmah(_dmah: *mut ibv_dmah) -> c_int {
     ffi_guard::or_errno(|| Err(Errno(libc::EOPNOTSUPP)))
 }
 
-/// ibv_dm_export_dmabuf_fd(3): errno EOPNOTSUPP. Device memory here is the process's own, and no dma-buf.
+/// ibv_dm_export_dmabuf_fd(3): errno EOPNOTSUPP. Device memory here is the process's own, and no
+/// dma-buf.
 pub unsafe extern "C" fn ibv_dm_export_dmabuf_fd(_dm: *mut ibv_dm) -> c_int {
     ffi_guard::or_minus_one(|| Err(Errno(libc::EOPNOTSUPP)))
 }

@@ -35,8 +35,8 @@ impl Dm {
 /// The next buffer's handle.
 static NEXT_HANDLE: AtomicU32 = AtomicU32::new(1);
 
-/// ibv_alloc_dm(3). errno: EINVAL for an unknown `comp_mask`, no bytes, or an alignment beyond a page; ENOMEM where the
-/// device has not so much left.
+/// ibv_alloc_dm(3). errno: EINVAL for an unknown `comp_mask`, no bytes, or an alignment beyond a
+/// page; ENOMEM where the device has not so much left.
 pub(crate) unsafe extern "C" fn alloc_dm(
     context: *mut ibv_context,
     attr: *mut ibv_alloc_dm_attr,
@@ -44,7 +44,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     ffi_guard::or_null(|| {
         // SAFETY: a context of ours and the caller's structure, by the man page's contract.
         let (ours, attr) = unsafe { (Context::of(context), &*attr) };
-        // A forked child may have memory of a device that it cannot use otherwise: no socket and no thread is behind it.
+        // A forked child may have memory of a device that it cannot use otherwise: no socket and no
+        // thread is behind it.
         if ours.instance.is_ours() {
             ours.instance.check()?;
         }
@@ -100,10 +101,11 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     })
 }
 
-/// `ibv_memcpy_to_dm`, ibv_alloc_dm(3): EINVAL for bytes beyond the end, or an offset or a length that is no multiple
-/// of 4.
+/// `ibv_memcpy_to_dm`, ibv_alloc_dm(3): EINVAL for bytes beyond the end, or an offset or a length
+/// that is no multiple of 4.
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, length: usize) -> c_int {
-    // SAFETY: device memory of ours, and `length` bytes of the caller's, by the man page's contract.
+    // SAFETY: device memory of ours, and `length` bytes of the caller's, by the man page's
+    // contract.
     ffi_guard::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_in(offset, from.cast(), length as u64)?) })
 }
 
@@ -113,8 +115,9 @@ unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u6
     ffi_guard::or_errno(|| unsafe { Ok(Dm::of(dm).nic.copy_out(offset, to.cast(), length as u64)?) })
 }
 
-/// `ibv_reg_dm_mr`, ibv_alloc_dm(3): named by offsets from the region's first byte. errno: EINVAL without
-/// `IBV_ACCESS_ZERO_BASED`, for other illegal flags, bytes beyond the end or another device's memory.
+/// `ibv_reg_dm_mr`, ibv_alloc_dm(3): named by offsets from the region's first byte. errno: EINVAL
+/// without `IBV_ACCESS_ZERO_BASED`, for other illegal flags, bytes beyond the end or another
+/// device's memory.
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,

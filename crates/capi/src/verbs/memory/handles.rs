@@ -1,5 +1,6 @@
-//! What the handles of protection domains and of device memory name, for `ibv_import_pd` and `ibv_import_dm`. They are good in the
-//! process that has the objects: there is no kernel between processes that would hold them.
+//! What the handles of protection domains and of device memory name, for `ibv_import_pd` and
+//! `ibv_import_dm`. They are good in the process that has the objects: there is no kernel between
+//! processes that would hold them.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -22,7 +23,8 @@ fn nothing_known<T>() -> Mutex<BTreeMap<(usize, u32), Weak<T>>> {
 
 fn remember<T: Send + Sync>(known: &Known<T>, device: &Arc<nic::Adapter>, handle: u32, object: &Arc<T>) {
     let mut known = known.get().lock();
-    // What is gone is swept out each time the number has doubled: a step for each object made, not one for each known.
+    // What is gone is swept out each time the number has doubled: a step for each object made, not
+    // one for each known.
     if known.len().is_power_of_two() {
         known.retain(|_, object| object.strong_count() > 0);
     }

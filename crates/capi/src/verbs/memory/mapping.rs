@@ -16,10 +16,11 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset` on; with the address of the first. EINVAL beyond the end, EBADF, EACCES and
-    /// EPERM as of mmap(2), EOPNOTSUPP for what cannot be mapped.
+    /// Maps `len` bytes of `fd` from `offset` on; with the address of the first. EINVAL beyond the
+    /// end, EBADF, EACCES and EPERM as of mmap(2), EOPNOTSUPP for what cannot be mapped.
     pub fn of(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<(Mapping, u64), Errno> {
-        // SAFETY: moves the end mark of nothing: dma-bufs and memory files tell their size so, and the place is put back.
+        // SAFETY: moves the end mark of nothing: dma-bufs and memory files tell their size so, and
+        // the place is put back.
         let size = unsafe {
             let at = libc::lseek(fd, 0, libc::SEEK_CUR);
             let size = libc::lseek(fd, 0, libc::SEEK_END);

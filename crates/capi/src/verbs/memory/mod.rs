@@ -1,4 +1,5 @@
-//! Memory that work requests name (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_alloc_mw(3), ibv_alloc_dm(3)).
+//! Memory that work requests name (ibv_alloc_pd(3), ibv_reg_mr(3), ibv_alloc_mw(3),
+//! ibv_alloc_dm(3)).
 //!
 //! | module | what |
 //! |---|---|

@@ -24,7 +24,8 @@ use crate::verbs::memory::pd::Pd;
 struct Mr {
     c: UnsafeCell<ibv_mr>,
     nic: nic::Mr,
-    /// The domain it was registered in: its device has the table of regions, whatever domain it has gone to since.
+    /// The domain it was registered in: its device has the table of regions, whatever domain it has
+    /// gone to since.
     pd: Arc<nic::Pd>,
     access: c_uint,
     /// What it lies on, where that is not the program's own memory.
@@ -36,8 +37,8 @@ struct Mr {
 /// The regions there are.
 static MRS: Live = Live::new();
 
-/// Ends the regions of a context, as its file is closing: peers find no memory of this program any more, which may free it.
-/// Their C objects stay.
+/// Ends the regions of a context, as its file is closing: peers find no memory of this program any
+/// more, which may free it. Their C objects stay.
 pub(crate) fn end_all(context: &Context) {
     MRS.each(|mr: *mut ibv_mr| {
         // SAFETY: it is in the table, and stays while it is looked at; so does its context.
@@ -67,13 +68,15 @@ pub(crate) fn register(
     // SAFETY: a domain of ours and its context, by the man page's contract.
     let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
     let start = addr.expose_provenance() as u64;
-    // SAFETY: memory that the program lets its peers read and write until it deregisters it, by the man page's contract.
+    // SAFETY: memory that the program lets its peers read and write until it deregisters it, by the
+    // man page's contract.
     let nic = unsafe { ours.nic.register(start, length as u64, iova, access)? };
     // SAFETY: as above.
     Ok(unsafe { make(pd, nic, addr, length, access, None) })
 }
 
-/// Registers `length` bytes of device memory at `at`, named by offsets; `addr` is NULL then, as rdma-core has it.
+/// Registers `length` bytes of device memory at `at`, named by offsets; `addr` is NULL then, as
+/// rdma-core has it.
 pub(crate) fn register_on(
     pd: *mut ibv_pd,
     at: u64,
@@ -81,7 +84,8 @@ pub(crate) fn register_on(
     access: c_uint,
     on: RegionOn,
 ) -> Result<*mut ibv_mr, Errno> {
-    // SAFETY: a domain of ours, as the caller has checked; the device memory stays while `on` lives, which the region keeps.
+    // SAFETY: a domain of ours, as the caller has checked; the device memory stays while `on`
+    // lives, which the region keeps.
     let nic = unsafe { Pd::of(pd).nic.register(at, length as u64, 0, access)? };
     // SAFETY: as above.
     Ok(unsafe { make(pd, nic, null_mut(), length, access, Some(Under::Device(on))) })
@@ -134,10 +138,10 @@ unsafe fn enter(
     mr.cast()
 }
 
-/// ibv_reg_mr(3). errno: EINVAL for illegal access flags, and for `IBV_ACCESS_FLUSH_PERSISTENT` where the memory is not
-/// of a file mapped MAP_SHARED; EFAULT for memory not mapped with these rights; ENOMEM at the limit. With
-/// `IBV_ACCESS_ZERO_BASED` addresses count from the first byte. Unlike rdma_rxe: nothing is pinned: memory that is
-/// unmapped while registered is an access error.
+/// ibv_reg_mr(3). errno: EINVAL for illegal access flags, and for `IBV_ACCESS_FLUSH_PERSISTENT`
+/// where the memory is not of a file mapped MAP_SHARED; EFAULT for memory not mapped with these
+/// rights; ENOMEM at the limit. With `IBV_ACCESS_ZERO_BASED` addresses count from the first byte.
+/// Unlike rdma_rxe: nothing is pinned: memory that is unmapped while registered is an access error.
 pub unsafe extern "C" fn ibv_reg_mr(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -165,8 +169,8 @@ pub(crate) fn register_as(
     register(pd, addr, length, iova, access)
 }
 
-/// `ibv_reg_mr_iova`, ibv_reg_mr(3): work requests and peers name the first byte by `iova`. EINVAL too
-/// where it lies elsewhere in its page than `addr`.
+/// `ibv_reg_mr_iova`, ibv_reg_mr(3): work requests and peers name the first byte by `iova`. EINVAL
+/// too where it lies elsewhere in its page than `addr`.
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -177,8 +181,8 @@ pub unsafe extern "C" fn ibv_reg_mr_iova(
     ffi_guard::or_null(|| register_as(pd, addr, length, iova, access as c_uint))
 }
 
-/// `ibv_reg_mr_iova2`, ibv_reg_mr(3): what the header's `ibv_reg_mr` calls where access has optional flags.
-/// errno as of [`ibv_reg_mr_iova`].
+/// `ibv_reg_mr_iova2`, ibv_reg_mr(3): what the header's `ibv_reg_mr` calls where access has
+/// optional flags. errno as of [`ibv_reg_mr_iova`].
 pub unsafe extern "C" fn ibv_reg_mr_iova2(
     pd: *mut ibv_pd,
     addr: *mut c_void,
@@ -189,9 +193,9 @@ pub unsafe extern "C" fn ibv_reg_mr_iova2(
     ffi_guard::or_null(|| register_as(pd, addr, length, iova, access))
 }
 
-/// ibv_rereg_mr(3): the key stays. 0, or IBV_REREG_MR_ERR_INPUT with errno: the region is what it was. EINVAL for flags
-/// and arguments that do not fit each other, device memory or a dma-buf; EINVAL and EFAULT as for `ibv_reg_mr`; EBUSY
-/// while windows are bound to it.
+/// ibv_rereg_mr(3): the key stays. 0, or IBV_REREG_MR_ERR_INPUT with errno: the region is what it
+/// was. EINVAL for flags and arguments that do not fit each other, device memory or a dma-buf;
+/// EINVAL and EFAULT as for `ibv_reg_mr`; EBUSY while windows are bound to it.
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
     flags: c_int,
@@ -214,7 +218,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         return v::IBV_REREG_MR_ERR_INPUT;
     }
     ffi_guard::or(v::IBV_REREG_MR_ERR_INPUT, || {
-        // SAFETY: a region of ours that nobody else changes meanwhile, and a domain of ours, by the man page's contract.
+        // SAFETY: a region of ours that nobody else changes meanwhile, and a domain of ours, by the
+        // man page's contract.
         let (ours, new_pd) = unsafe {
             let ours = &mut *mr.cast::<Mr>();
             Context::usable(ours.c.get_mut().context)?;
@@ -242,7 +247,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
     })
 }
 
-/// ibv_alloc_null_mr(3), through the context's table: for local use, reads as zero, what is written is lost.
+/// ibv_alloc_null_mr(3), through the context's table: for local use, reads as zero, what is written
+/// is lost.
 pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     ffi_guard::or_null(|| {
         // SAFETY: a domain of ours and its context, by the man page's contract.
@@ -253,10 +259,10 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// ibv_advise_mr(3), through the context's table: brings pages in before they are used, at once whatever the flags.
-/// EINVAL for no elements, unknown flags or a region without on-demand paging; ENOENT for a key of nothing; EFAULT
-/// beyond the region or the process's memory; EPERM for another domain's region or one that may not be written;
-/// EOPNOTSUPP for other advice.
+/// ibv_advise_mr(3), through the context's table: brings pages in before they are used, at once
+/// whatever the flags. EINVAL for no elements, unknown flags or a region without on-demand paging;
+/// ENOENT for a key of nothing; EFAULT beyond the region or the process's memory; EPERM for another
+/// domain's region or one that may not be written; EOPNOTSUPP for other advice.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: v::ibv_advise_mr_advice,
@@ -292,7 +298,8 @@ pub(crate) unsafe extern "C" fn advise_mr(
     })
 }
 
-/// Takes away the C object that [`make`] made; the memory under it stays as long as what is returned.
+/// Takes away the C object that [`make`] made; the memory under it stays as long as what is
+/// returned.
 ///
 /// # Safety
 ///
@@ -307,12 +314,14 @@ pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
     on
 }
 
-/// `ibv_dereg_mr`, ibv_reg_mr(3): no access is under way any more when it returns. EBUSY while windows are bound to it.
+/// `ibv_dereg_mr`, ibv_reg_mr(3): no access is under way any more when it returns. EBUSY while
+/// windows are bound to it.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a region of ours and its context, by the man page's contract.
         let (ours, context) = unsafe { (&*mr.cast::<Mr>(), Context::of((*mr).context)) };
-        // In a forked child accesses that were under way in the parent never end. A context's end has ended its regions.
+        // In a forked child accesses that were under way in the parent never end. A context's end
+        // has ended its regions.
         if context.instance.is_ours() && !context.is_closed() {
             ours.pd.deregister(ours.nic)?;
         }

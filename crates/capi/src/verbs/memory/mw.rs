@@ -69,7 +69,8 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
     })
 }
 
-/// `ibv_dealloc_mw`, ibv_alloc_mw(3): unbinds it; no access through it is under way any more when it returns.
+/// `ibv_dealloc_mw`, ibv_alloc_mw(3): unbinds it; no access through it is under way any more when
+/// it returns.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a window of ours and its context, by the man page's contract.
@@ -79,8 +80,8 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
             ours.pd.free_window(ours.nic)?;
         }
         MWS.leave(mw);
-        // SAFETY: a domain lives as long as its windows, by its EBUSY; made by `Box::into_raw` in `alloc_mw`, and used by
-        // nobody.
+        // SAFETY: a domain lives as long as its windows, by its EBUSY; made by `Box::into_raw` in
+        // `alloc_mw`, and used by nobody.
         unsafe {
             Pd::of((*mw).pd).users.fetch_sub(1, Ordering::AcqRel);
             drop(Box::from_raw(mw.cast::<Mw>()));
@@ -102,7 +103,8 @@ unsafe fn bind(mw: *mut ibv_mw, info: &ibv_mw_bind_info, key: Rkey) -> SendOp {
     SendOp::Local(LocalOp::Bind(Bind { window, key, region, addr, length, access }))
 }
 
-/// The binding of a window of type 2, which work requests ask for. EINVAL for another type and without a region.
+/// The binding of a window of type 2, which work requests ask for. EINVAL for another type and
+/// without a region.
 ///
 /// # Safety
 ///
@@ -120,8 +122,9 @@ pub(crate) unsafe fn bind_second(
     Ok(unsafe { bind(mw, info, Rkey(key)) })
 }
 
-/// ibv_bind_mw(3): posts a request that binds a window of type 1 under a new key, or unbinds it where the length is 0.
-/// Errors as `ibv_post_send`; EINVAL for another type, EPERM for a region of another domain.
+/// ibv_bind_mw(3): posts a request that binds a window of type 1 under a new key, or unbinds it
+/// where the length is 0. Errors as `ibv_post_send`; EINVAL for another type, EPERM for a region of
+/// another domain.
 pub(crate) unsafe extern "C" fn bind_mw(
     qp: *mut ibv_qp,
     mw: *mut ibv_mw,

@@ -1,4 +1,5 @@
-//! Protection domains and thread domains (ibv_alloc_pd(3), ibv_alloc_td(3), ibv_alloc_parent_domain(3)).
+//! Protection domains and thread domains (ibv_alloc_pd(3), ibv_alloc_td(3),
+//! ibv_alloc_parent_domain(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -20,11 +21,13 @@ pub(crate) struct Pd {
     pub users: AtomicU32,
     /// Of a parent domain: whose protection it gives, and its thread domain or NULL.
     parent: Option<(*mut ibv_pd, *mut ibv_td)>,
-    /// Of a context that is closed first something is left until its domains are gone, and with them all that is in them.
+    /// Of a context that is closed first something is left until its domains are gone, and with
+    /// them all that is in them.
     _context: Arc<Context>,
 }
 
-/// A thread domain, a promise that one thread uses what is made with it: nothing here depends on that.
+/// A thread domain, a promise that one thread uses what is made with it: nothing here depends on
+/// that.
 #[repr(C)]
 struct Td {
     c: UnsafeCell<ibv_td>,
@@ -98,7 +101,8 @@ pub(crate) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// `ibv_dealloc_td`, ibv_alloc_td(3), through the context's table: EBUSY while parent domains use it.
+/// `ibv_dealloc_td`, ibv_alloc_td(3), through the context's table: EBUSY while parent domains use
+/// it.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a thread domain of ours, by the man page's contract.
@@ -111,9 +115,10 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     })
 }
 
-/// ibv_alloc_parent_domain(3), through the context's table: a domain that stands for another one. Its allocators are
-/// not asked: no queue here lies in memory that a program could provide. EINVAL without a domain, for a mask that is
-/// not known, or for one of the two allocators alone. Unlike rdma-core: the program's allocators are never called.
+/// ibv_alloc_parent_domain(3), through the context's table: a domain that stands for another one.
+/// Its allocators are not asked: no queue here lies in memory that a program could provide. EINVAL
+/// without a domain, for a mask that is not known, or for one of the two allocators alone. Unlike
+/// rdma-core: the program's allocators are never called.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
@@ -144,7 +149,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     })
 }
 
-/// `ibv_dealloc_pd`, ibv_alloc_pd(3): EBUSY while regions, windows, queues or parent domains use it.
+/// `ibv_dealloc_pd`, ibv_alloc_pd(3): EBUSY while regions, windows, queues or parent domains use
+/// it.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a domain of ours, by the man page's contract.

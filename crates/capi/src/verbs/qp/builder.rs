@@ -1,4 +1,5 @@
-//! Requests being built one part at a time (ibv_wr_post(3)): what stands behind `ibv_wr_start` and its end.
+//! Requests being built one part at a time (ibv_wr_post(3)): what stands behind `ibv_wr_start` and
+//! its end.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -17,7 +18,8 @@ pub(crate) struct Builder {
     pub work: UnsafeCell<Work>,
 }
 
-// SAFETY: `work` is touched only by the thread that holds the queue pair's mutex, from `wr_start` on.
+// SAFETY: `work` is touched only by the thread that holds the queue pair's mutex, from `wr_start`
+// on.
 unsafe impl Sync for Builder {}
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.

@@ -15,8 +15,9 @@ use crate::verbs::qp::users::count_users;
 use crate::verbs::qp::wr;
 use crate::verbs::srq::object::Srq;
 
-/// Inline bytes of a queue pair: as many as its elements take room in a request, if more were not asked for. Programs count on it, because
-/// adapters and the kernel's rxe give that much unasked (rdma_xclient).
+/// Inline bytes of a queue pair: as many as its elements take room in a request, if more were not
+/// asked for. Programs count on it, because adapters and the kernel's rxe give that much unasked
+/// (rdma_xclient).
 fn granted_inline(cap: &ibv_qp_cap) -> u32 {
     let room = cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
     cap.max_inline_data.max(room.min(nic::limits::MAX_INLINE))
@@ -75,7 +76,8 @@ pub(crate) unsafe fn create_with(
     if kind != QpType::RawPacket {
         context.instance.attach(&context.nic)?;
     }
-    // As adapters whose queue entries hold elements or bytes; rdma_xclient sends 16 bytes inline and asked for none.
+    // As adapters whose queue entries hold elements or bytes; rdma_xclient sends 16 bytes inline
+    // and asked for none.
     init.cap.max_inline_data =
         init.cap.max_inline_data.max(init.cap.max_send_sge.min(nic::limits::MAX_SGE) * SGE_BYTES);
     let cap = QpCap {
@@ -123,8 +125,8 @@ pub(crate) unsafe fn create_with(
 
 /// ibv_create_qp(3). errno: EINVAL for NULL, sizes out of range or types that there are not, ENOMEM
 /// at the limit, EOPNOTSUPP for IBV_QPT_DRIVER, EADDRINUSE where the UDP port belongs to another.
-/// Beside a shared receive queue `max_recv_wr` and `max_recv_sge` are ignored: they come back as they
-/// were asked for, and ibv_query_qp(3) says 0.
+/// Beside a shared receive queue `max_recv_wr` and `max_recv_sge` are ignored: they come back as
+/// they were asked for, and ibv_query_qp(3) says 0.
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     // SAFETY: the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, attr) })

@@ -65,7 +65,8 @@ const KNOWN_MASK: u32 = v::IBV_QP_INIT_ATTR_PD
     | v::IBV_QP_INIT_ATTR_IND_TABLE
     | v::IBV_QP_INIT_ATTR_RX_HASH;
 
-/// Makes a queue pair of ordinary type with what an extended one has. Errors as of [`create_qp_ex`].
+/// Makes a queue pair of ordinary type with what an extended one has. Errors as of
+/// [`create_qp_ex`].
 ///
 /// # Safety
 ///
@@ -112,7 +113,8 @@ pub(crate) unsafe fn create(
     } else {
         None
     };
-    // SAFETY: the plain attributes are the first part of the extended ones; objects of ours, as the caller says.
+    // SAFETY: the plain attributes are the first part of the extended ones; objects of ours, as the
+    // caller says.
     unsafe {
         let made = create_with(init.pd, attr.cast::<ibv_qp_init_attr>(), builder)?;
         Qp::of(made).nic.no_multicast_loop.store(quiet, Ordering::Relaxed);

@@ -33,9 +33,9 @@ fn give_back(handle: *mut ibv_qp, nic: &Arc<nic::Qp>, context: &Context) {
     }
 }
 
-/// `ibv_destroy_qp`, ibv_create_qp(3): EBUSY while it is attached to a multicast group or a flow rule leads to it;
-/// waits until its asynchronous events are acknowledged. Unlike rdma_rxe: of the completions it leaves, receives and
-/// flushed sends are taken back (guide/src/deviations.md).
+/// `ibv_destroy_qp`, ibv_create_qp(3): EBUSY while it is attached to a multicast group or a flow
+/// rule leads to it; waits until its asynchronous events are acknowledged. Unlike rdma_rxe: of the
+/// completions it leaves, receives and flushed sends are taken back (guide/src/deviations.md).
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
@@ -52,7 +52,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         if ours.instance.is_ours() {
             ours.async_events.wait();
         }
-        // SAFETY: what a queue pair uses lives as long as it, by their EBUSY. The adapter forgot it, and nobody else uses it.
+        // SAFETY: what a queue pair uses lives as long as it, by their EBUSY. The adapter forgot
+        // it, and nobody else uses it.
         unsafe {
             count_users(&*qp, |n| _ = n.fetch_sub(1, Ordering::AcqRel));
             count_over(ours.over, |n| _ = n.fetch_sub(1, Ordering::AcqRel));

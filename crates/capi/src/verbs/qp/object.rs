@@ -14,7 +14,8 @@ use crate::verbs::live::Live;
 use crate::verbs::qp::builder::Builder;
 use crate::verbs::unacked::Unacked;
 
-/// A queue pair as C sees it, and the adapter's. The plain queue pair is the first part of the extended one.
+/// A queue pair as C sees it, and the adapter's. The plain queue pair is the first part of the
+/// extended one.
 #[repr(C)]
 pub(crate) struct Qp {
     c: UnsafeCell<ibv_qp_ex>,
@@ -29,21 +30,24 @@ pub(crate) struct Qp {
     pub context: Arc<Context>,
 }
 
-/// What a queue pair was made over that C does not see in it. It lives as long as the queue pair, by its EBUSY.
+/// What a queue pair was made over that C does not see in it. It lives as long as the queue pair,
+/// by its EBUSY.
 #[derive(Clone, Copy)]
 pub(crate) enum Over {
     /// Nothing more: its domain and its queues are all.
     Nothing,
     /// The domain of an XRC target, which has neither protection domain nor completion queues.
     Xrcd(*mut ibv_xrcd),
-    /// The table that a raw packet queue pair spreads its frames over; it has no completion queues then.
+    /// The table that a raw packet queue pair spreads its frames over; it has no completion queues
+    /// then.
     Table(*mut ibv_rwq_ind_table),
 }
 
 /// The queue pairs there are.
 static QPS: Live = Live::new();
 
-/// The adapter's queue pair behind one that a program names; `None` where it is destroyed, or none of this process.
+/// The adapter's queue pair behind one that a program names; `None` where it is destroyed, or none
+/// of this process.
 pub(crate) fn find(qp: *mut ibv_qp) -> Option<Arc<nic::Qp>> {
     // SAFETY: it is in the table, and stays while it is looked at.
     QPS.with(qp, |qp| unsafe { Qp::of(qp) }.nic.clone())

@@ -69,9 +69,10 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<Datagram, Errno> {
     Ok(Datagram { ah: ah.nic.clone(), qpn: Qpn::new(to.remote_qpn), qkey: Qkey(to.remote_qkey) })
 }
 
-/// ibv_post_send(3): takes the list in order under one lock and sends. Where one is refused, `bad_wr` names it and
-/// those before it stay posted. EINVAL for a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an
-/// operation that is not built, ENODEV for a parent's queue pair in a forked child.
+/// ibv_post_send(3): takes the list in order under one lock and sends. Where one is refused,
+/// `bad_wr` names it and those before it stay posted. EINVAL for a wrong state or request, ENOMEM
+/// for a full queue, EOPNOTSUPP for an operation that is not built, ENODEV for a parent's queue
+/// pair in a forked child.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
     wr: *mut ibv_send_wr,
@@ -99,7 +100,8 @@ pub(crate) unsafe extern "C" fn post_send(
     })
 }
 
-/// Posts each request of a list to a queue pair of this kind; where one is refused, says which and why.
+/// Posts each request of a list to a queue pair of this kind; where one is refused, says which and
+/// why.
 ///
 /// # Safety
 ///
@@ -120,7 +122,8 @@ unsafe fn each_send(
     Ok(())
 }
 
-/// Posts a request of one element, which is the last of its list, where it can be executed or leave at once; else it has had no effect.
+/// Posts a request of one element, which is the last of its list, where it can be executed or leave
+/// at once; else it has had no effect.
 #[inline]
 fn posted_now(wr: &ibv_send_wr, from: &ibv_sge, sender: &mut Sender<'_>) -> bool {
     let (wr_id, sge, signaled) = (wr.wr_id, sge(from), wr.send_flags & v::IBV_SEND_SIGNALED != 0);
@@ -139,7 +142,8 @@ fn posted_now(wr: &ibv_send_wr, from: &ibv_sge, sender: &mut Sender<'_>) -> bool
     sender.execute_now(OneSided { wr_id, what, addr, rkey, sge, signaled })
 }
 
-/// Posts a request to a queue pair of this kind. It is converted where it is posted: to hand it on would be to copy it.
+/// Posts a request to a queue pair of this kind. It is converted where it is posted: to hand it on
+/// would be to copy it.
 ///
 /// # Safety
 ///

@@ -1,4 +1,5 @@
-//! The parts of work requests that all posting calls convert alike: elements, inline bytes, flags, lists.
+//! The parts of work requests that all posting calls convert alike: elements, inline bytes, flags,
+//! lists.
 
 use std::ffi::{c_int, c_uint};
 
@@ -23,7 +24,8 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a 
     if list.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: as the caller says; the list itself is plain memory that nobody changes during the call.
+    // SAFETY: as the caller says; the list itself is plain memory that nobody changes during the
+    // call.
     Ok(unsafe { std::slice::from_raw_parts(list, n) })
 }
 

@@ -12,13 +12,14 @@ use crate::verbs::qp::object::{Over, Qp};
 use crate::verbs::qp::users::{count_over, count_users};
 use crate::verbs::steering::wq::Table;
 
-/// Makes a raw packet queue pair that spreads what it receives over the work queues of a table; it sends nothing, and has
-/// no completion queues. EOPNOTSUPP for other types and for a send queue, EINVAL for a receive queue
-/// of its own or a shared one.
+/// Makes a raw packet queue pair that spreads what it receives over the work queues of a table; it
+/// sends nothing, and has no completion queues. EOPNOTSUPP for other types and for a send queue,
+/// EINVAL for a receive queue of its own or a shared one.
 ///
 /// # Safety
 ///
-/// A context of ours and objects of ours that live, with an indirection table and a hash, as ibv_create_qp_ex(3) asks.
+/// A context of ours and objects of ours that live, with an indirection table and a hash, as
+/// ibv_create_qp_ex(3) asks.
 pub(crate) unsafe fn create_over_table(
     context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,

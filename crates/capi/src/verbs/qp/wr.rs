@@ -1,6 +1,6 @@
-//! Work requests built by one call a part (ibv_wr_post(3)), on queue pairs of ibv_create_qp_ex(3). Between
-//! `wr_start` and `wr_complete` or `wr_abort` the building belongs to one thread; nothing is posted before
-//! `wr_complete`, and then all or nothing.
+//! Work requests built by one call a part (ibv_wr_post(3)), on queue pairs of ibv_create_qp_ex(3).
+//! Between `wr_start` and `wr_complete` or `wr_abort` the building belongs to one thread; nothing
+//! is posted before `wr_complete`, and then all or nothing.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -55,7 +55,8 @@ pub(crate) fn set_functions(c: &mut ibv_qp_ex) {
 
 // ---- the critical section ----
 
-/// `ibv_wr_start`, ibv_wr_post(3): the building belongs to this thread until `ibv_wr_complete` or `ibv_wr_abort`.
+/// `ibv_wr_start`, ibv_wr_post(3): the building belongs to this thread until `ibv_wr_complete` or
+/// `ibv_wr_abort`.
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     ffi_guard::nothing(|| {
         // SAFETY: an extended queue pair of ours, by the man page's contract.
@@ -94,9 +95,9 @@ unsafe fn end(qp: *mut ibv_qp_ex, finish: impl FnOnce(&Qp, Work) -> Result<(), E
     finished
 }
 
-/// `ibv_wr_complete`, ibv_wr_post(3): posts all that was built, or nothing. The errno of the first failure: EINVAL for
-/// a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an operation that is not built, ENODEV for a
-/// parent's queue pair in a forked child.
+/// `ibv_wr_complete`, ibv_wr_post(3): posts all that was built, or nothing. The errno of the first
+/// failure: EINVAL for a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an
+/// operation that is not built, ENODEV for a parent's queue pair in a forked child.
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let post = |ours: &Qp, work: Work| {
         if !ours.instance.is_ours() {
@@ -214,8 +215,8 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, v
     }
 }
 
-/// `ibv_wr_flush`, ibv_wr_post(3): EINVAL for a placement type or level that is not known, and for more bytes than a
-/// RETH can say.
+/// `ibv_wr_flush`, ibv_wr_post(3): EINVAL for a placement type or level that is not known, and for
+/// more bytes than a RETH can say.
 unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8) {
     let (kind, level) = (u32::from(kind), u32::from(level));
     let known = v::IBV_FLUSH_GLOBAL | v::IBV_FLUSH_PERSISTENT;
@@ -343,7 +344,8 @@ unsafe extern "C" fn wr_set_inline_data_list(
     unsafe { set(qp, set_inline) }
 }
 
-/// `ibv_wr_set_ud_addr`, ibv_wr_post(3): `wr_complete` refuses it on a queue pair that is connected (EINVAL).
+/// `ibv_wr_set_ud_addr`, ibv_wr_post(3): `wr_complete` refuses it on a queue pair that is connected
+/// (EINVAL).
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
     let set_address = |request: &mut Request| {
         if ah.is_null() {

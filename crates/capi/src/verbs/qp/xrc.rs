@@ -1,4 +1,5 @@
-//! XRC targets: made (ibv_create_qp_ex(3) with an XRC domain), and opened by a further handle (ibv_open_qp(3)).
+//! XRC targets: made (ibv_create_qp_ex(3) with an XRC domain), and opened by a further handle
+//! (ibv_open_qp(3)).
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -14,9 +15,9 @@ use crate::verbs::qp::users::count_over;
 use crate::verbs::srq::object::Srq;
 use crate::verbs::xrcd::Xrcd;
 
-/// ibv_open_qp(3), through the context's table: one more handle of an XRC target of this process. Its asynchronous
-/// events go to the handle that made it. errno: EINVAL without all attributes that say which, or
-/// where the domain has no such target; EOPNOTSUPP for attributes that are not known.
+/// ibv_open_qp(3), through the context's table: one more handle of an XRC target of this process.
+/// Its asynchronous events go to the handle that made it. errno: EINVAL without all attributes that
+/// say which, or where the domain has no such target; EOPNOTSUPP for attributes that are not known.
 pub(crate) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
@@ -52,14 +53,14 @@ pub(crate) unsafe extern "C" fn open_qp(
     })
 }
 
-/// Makes an XRC target and its first handle, for `ibv_create_qp_ex`. It has an XRC domain and nothing
-/// else: protection domain, completion queues and sizes are ignored. EINVAL for a shared receive
-/// queue that is not for XRC.
+/// Makes an XRC target and its first handle, for `ibv_create_qp_ex`. It has an XRC domain and
+/// nothing else: protection domain, completion queues and sizes are ignored. EINVAL for a shared
+/// receive queue that is not for XRC.
 ///
 /// # Safety
 ///
-/// A context of ours, NULL or a domain of ours that is not closed, NULL or a shared receive queue of
-/// ours that lives.
+/// A context of ours, NULL or a domain of ours that is not closed, NULL or a shared receive queue
+/// of ours that lives.
 pub(crate) unsafe fn create_target(
     context: *mut ibv_context,
     init: &v::ibv_qp_init_attr_ex,

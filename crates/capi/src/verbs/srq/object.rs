@@ -1,4 +1,5 @@
-//! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_query_srq(3), ibv_post_srq_recv(3)).
+//! Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3), ibv_query_srq(3),
+//! ibv_post_srq_recv(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -53,7 +54,8 @@ pub(crate) fn keep(srq: *mut ibv_srq, what: Arc<dyn Send + Sync>) {
     });
 }
 
-/// What kind of queue it is, and what it uses: objects of ours that live as long as it, by their EBUSY.
+/// What kind of queue it is, and what it uses: objects of ours that live as long as it, by their
+/// EBUSY.
 #[derive(Clone, Copy)]
 enum Kind {
     Basic,
@@ -178,17 +180,17 @@ unsafe fn create_with(
     Ok(srq.cast())
 }
 
-/// ibv_create_srq(3); what was asked for is granted as asked, but a `max_sge` of 0 as 1. errno: EINVAL for sizes out of range, ENOMEM at the
-/// limit.
+/// ibv_create_srq(3); what was asked for is granted as asked, but a `max_sge` of 0 as 1. errno:
+/// EINVAL for sizes out of range, ENOMEM at the limit.
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, attr: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, &mut *attr) })
 }
 
-/// ibv_create_srq_ex(3), through the context's table; the header takes plain queues to [`ibv_create_srq`] itself.
-/// errno: as there; EINVAL for no protection domain, for XRC no XRC domain or completion queue, for
-/// tag matching no completion queue, no tags or more tags or operations than the device has, and for
-/// other types; EOPNOTSUPP for a mask that is not known.
+/// ibv_create_srq_ex(3), through the context's table; the header takes plain queues to
+/// [`ibv_create_srq`] itself. errno: as there; EINVAL for no protection domain, for XRC no XRC
+/// domain or completion queue, for tag matching no completion queue, no tags or more tags or
+/// operations than the device has, and for other types; EOPNOTSUPP for a mask that is not known.
 pub(crate) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_srq_init_attr_ex,
@@ -223,12 +225,14 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         if !given(v::IBV_SRQ_INIT_ATTR_PD) || init.pd.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        // SAFETY: the plain attributes are the first part of the extended ones; a domain of ours, as above.
+        // SAFETY: the plain attributes are the first part of the extended ones; a domain of ours,
+        // as above.
         unsafe { create_with(init.pd, &mut *attr.cast::<ibv_srq_init_attr>(), kind) }
     })
 }
 
-/// `ibv_destroy_srq`, ibv_create_srq(3): EBUSY while queue pairs use it; waits until its events are acknowledged.
+/// `ibv_destroy_srq`, ibv_create_srq(3): EBUSY while queue pairs use it; waits until its events are
+/// acknowledged.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours, by the man page's contract.
@@ -236,7 +240,8 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         if ours.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: what it uses lives as long as it, by its EBUSY; the context as long as its domain.
+        // SAFETY: what it uses lives as long as it, by its EBUSY; the context as long as its
+        // domain.
         let (context, pd) = unsafe { (Context::of((*srq).context), (*srq).pd) };
         if ours.instance.is_ours() {
             {
@@ -291,9 +296,9 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32)
     })
 }
 
-/// ibv_post_srq_recv(3), through the context's table: takes the list in order; where one is refused, `bad_wr` names it
-/// and those before it stay posted. EINVAL for too many elements, ENOMEM for a full queue, ENODEV for a parent's queue
-/// in a forked child.
+/// ibv_post_srq_recv(3), through the context's table: takes the list in order; where one is
+/// refused, `bad_wr` names it and those before it stay posted. EINVAL for too many elements, ENOMEM
+/// for a full queue, ENODEV for a parent's queue in a forked child.
 pub(crate) unsafe extern "C" fn post_srq_recv(
     srq: *mut ibv_srq,
     wr: *mut ibv_recv_wr,

@@ -36,9 +36,10 @@ unsafe fn tag_wr(wr: &ibv_ops_wr) -> Result<TagWr, Errno> {
     Ok(TagWr { wr_id: wr.wr_id, op, handled, signaled: flags & v::IBV_OPS_SIGNALED != 0 })
 }
 
-/// ibv_post_srq_ops(3), through the context's table: takes the list in order, each operation is done at once; where one
-/// is refused, `bad_wr` names it and those before it are done. EINVAL for a queue without tags, an opcode or flag that
-/// is not known, too many elements; ENOMEM for a full list; ENODEV for a parent's queue in a forked child.
+/// ibv_post_srq_ops(3), through the context's table: takes the list in order, each operation is
+/// done at once; where one is refused, `bad_wr` names it and those before it are done. EINVAL for a
+/// queue without tags, an opcode or flag that is not known, too many elements; ENOMEM for a full
+/// list; ENODEV for a parent's queue in a forked child.
 pub(crate) unsafe extern "C" fn post_srq_ops(
     srq: *mut ibv_srq,
     wr: *mut ibv_ops_wr,

@@ -1,4 +1,5 @@
-//! Counters of flow rules (ibv_create_counters(3), ibv_attach_counters_point_flow(3), ibv_read_counters(3)).
+//! Counters of flow rules (ibv_create_counters(3), ibv_attach_counters_point_flow(3),
+//! ibv_read_counters(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -91,9 +92,9 @@ pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) ->
     })
 }
 
-/// ibv_attach_counters_point_flow(3): before the rule is made, which names the counters. EINVAL for an index from 16
-/// on, EBUSY where a rule has them already, ENOTSUP for a rule that exists, another description or an unknown
-/// `comp_mask`.
+/// ibv_attach_counters_point_flow(3): before the rule is made, which names the counters. EINVAL for
+/// an index from 16 on, EBUSY where a rule has them already, ENOTSUP for a rule that exists,
+/// another description or an unknown `comp_mask`.
 pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     counters: *mut ibv_counters,
     attr: *mut ibv_counter_attach_attr,
@@ -121,8 +122,8 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     })
 }
 
-/// ibv_read_counters(3): places that several points share hold their sum. EINVAL for unknown flags, or fewer places
-/// than the points need.
+/// ibv_read_counters(3): places that several points share hold their sum. EINVAL for unknown flags,
+/// or fewer places than the points need.
 pub(crate) unsafe extern "C" fn read_counters(
     counters: *mut ibv_counters,
     values: *mut u64,

@@ -25,15 +25,16 @@ struct Rule {
     instance: Arc<Instance>,
 }
 
-/// ibv_create_flow(3), through the context's table: the frames that match go to a raw packet queue pair. errno: EINVAL
-/// for other queue pairs and for what the man page does not allow, EOPNOTSUPP for specifications and flags that are not
-/// built, EPERM without CAP_NET_RAW, ENOMEM at the limit.
+/// ibv_create_flow(3), through the context's table: the frames that match go to a raw packet queue
+/// pair. errno: EINVAL for other queue pairs and for what the man page does not allow, EOPNOTSUPP
+/// for specifications and flags that are not built, EPERM without CAP_NET_RAW, ENOMEM at the limit.
 pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
     ffi_guard::or_null(|| {
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         ours.instance.check()?;
-        // SAFETY: the caller's attributes with the specifications behind them, by the man page's contract.
+        // SAFETY: the caller's attributes with the specifications behind them, by the man page's
+        // contract.
         let (flow, counters) = unsafe { convert(attr)? };
         // SAFETY: the caller's counters, or NULL.
         let counter = unsafe { counters::of(counters) };
@@ -53,7 +54,8 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
 /// `ibv_destroy_flow`, ibv_create_flow(3), through the context's table.
 pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     ffi_guard::or_errno(|| {
-        // SAFETY: made by `Box::into_raw` in `create_flow`, and used by nobody any more, by the man page's contract.
+        // SAFETY: made by `Box::into_raw` in `create_flow`, and used by nobody any more, by the man
+        // page's contract.
         let rule = unsafe { Box::from_raw(flow.cast::<Rule>()) };
         if rule.instance.is_ours() {
             rule.device.remove_flow(rule.id);

@@ -1,4 +1,5 @@
-//! Which packets and frames a queue pair gets beside its own (ibv_create_flow(3), ibv_create_wq(3), ibv_attach_mcast(3)).
+//! Which packets and frames a queue pair gets beside its own (ibv_create_flow(3), ibv_create_wq(3),
+//! ibv_attach_mcast(3)).
 //!
 //! | module | what |
 //! |---|---|

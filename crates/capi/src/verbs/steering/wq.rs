@@ -1,4 +1,5 @@
-//! Work queues and the tables that spread frames over them (ibv_create_wq(3), ibv_modify_wq(3), ibv_create_rwq_ind_table(3)).
+//! Work queues and the tables that spread frames over them (ibv_create_wq(3), ibv_modify_wq(3),
+//! ibv_create_rwq_ind_table(3)).
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -59,8 +60,9 @@ impl Table {
         unsafe { &*table.cast::<Table>() }
     }
 
-    /// How a queue pair made over it spreads its frames. EINVAL for a key of another length than 40, EOPNOTSUPP for other
-    /// functions than Toeplitz and other fields than addresses and ports.
+    /// How a queue pair made over it spreads its frames. EINVAL for a key of another length than
+    /// 40, EOPNOTSUPP for other functions than Toeplitz and other fields than addresses and
+    /// ports.
     ///
     /// # Safety
     ///
@@ -78,9 +80,9 @@ impl Table {
     }
 }
 
-/// ibv_create_wq(3), through the context's table; what was asked for is granted as asked. errno: EINVAL for sizes out
-/// of range and another type than a receive queue, EOPNOTSUPP for creation flags, ENOMEM at the limit. No privilege is
-/// needed before a queue pair is made over it.
+/// ibv_create_wq(3), through the context's table; what was asked for is granted as asked. errno:
+/// EINVAL for sizes out of range and another type than a receive queue, EOPNOTSUPP for creation
+/// flags, ENOMEM at the limit. No privilege is needed before a queue pair is made over it.
 pub(crate) unsafe extern "C" fn create_wq(
     context: *mut ibv_context,
     attr: *mut ibv_wq_init_attr,
@@ -121,8 +123,8 @@ pub(crate) unsafe extern "C" fn create_wq(
     })
 }
 
-/// ibv_modify_wq(3), through the context's table: EINVAL for what ibv_modify_wq(3) does not allow and
-/// for an empty mask, EOPNOTSUPP for flags, ENODEV for a parent's queue in a forked child.
+/// ibv_modify_wq(3), through the context's table: EINVAL for what ibv_modify_wq(3) does not allow
+/// and for an empty mask, EOPNOTSUPP for flags, ENODEV for a parent's queue in a forked child.
 pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a queue of ours and the caller's structure, by the man page's contract.
@@ -156,7 +158,8 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
         if ours.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: what it uses lives as long as it, by its EBUSY; made by `Box::into_raw` in `create_wq`, and used by nobody.
+        // SAFETY: what it uses lives as long as it, by its EBUSY; made by `Box::into_raw` in
+        // `create_wq`, and used by nobody.
         unsafe {
             Pd::of((*wq).pd).users.fetch_sub(1, Ordering::AcqRel);
             Cq::of((*wq).cq).users.fetch_sub(1, Ordering::AcqRel);
@@ -166,9 +169,9 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
     })
 }
 
-/// `ibv_post_wq_recv`, ibv_create_wq(3): takes the list in order; where one is refused, `bad_wr` names it and those
-/// before it stay posted. EINVAL in state RESET and for too many elements, ENOMEM for a full queue, ENODEV for a
-/// parent's queue in a forked child.
+/// `ibv_post_wq_recv`, ibv_create_wq(3): takes the list in order; where one is refused, `bad_wr`
+/// names it and those before it stay posted. EINVAL in state RESET and for too many elements,
+/// ENOMEM for a full queue, ENODEV for a parent's queue in a forked child.
 unsafe extern "C" fn post_wq_recv(
     wq: *mut ibv_wq,
     wr: *mut ibv_recv_wr,
@@ -191,8 +194,8 @@ unsafe extern "C" fn post_wq_recv(
     })
 }
 
-/// ibv_create_rwq_ind_table(3), through the context's table. errno: EINVAL for a size beyond the device's or a missing
-/// queue.
+/// ibv_create_rwq_ind_table(3), through the context's table. errno: EINVAL for a size beyond the
+/// device's or a missing queue.
 pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     context: *mut ibv_context,
     attr: *mut ibv_rwq_ind_table_init_attr,
@@ -225,15 +228,16 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     })
 }
 
-/// `ibv_destroy_rwq_ind_table`, ibv_create_rwq_ind_table(3), through the context's table: EBUSY while a queue pair uses
-/// it.
+/// `ibv_destroy_rwq_ind_table`, ibv_create_rwq_ind_table(3), through the context's table: EBUSY
+/// while a queue pair uses it.
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_table) -> c_int {
     ffi_guard::or_errno(|| {
         // SAFETY: a table of ours, by the man page's contract.
         if unsafe { Table::of(table) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `create_rwq_ind_table`, and used by nobody; its queues live by their EBUSY.
+        // SAFETY: made by `Box::into_raw` in `create_rwq_ind_table`, and used by nobody; its queues
+        // live by their EBUSY.
         unsafe {
             let table = Box::from_raw(table.cast::<Table>());
             table.entries.iter().for_each(|wq| _ = Wq::of(*wq).users.fetch_sub(1, Ordering::AcqRel));

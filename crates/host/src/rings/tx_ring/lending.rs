@@ -29,7 +29,8 @@ impl TxRing {
         Ok(())
     }
 
-    /// A buffer of the reader's, which has it at an address, may be mapped from now on, and perhaps be written to. Called by the thread that calls [`TxRing::lent`].
+    /// A buffer of the reader's, which has it at an address, may be mapped from now on, and perhaps
+    /// be written to. Called by the thread that calls [`TxRing::lent`].
     ///
     /// # Errors
     ///

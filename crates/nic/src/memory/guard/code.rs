@@ -34,7 +34,8 @@ unsafe extern "C" {
     pub(super) fn verbena_guarded_write_back(from: u64, end: u64, line: u64, instruction: u64) -> c_int;
 }
 
-// Leaf functions without a stack frame, so that a fault anywhere in them may go on at `verbena_guarded_fault`.
+// Leaf functions without a stack frame, so that a fault anywhere in them may go on at
+// `verbena_guarded_fault`.
 #[cfg(target_arch = "x86_64")]
 global_asm!(
     ".text",
@@ -99,7 +100,8 @@ global_asm!(
     "8:",
     "xor eax, eax",
     "ret",
-    // The same for a multiple of 256 bytes, at least that. Registers from 16 on leave the older vector instructions no upper halves to care for.
+    // The same for a multiple of 256 bytes, at least that. Registers from 16 on leave the older
+    // vector instructions no upper halves to care for.
     ".hidden verbena_guarded_wide",
     ".globl verbena_guarded_wide",
     "verbena_guarded_wide:",
@@ -119,8 +121,9 @@ global_asm!(
     "jnz 2b",
     "xor eax, eax",
     "ret",
-    // The same; and on the way the CRC-32 of these bytes, folded to 64 bytes, in four times four lanes of 128 bits
-    // (Gopal and others, Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction).
+    // The same; and on the way the CRC-32 of these bytes, folded to 64 bytes, in four times four
+    // lanes of 128 bits (Gopal and others, Fast CRC Computation for Generic Polynomials Using
+    // PCLMULQDQ Instruction).
     ".hidden verbena_guarded_fold",
     ".globl verbena_guarded_fold",
     "verbena_guarded_fold:",

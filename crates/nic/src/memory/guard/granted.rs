@@ -1,13 +1,18 @@
-//! Copies to and from memory of another process that ends when that process takes it back, wherever the copying thread is then.
+//! Copies to and from memory of another process that ends when that process takes it back, wherever
+//! the copying thread is then.
 //!
-//! A system call copies whole or not at all before its process is stopped; instructions do not: a thread may be stopped in their midst for hours, and then go
-//! on. So they are a restartable sequence (rseq(2), Linux 4.18): the kernel sends a thread that was stopped, preempted or had a signal
-//! meanwhile to the begin, where it looks again whether the word still stands by which the owner grants the memory. The owner takes the word
-//! back, then waits for threads that run only: whoever is stopped or waits for a processor copies nothing any more.
+//! A system call copies whole or not at all before its process is stopped; instructions do not: a
+//! thread may be stopped in their midst for hours, and then go on. So they are a restartable
+//! sequence (rseq(2), Linux 4.18): the kernel sends a thread that was stopped, preempted or had a
+//! signal meanwhile to the begin, where it looks again whether the word still stands by which the
+//! owner grants the memory. The owner takes the word back, then waits for threads that run only:
+//! whoever is stopped or waits for a processor copies nothing any more.
 //!
-//! The sequences end with the store of the last bytes. So whoever goes back to the begin has not stored them, and stores nothing that the owner may have looked at.
+//! The sequences end with the store of the last bytes. So whoever goes back to the begin has not
+//! stored them, and stores nothing that the owner may have looked at.
 //!
-//! The C library registers threads for it (glibc 2.35). Elsewhere, and on other processors than x86-64, there are no such copies.
+//! The C library registers threads for it (glibc 2.35). Elsewhere, and on other processors than
+//! x86-64, there are no such copies.
 
 use std::sync::atomic::AtomicU64;
 #[cfg(target_arch = "x86_64")]
@@ -41,10 +46,12 @@ pub enum Ended {
     Unable,
 }
 
-/// How often a copy goes back to its begin, or goes on behind what it has copied. A debugger that takes it step by step sends it there each time.
+/// How often a copy goes back to its begin, or goes on behind what it has copied. A debugger that
+/// takes it step by step sends it there each time.
 #[cfg(target_arch = "x86_64")]
 const TRIES: u64 = 100_000;
-/// Whole words of fewer bytes are copied one by one, in order; anything else by the processor's string instruction.
+/// Whole words of fewer bytes are copied one by one, in order; anything else by the processor's
+/// string instruction.
 pub const IN_ORDER: usize = 1024;
 
 /// Bytes of longer ones that are copied word by word in one go, as each goes back to its own begin.
@@ -55,7 +62,8 @@ const WORDS_AT_ONCE: usize = 64 << 10;
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Call {
-    /// Where to, where from, how many bytes. Of an atomic: where, its operand, and what is expected there.
+    /// Where to, where from, how many bytes. Of an atomic: where, its operand, and what is expected
+    /// there.
     to: *mut u8,
     from: u64,
     len: u64,
@@ -77,11 +85,15 @@ unsafe extern "C" {
     fn verbena_granted_compare_swap(call: *mut Call) -> std::ffi::c_int;
 }
 
-/// A sequence: `first` is done once, `each` wherever it begins, then the word is looked at, and `body` ends with the instruction behind which nothing is done again. `last` comes
-/// behind that. A leaf function without a stack frame, as in `guard`: a fault goes on at `verbena_guarded_fault`. The kernel has moved the thread to where the sequence is given up
-/// before it delivers the signal, so that place is in the range, too. In front of it stands the number that the C library registers (RSEQ_SIG).
+/// A sequence: `first` is done once, `each` wherever it begins, then the word is looked at, and
+/// `body` ends with the instruction behind which nothing is done again. `last` comes behind that. A
+/// leaf function without a stack frame, as in `guard`: a fault goes on at `verbena_guarded_fault`.
+/// The kernel has moved the thread to where the sequence is given up before it delivers the signal,
+/// so that place is in the range, too. In front of it stands the number that the C library
+/// registers (RSEQ_SIG).
 ///
-/// r8: the word. r9: the call. r10: where the thread says which sequence it is in. r11: what the word says while the memory is granted.
+/// r8: the word. r9: the call. r10: where the thread says which sequence it is in. r11: what the
+/// word says while the memory is granted.
 #[cfg(target_arch = "x86_64")]
 macro_rules! sequence {
     ($name:literal, $first:literal, $each:literal, $body:literal, $last:literal) => {
@@ -153,7 +165,8 @@ std::arch::global_asm!(
         "2:\nmov rax, [rsi]\nsub rcx, 8\njz 3f\nmov [rdi], rax\nadd rsi, 8\nadd rdi, 8\njmp 2b\n3:\nmov [rdi], rax",
         ""
     ),
-    // Bytes, by the string instruction, whose registers say at any time what is left. Given up: from there on.
+    // Bytes, by the string instruction, whose registers say at any time what is left. Given up:
+    // from there on.
     sequence!(
         "verbena_granted_string",
         "mov rdi, [r9]\nmov rsi, [r9 + 8]\nmov rcx, [r9 + 16]",
@@ -186,8 +199,9 @@ std::arch::global_asm!(
     ".hidden verbena_granted_end\n.globl verbena_granted_end\nverbena_granted_end:\n",
 );
 
-/// Copies `len` bytes while `grant` stands; not 0. A multiple of eight below [`IN_ORDER`] is stored word by word, the last one last, each by
-/// one store where `to` is aligned; the bytes of others become visible in any order.
+/// Copies `len` bytes while `grant` stands; not 0. A multiple of eight below [`IN_ORDER`] is stored
+/// word by word, the last one last, each by one store where `to` is aligned; the bytes of others
+/// become visible in any order.
 ///
 /// # Errors
 ///
@@ -195,7 +209,8 @@ std::arch::global_asm!(
 ///
 /// # Safety
 ///
-/// Both are ranges of `len` bytes that may be read, or written, where they are mapped, and of which nobody claims that they do not change.
+/// Both are ranges of `len` bytes that may be read, or written, where they are mapped, and of which
+/// nobody claims that they do not change.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Grant<'_>) -> Result<(), Ended> {
@@ -228,7 +243,8 @@ pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Gran
 ///
 /// # Safety
 ///
-/// `at` is aligned, and eight bytes that may be read and written where they are mapped, and of which nobody claims that they do not change.
+/// `at` is aligned, and eight bytes that may be read and written where they are mapped, and of
+/// which nobody claims that they do not change.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn change_granted(at: *mut u64, op: AtomicOp, grant: Grant<'_>) -> Result<u64, Ended> {
     let (sequence, value, compare): (Sequence, _, _) = match op {
@@ -254,7 +270,8 @@ unsafe fn run(sequence: Sequence, to: *mut u8, from: u64, len: u64, grant: Grant
     let Some(place) = sequence_of_thread().filter(|_| !is_replaced()) else { return Err(Ended::Unable) };
     let (word, says) = (std::ptr::from_ref(grant.word), grant.says);
     let mut call = Call { to, from, len, word, says, sequence: place, tries: TRIES, before: 0 };
-    // SAFETY: as the caller says; `call` lives across the call, in which only this thread uses it, and so is where it says which sequence it is in.
+    // SAFETY: as the caller says; `call` lives across the call, in which only this thread uses it,
+    // and so is where it says which sequence it is in.
     match unsafe { sequence(&raw mut call) } {
         0 => Ok(call.before),
         1 => Err(Ended::Fault),
@@ -283,7 +300,8 @@ pub unsafe fn change_granted(_: *mut u64, _: AtomicOp, _: Grant<'_>) -> Result<u
     Err(Ended::Unable)
 }
 
-/// What the C library says of `struct rseq` (linux/rseq.h): its distance from the thread pointer. `None`: it registers none.
+/// What the C library says of `struct rseq` (linux/rseq.h): its distance from the thread pointer.
+/// `None`: it registers none.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn distance() -> Option<isize> {
@@ -319,18 +337,21 @@ fn sequence_of_thread() -> Option<*mut u64> {
     const SEQUENCE: usize = 8;
     let distance = distance()?;
     let thread: *mut u8;
-    // SAFETY: the thread pointer is the first word of what it points to (ELF Handling For Thread-Local Storage, x86-64).
+    // SAFETY: the thread pointer is the first word of what it points to (ELF Handling For
+    // Thread-Local Storage, x86-64).
     unsafe {
         std::arch::asm!("mov {}, fs:[0]", out(reg) thread, options(nostack, preserves_flags, readonly));
     }
     let area = thread.wrapping_offset(distance);
-    // SAFETY: the C library has a `struct rseq` there in each of its threads; the kernel writes this field.
+    // SAFETY: the C library has a `struct rseq` there in each of its threads; the kernel writes
+    // this field.
     let processor = unsafe { area.add(PROCESSOR).cast::<i32>().read_volatile() };
     // Negative: not registered, or that failed.
     (processor >= 0).then(|| area.wrapping_add(SEQUENCE).cast())
 }
 
-/// Has what faults in such copies come back as an error from now on; to be called before the first one. Whether this thread can make them.
+/// Has what faults in such copies come back as an error from now on; to be called before the first
+/// one. Whether this thread can make them.
 pub fn can_copy_granted() -> bool {
     handler::install();
     #[cfg(target_arch = "x86_64")]

@@ -1,13 +1,15 @@
-//! The handler for SIGSEGV and SIGBUS, and the program's own, to which all goes that is not a fault of a guarded copy.
+//! The handler for SIGSEGV and SIGBUS, and the program's own, to which all goes that is not a fault
+//! of a guarded copy.
 //!
-//! Ours is installed with the first registration ([`install`]) and is told of every handler that the program sets from then on
-//! through the C library ([`program_sets`], which the shared object's `sigaction` and `signal` call: the program sees and
-//! sets its own, and ours stays). A program that goes around them, by a system call of its own or because the dynamic loader
-//! bound it to the C library directly, is found out with the next registration and after [`LOOK_EVERY`] copies of a thread
-//! at most: from then on its handler stays, and [`is_replaced`].
+//! Ours is installed with the first registration ([`install`]) and is told of every handler that
+//! the program sets from then on through the C library ([`program_sets`], which the shared object's
+//! `sigaction` and `signal` call: the program sees and sets its own, and ours stays). A program
+//! that goes around them, by a system call of its own or because the dynamic loader bound it to the
+//! C library directly, is found out with the next registration and after [`LOOK_EVERY`] copies of a
+//! thread at most: from then on its handler stays, and [`is_replaced`].
 //!
-//! A signal that somebody sent (kill(2), by its `si_code`) is no fault, wherever the thread is: it goes to the program's
-//! handler, is ignored where the program ignores it, or ends the process.
+//! A signal that somebody sent (kill(2), by its `si_code`) is no fault, wherever the thread is: it
+//! goes to the program's handler, is ignored where the program ignores it, or ends the process.
 //!
 //! No lock, and nothing that a forked child could find half done: `sigaction` may be called in a
 //! signal handler. So what the program set is one word ([`Wish`]), however often it sets one. Its
@@ -19,7 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::{verbena_guarded_begin, verbena_guarded_end, verbena_guarded_fault};
 
-/// Copies of one thread between two looks at whether the handler is still ours; a look is two system calls.
+/// Copies of one thread between two looks at whether the handler is still ours; a look is two
+/// system calls.
 const LOOK_EVERY: u32 = 256;
 
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -54,7 +57,8 @@ pub(crate) fn is_replaced() -> bool {
     REPLACED.load(Ordering::Relaxed)
 }
 
-/// Installs the handler, unless it is (a forked child inherits it), and looks whether it still is in place.
+/// Installs the handler, unless it is (a forked child inherits it), and looks whether it still is
+/// in place.
 pub(crate) fn install() {
     // Nothing faults there, and there are no signals.
     if cfg!(miri) {
@@ -102,8 +106,9 @@ fn look() {
     REPLACED.store(replaced, Ordering::Relaxed);
 }
 
-/// The program sets, or asks for, the handler of a signal: for those of ours it is remembered and called by ours; 0. `None` for other
-/// signals and before ours is installed: then the C library does it.
+/// The program sets, or asks for, the handler of a signal: for those of ours it is remembered and
+/// called by ours; 0. `None` for other signals and before ours is installed: then the C library
+/// does it.
 ///
 /// # Safety
 ///
@@ -252,11 +257,12 @@ impl Wish {
 
 // ---- the handler ----
 
-/// A fault in one of our copies goes on where it returns an error. All else goes to who would handle it without us. The program's
-/// handler may leave by siglongjmp(3) or an exception: this frame has nothing to drop.
+/// A fault in one of our copies goes on where it returns an error. All else goes to who would
+/// handle it without us. The program's handler may leave by siglongjmp(3) or an exception: this
+/// frame has nothing to drop.
 extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // Codes from 1 on are the kernel's for faults; 0 and below say that somebody sent the signal (sigaction(2)).
-    // SAFETY: the kernel's description of the signal.
+    // Codes from 1 on are the kernel's for faults; 0 and below say that somebody sent the signal
+    // (sigaction(2)). SAFETY: the kernel's description of the signal.
     let faulted = unsafe { (*info).si_code } > 0;
     // SAFETY: the kernel's context of the thread.
     let at = unsafe { program_counter(context) };
@@ -285,7 +291,8 @@ extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context:
         // A fault can not be ignored: the kernel ends the process then too.
         wish if wish.function() == libc::SIG_IGN && !faulted => {}
         _ => {
-            // The default. A fault happens again when this returns, and ends the process as if we were not there.
+            // The default. A fault happens again when this returns, and ends the process as if we
+            // were not there.
             exchange(signal, Some(&default()));
             if !faulted {
                 // SAFETY: sends the signal to this thread; it is blocked until the handler returns.

@@ -1,5 +1,5 @@
-//! What stands in place of the instructions of `code` where Miri interprets the program, which knows
-//! no assembler: the same accesses in Rust, so that it looks at each. Nothing faults there.
+//! What stands in place of the instructions of `code` where Miri interprets the program, which
+//! knows no assembler: the same accesses in Rust, so that it looks at each. Nothing faults there.
 #![allow(clippy::missing_safety_doc, reason = "that of `code`")]
 
 use std::ffi::c_int;

@@ -1,4 +1,5 @@
-//! How this processor writes cache lines back to memory, for memory that is persistent itself (mmap(2), MAP_SYNC).
+//! How this processor writes cache lines back to memory, for memory that is persistent itself
+//! (mmap(2), MAP_SYNC).
 //!
 //! | processor | instruction |
 //! |---|---|
@@ -34,7 +35,8 @@ pub fn writes_back() -> bool {
     how().is_some()
 }
 
-/// Writes back the cache lines of `len` bytes, and waits until they are there. `false` where that is for a system call.
+/// Writes back the cache lines of `len` bytes, and waits until they are there. `false` where that
+/// is for a system call.
 ///
 /// # Safety
 ///
@@ -77,7 +79,8 @@ fn decode(number: u64) -> Option<Lines> {
 #[cfg(target_arch = "x86_64")]
 fn ask() -> Option<Lines> {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
-    // Each x86-64 has leaf 1. Its EBX has the line's size in bits 8 to 15, in units of 8 bytes (Intel SDM, CPUID).
+    // Each x86-64 has leaf 1. Its EBX has the line's size in bits 8 to 15, in units of 8 bytes
+    // (Intel SDM, CPUID).
     let (first, last) = (__cpuid(1), __cpuid(0).eax);
     let size = u64::from(first.ebx >> 8 & 0xff) * 8;
     let features = if last >= 7 { __cpuid_count(7, 0).ebx } else { 0 };

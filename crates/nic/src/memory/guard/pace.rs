@@ -1,7 +1,11 @@
-//! Which of two ways serves better, here and now, to copy long pieces into memory that another process reads, or out of memory that it fills, again and again. Where its processor is near
-//! the reader does best with a loop over vector registers, and the writer with stores that the caches keep; where it is far away the reader with the processor's string instruction, and
-//! the writer with stores past the caches. The processors of a virtual machine may be near each other for some minutes and then far, and nothing says so. What one copy takes does not
-//! tell (docs/design/long-messages.md): so slices of a stream are compared, each from its first piece to its last.
+//! Which of two ways serves better, here and now, to copy long pieces into memory that another
+//! process reads, or out of memory that it fills, again and again. Where its processor is near
+//! the reader does best with a loop over vector registers, and the writer with stores that the
+//! caches keep; where it is far away the reader with the processor's string instruction, and
+//! the writer with stores past the caches. The processors of a virtual machine may be near each
+//! other for some minutes and then far, and nothing says so. What one copy takes does not
+//! tell (docs/design/long-messages.md): so slices of a stream are compared, each from its first
+//! piece to its last.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -9,10 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 const SLICE: u64 = 4 << 20;
 /// What a slice took is told of so many bytes.
 const UNIT: u64 = 1 << 14;
-/// Ticks, about half a millisecond, without the end of a piece: a slice with such a pause says nothing.
+/// Ticks, about half a millisecond, without the end of a piece: a slice with such a pause says
+/// nothing.
 const PAUSE: u64 = 1 << 20;
-/// So many slices go the better way before the other one is tried, after a change; `MORE` times as many each time that it was no better, `MANY` at most. Whoever writes and
-/// whoever reads see the same stream, and would take each other's trial for their own: they begin at different slices.
+/// So many slices go the better way before the other one is tried, after a change; `MORE` times as
+/// many each time that it was no better, `MANY` at most. Whoever writes and whoever reads see the
+/// same stream, and would take each other's trial for their own: they begin at different slices.
 pub(super) const FEW_WRITTEN: u32 = 8;
 pub(super) const FEW_READ: u32 = 5;
 const MORE: u32 = 8;
@@ -33,7 +39,8 @@ pub(super) struct Pace {
     slow: AtomicBool,
     /// Whether a slice has gone the way that is tried.
     warm: AtomicBool,
-    /// Of this slice: its bytes so far, when it began, when the last piece was done, and whether there was a pause.
+    /// Of this slice: its bytes so far, when it began, when the last piece was done, and whether
+    /// there was a pause.
     bytes: AtomicU64,
     begun: AtomicU64,
     last: AtomicU64,
@@ -104,7 +111,8 @@ impl Pace {
             }
             return;
         }
-        // The first slice finds the lines where the better way has left them. It tells what is slower by far.
+        // The first slice finds the lines where the better way has left them. It tells what is
+        // slower by far.
         if !self.warm.swap(true, Relaxed) && took < known.saturating_mul(3) / 2 {
             return;
         }
@@ -129,7 +137,8 @@ mod tests {
 
     const PIECE: usize = 1 << 16;
 
-    /// A stream of so many slices, whose pieces take so long by each way; how many pieces went the other way.
+    /// A stream of so many slices, whose pieces take so long by each way; how many pieces went the
+    /// other way.
     fn stream(pace: &Pace, now: &mut u64, slices: usize, by_one: u64, by_other: u64) -> usize {
         let mut one = || {
             let other = pace.is_other();

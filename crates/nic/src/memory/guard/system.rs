@@ -15,7 +15,8 @@ pub fn crawl(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
 /// Whether the eight bytes may be read and written now.
 pub fn probe(at: *mut u64) -> Result<(), Fault> {
     let page = at.map_addr(|a| a & !4095);
-    // SAFETY: the advice changes no content; a range that is not mapped for writing is an error, not a fault.
+    // SAFETY: the advice changes no content; a range that is not mapped for writing is an error,
+    // not a fault.
     let code = unsafe { libc::madvise(page.cast(), 4096, libc::MADV_POPULATE_WRITE) };
     if code == 0 || !crate::memory::pages::advice_is_known() { Ok(()) } else { Err(Fault::Unmapped) }
 }

@@ -1,6 +1,7 @@
-//! Raw packet queue pairs (`IBV_QPT_RAW_PACKET`): a SEND is one whole Ethernet frame, without its checksum, and so is what
-//! a receive gets. What comes in finds its queue pair by the rules of [`crate::steering::flow`]; one that is made over an indirection
-//! table spreads its frames over work queues ([`crate::steering::rss`]).
+//! Raw packet queue pairs (`IBV_QPT_RAW_PACKET`): a SEND is one whole Ethernet frame, without its
+//! checksum, and so is what a receive gets. What comes in finds its queue pair by the rules of
+//! [`crate::steering::flow`]; one that is made over an indirection table spreads its frames over
+//! work queues ([`crate::steering::rss`]).
 
 mod frames;
 mod steer;
@@ -20,7 +21,8 @@ use crate::qp::scratch::with_frame;
 /// Longest frame: the longest IP packet behind an Ethernet header with a VLAN tag.
 pub const MAX_FRAME: usize = 65_535 + 18;
 
-/// One raw packet queue pair. Nothing is acknowledged, so a request is complete when its frame has left.
+/// One raw packet queue pair. Nothing is acknowledged, so a request is complete when its frame has
+/// left.
 #[derive(Debug)]
 pub(crate) struct Raw {
     state: UnreliableState,
@@ -139,7 +141,8 @@ fn gather(wr: &SendWr, frame: &mut Vec<u8>, memory: &impl Memory) -> Result<(), 
     wr.data.copy_out(0, frame, memory).map(drop).map_err(|_| Status::LocalProtection)
 }
 
-/// What the system's answer means for the request. A frame that there was no room for is lost, as on any wire.
+/// What the system's answer means for the request. A frame that there was no room for is lost, as
+/// on any wire.
 fn status_of(sent: Result<(), Errno>) -> Result<(), Status> {
     match sent {
         // Longer than the link takes, or shorter than an Ethernet header.

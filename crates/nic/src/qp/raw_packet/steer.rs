@@ -12,13 +12,15 @@ impl Qp {
     ///
     /// # Errors
     ///
-    /// `Value`: not a raw packet queue pair. `Invalid`: defaults and sniffers with specifications or "don't trap". `Limit`: more
-    /// rules than the device has. `Unsupported`: a datagram queue pair. `System`: the world refused to listen.
+    /// `Value`: not a raw packet queue pair. `Invalid`: defaults and sniffers with specifications
+    /// or "don't trap". `Limit`: more rules than the device has. `Unsupported`: a datagram
+    /// queue pair. `System`: the world refused to listen.
     pub fn steer(self: &Arc<Self>, flow: Flow) -> Result<FlowId, Error> {
         self.steer_counted(flow, None)
     }
 
-    /// The same with a counter of what the rule matches (IBV_FLOW_SPEC_ACTION_COUNT). Errors as of [`Qp::steer`].
+    /// The same with a counter of what the rule matches (IBV_FLOW_SPEC_ACTION_COUNT). Errors as of
+    /// [`Qp::steer`].
     pub fn steer_counted(
         self: &Arc<Self>,
         flow: Flow,

@@ -1,4 +1,5 @@
-//! XRC domains (IBA annex A14): what their targets share, and the shared receive queues that requests to them may name.
+//! XRC domains (IBA annex A14): what their targets share, and the shared receive queues that
+//! requests to them may name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -13,10 +14,12 @@ use crate::srq::Srq;
 /// What names a domain that several open: device and number of a file's inode.
 pub type Inode = (u64, u64);
 
-/// An XRC domain. Its targets and its shared receive queues keep it; it keeps none of them, and is gone with the last.
+/// An XRC domain. Its targets and its shared receive queues keep it; it keeps none of them, and is
+/// gone with the last.
 #[derive(Debug)]
 pub struct Xrcd {
-    /// Of a domain in which nothing is registered: what its targets see before a request chose a queue.
+    /// Of a domain in which nothing is registered: what its targets see before a request chose a
+    /// queue.
     pub(crate) pd: Arc<Pd>,
     srqs: RwLock<BTreeMap<u32, Weak<Srq>>>,
 }

@@ -1,8 +1,10 @@
-//! Extended reliable connections (IBA annex A14): targets, and what they take from their domains ([`domain`]).
+//! Extended reliable connections (IBA annex A14): targets, and what they take from their domains
+//! ([`domain`]).
 //!
-//! A target has neither protection domain nor completion queue of its own. Each request names a shared receive queue of the
-//! target's domain: the memory is that of the queue's protection domain, and completions go to the queue's CQ.
-//! That it has taken its last receive is no event of it: that is told of queue pairs with a shared receive queue of their own.
+//! A target has neither protection domain nor completion queue of its own. Each request names a
+//! shared receive queue of the target's domain: the memory is that of the queue's protection
+//! domain, and completions go to the queue's CQ. That it has taken its last receive is no event of
+//! it: that is told of queue pairs with a shared receive queue of their own.
 
 pub mod domain;
 

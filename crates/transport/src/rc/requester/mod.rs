@@ -4,12 +4,13 @@
 //! acknowledged | una ... sent ... | next ... sent before, to be sent again ... | high ... not yet sent
 //! ```
 //!
-//! Recovery is go-back-N: `next` returns to `una`, and everything follows again. `una` lies always in the oldest
-//! request, `next` at the cursor. PSNs outstanding number at most a window and a part of a READ, far less than 2^23,
-//! so serial arithmetic between the three is sound however long the messages are.
+//! Recovery is go-back-N: `next` returns to `una`, and everything follows again. `una` lies always
+//! in the oldest request, `next` at the cursor. At most a window and a part of a READ are
+//! outstanding, far fewer PSNs than 2^23, so serial arithmetic between the three is sound.
 //!
-//! Here requests are sent; in `responses` the responder's answers complete them; in `recovery` NAKs and timers take `next` back. What needs
-//! no packets, or fewer, because the peer is a process of this host: `bulk`, `sharing`, `reading`, `race`, `refused`. What leaves as soon as it is posted: `plain`.
+//! Here requests are sent; in `responses` answers complete them; in `recovery` NAKs and timers take
+//! `next` back. For a peer on this host, which needs fewer packets or none: `bulk`, `sharing`,
+//! `reading`, `race`, `refused`. The fast path of a request that leaves as it is posted: `plain`.
 
 mod bulk;
 mod plain;
@@ -35,11 +36,12 @@ use super::{Connection, Role, RtsAttr, timeout_of};
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{AtOnce, Company, Context, LocalOp, Memory, SendWr, Side, Status};
 
-/// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have a least timeout and
-/// wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
+/// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have
+/// a least timeout and wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Bytes of requests that one turn copies at most, but for the last one of them: the queue pair is locked meanwhile, and whoever posted a list waits.
+/// Bytes of requests that one turn copies at most, but for the last one of them: the queue pair is
+/// locked meanwhile, and whoever posted a list waits.
 const TURN: u64 = 8 << 20;
 
 #[derive(Debug, Default)]
@@ -67,11 +69,12 @@ pub(super) struct Requester {
     rnr_until: Option<Instant>,
     /// `una` when we last went back: what arrives from before that says nothing new.
     went_back_at: Option<Psn>,
-    /// `high` when the window was last halved: one loss event lasts until all that was sent before it is through.
+    /// `high` when the window was last halved: a loss event lasts until all sent before is acked.
     recover: Option<Psn>,
     /// The window, not the application, was what stopped the last [`Requester::fill`].
     held_back: bool,
-    /// Counted in the window: with anything under way but one message that left alone as soon as it was posted.
+    /// Counted in the window: with anything under way but one message that left alone as soon as it
+    /// was posted.
     entered: bool,
     path_suspect: bool,
     /// Requests that might have needed no packet and needed some.
@@ -232,8 +235,8 @@ impl Requester {
         }
         let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
         if !request.begun {
-            // A fence waits for READs and atomics before it, nothing else (IBA 1.4 §10.8.3.3). Once it has let a
-            // request through it is not asked again: those before it are complete, those after it do not count.
+            // A fence waits for READs and atomics before it, nothing else (IBA 1.4 §10.8.3.3). It
+            // is not asked again once it has let a request through.
             let fenced = request.wr.fence && self.last_answered.is_some_and(|last| last >= self.retired);
             if draining || fenced || self.waits_for_reads(at) {
                 return Ok(false);
@@ -278,8 +281,8 @@ impl Requester {
         }
     }
 
-    /// Whether the request at the cursor waits until those before it are complete, because it needs no packet then: after a WRITE or READ,
-    /// which is complete soon.
+    /// Whether the request at the cursor waits until those before it are complete, because it needs
+    /// no packet then: after a WRITE or READ, which is complete soon.
     fn waits_to_be_executed(&mut self, now: Instant, at: usize, cx: &impl Context) -> bool {
         let Some(next) = self.queue.get(at).filter(|next| !next.begun && next.is_one_sided()) else {
             return false;
@@ -303,7 +306,8 @@ impl Requester {
                 LocalOp::Invalidate(key) => cx.memory().invalidate(key),
             };
             if done.is_err() {
-                // IBA 1.4 §10.10.3.3: a memory management operation error. `send_next` finds nothing to send.
+                // IBA 1.4 §10.10.3.3: a memory management operation error. `send_next` finds
+                // nothing to send.
                 request.fault = Some(Status::MwBind);
                 return if at == 0 { Err(Status::MwBind) } else { Ok(false) };
             }
@@ -354,7 +358,8 @@ impl Requester {
         let psns = request.psns(at);
         let full = under_way > 0 && under_way + psns > share;
         self.held_back |= full;
-        // A window that shrank may be full of packets none of which asks for an ACK; then one more goes that does.
+        // A window that shrank may be full of packets none of which asks for an ACK; then one more
+        // goes that does.
         let must_ask = full && self.unasked == under_way;
         if full && !must_ask {
             return Ok(false);
@@ -454,7 +459,8 @@ impl Limits {
     }
 }
 
-/// Executes a request for which nothing of the queue is under way, where it needs no packet and is to have none.
+/// Executes a request for which nothing of the queue is under way, where it needs no packet and is
+/// to have none.
 fn execute_at_once(
     now: &mut dyn FnMut() -> Instant,
     race: &mut Race,

@@ -1,4 +1,5 @@
-//! SENDs that leave in a few steps: as soon as one is posted, where nothing waits before it and nothing is sent again, and as packets. What acknowledges them. And a WRITE, READ or atomic that
+//! SENDs that leave in a few steps: as soon as one is posted, where nothing waits before it and
+//! nothing is sent again, and as packets. What acknowledges them. And a WRITE, READ or atomic that
 //! is done as soon as it is posted.
 
 use std::time::Instant;
@@ -18,7 +19,8 @@ use crate::rc::request::{self, Request};
 /// Longer messages may leave several packets at once.
 const SHORT: u32 = FEWEST_BYTES - 1;
 
-/// The element of a request that is a SEND of one packet with neither immediate data nor a key, and waits for nothing before it; and its bytes, one at least.
+/// The element of a request that is a SEND of one packet with neither immediate data nor a key, and
+/// waits for nothing before it; and its bytes, one at least.
 #[inline]
 fn plain<'a>(request: &'a Request, conn: &Connection) -> Option<(&'a Sge, u32)> {
     let SendWr { op: SendOp::Send(SendTail::None), data: Data::Sges(list), fence: false, .. } = &request.wr
@@ -31,8 +33,9 @@ fn plain<'a>(request: &'a Request, conn: &Connection) -> Option<(&'a Sge, u32)> 
 }
 
 impl Requester {
-    /// Sends requests at the cursor that are as most of a list are, each in a few steps. What comes then goes the way of all: so does one whose memory
-    /// is not there, and one for which there is no room.
+    /// Sends requests at the cursor that are as most of a list are, each in a few steps. What comes
+    /// then goes the way of all: so does one whose memory is not there, and one for which there
+    /// is no room.
     pub(super) fn send_plain(
         &mut self,
         now: Instant,
@@ -68,7 +71,8 @@ impl Requester {
         }
     }
 
-    /// The number of a SEND of one packet that is posted now, where it may leave at once. `oldest_is_done`: the oldest packet is acknowledged, though that is not noted.
+    /// The number of a SEND of one packet that is posted now, where it may leave at once.
+    /// `oldest_is_done`: the oldest packet is acknowledged, though that is not noted.
     #[inline(always)]
     pub fn next_plain(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
         let goes_on = self.cursor.request == self.queue.len() && self.next == self.high;
@@ -84,7 +88,8 @@ impl Requester {
         (under_way < share(cx)).then_some(self.next)
     }
 
-    /// An ACK of the oldest request alone, where that was one packet; false where it is another, and then nothing has changed.
+    /// An ACK of the oldest request alone, where that was one packet; false where it is another,
+    /// and then nothing has changed.
     #[inline]
     pub fn acknowledged_plain(
         &mut self,
@@ -102,8 +107,9 @@ impl Requester {
         is_plain
     }
 
-    /// All that is queued is acknowledged, which is one request of one packet ([`Requester::is_lone`]) that completes visibly. As [`Requester::acknowledged_plain`], in fewer
-    /// steps: nothing is under way or queued behind it.
+    /// All that is queued is acknowledged, which is one request of one packet
+    /// ([`Requester::is_lone`]) that completes visibly. As [`Requester::acknowledged_plain`], in
+    /// fewer steps: nothing is under way or queued behind it.
     #[inline]
     pub fn acknowledged_lone(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
         let Some(front) = self.queue.front() else { return };
@@ -140,7 +146,8 @@ impl Requester {
         self.progress(now, 1, cx);
     }
 
-    /// Executes a WRITE, READ or atomic that is posted now, where it is alone and needs no packet: then it has completed. Else it is to be posted.
+    /// Executes a WRITE, READ or atomic that is posted now, where it is alone and needs no packet:
+    /// then it has completed. Else it is to be posted.
     #[inline]
     pub fn execute_alone(
         &mut self,
@@ -180,7 +187,8 @@ impl Requester {
         self.queue.is_empty() && self.rnr_until.is_none() && may
     }
 
-    /// Whether a WRITE, or a READ, that is posted now, while no other is under way or unpolled, may be executed by whoever asks; he says what became of it.
+    /// Whether a WRITE, or a READ, that is posted now, while no other is under way or unpolled, may
+    /// be executed by whoever asks; he says what became of it.
     #[inline]
     pub fn begins_alone(&mut self, is_read: bool) -> bool {
         let begins = self.is_idle() && (!is_read || self.limits.max_rd_atomic > 0);
@@ -213,7 +221,8 @@ impl Requester {
         len: u32,
         cx: &mut impl Context,
     ) {
-        // One alone is no more than everybody may have whatever the window is: its share need not be counted in and out for each message.
+        // One alone is no more than everybody may have whatever the window is: its share need not
+        // be counted in and out for each message.
         if self.una.before(self.next) {
             self.enter(cx);
         }

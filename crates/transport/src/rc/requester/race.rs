@@ -1,9 +1,12 @@
-//! Which way a stream of long messages takes to a process of this host: the system copies a WRITE or READ, or packets bring it; and where packets do, in pieces
-//! through the ring, or in pieces that both ends copy from memory to memory.
+//! Which way a stream of long messages takes to a process of this host: the system copies a WRITE
+//! or READ, or packets bring it; and where packets do, in pieces through the ring, or in pieces
+//! that both ends copy from memory to memory.
 //!
-//! The copy needs nobody at the peer, but has one processor do it all, page by page. Packets have the peer's process do its half, which is faster where
-//! a processor is free for it, and much slower where none is. Through the ring each byte is copied twice, without the system: what is faster depends on the
-//! processors and on the pages. Nobody but a clock knows: so all are tried, for a slice each, and the fastest goes on, until another's turn comes to be tried again.
+//! The copy needs nobody at the peer, but has one processor do it all, page by page. Packets have
+//! the peer's process do its half, which is faster where a processor is free for it, and much
+//! slower where none is. Through the ring each byte is copied twice, without the system: what is
+//! faster depends on the processors and on the pages. Nobody but a clock knows: so all are tried,
+//! for a slice each, and the fastest goes on, until another's turn comes to be tried again.
 
 use std::time::{Duration, Instant};
 
@@ -30,11 +33,13 @@ pub(super) enum Way {
     Both,
 }
 
-/// Those that WRITEs and READs may go, and SENDs; first the one that they go where nothing is known.
+/// Those that WRITEs and READs may go, and SENDs; first the one that they go where nothing is
+/// known.
 const ONE_SIDED: &[Way] = &[Way::Copies, Way::Pieces, Way::Both];
 const SENDS: &[Way] = &[Way::Pieces, Way::Both];
 
-/// The longest time of a slice in which packets brought no request, and the bytes of the one that came then.
+/// The longest time of a slice in which packets brought no request, and the bytes of the one that
+/// came then.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pause {
     spent: Duration,
@@ -52,7 +57,8 @@ impl Pause {
 enum Slice {
     /// It goes the way that was the fastest one.
     Usual,
-    /// It wakes the peer's thread and touches the ring's memory, so that the next one, which goes the same way, is none that begins.
+    /// It wakes the peer's thread and touches the ring's memory, so that the next one, which goes
+    /// the same way, is none that begins.
     WarmsUp,
     /// It is to show whether the way is faster.
     Trial,
@@ -135,7 +141,8 @@ impl Race {
         self.way()
     }
 
-    /// The way of a request that begins while nothing is under way, and takes until it is known that packets have brought it.
+    /// The way of a request that begins while nothing is under way, and takes until it is known
+    /// that packets have brought it.
     pub fn next_alone(&mut self, now: Instant) -> Way {
         self.pause();
         let way = self.next(now);
@@ -175,7 +182,8 @@ impl Race {
         }
     }
 
-    /// The peer does not reach what was lent: another way goes on, and this one is tried again later, less and less often.
+    /// The peer does not reach what was lent: another way goes on, and this one is tried again
+    /// later, less and less often.
     pub fn refused(&mut self) {
         if self.way() == Way::Both {
             self.rates[self.now] = 1;
@@ -189,13 +197,15 @@ impl Race {
 
     /// A slice has ended.
     fn look(&mut self, now: Instant) {
-        // Of packets to the last answer, as nobody knows yet what goes on since; many copies are made at one time.
+        // Of packets to the last answer, as nobody knows yet what goes on since; many copies are
+        // made at one time.
         let nanos =
             self.spent_until(if self.way() == Way::Copies { Some(now) } else { self.last }).as_nanos();
         (self.spent, self.begun) = (Duration::ZERO, None);
         let bytes = u128::from(std::mem::take(&mut self.bytes));
         let longest = std::mem::take(&mut self.longest);
-        // Two threads may have taken answers in, and one of them have looked at the clock long before.
+        // Two threads may have taken answers in, and one of them have looked at the clock long
+        // before.
         let is_void = self.way() != Way::Copies && nanos == 0;
         if self.slice != Slice::Usual && !is_void {
             self.lost += nanos.saturating_sub(self.nanos_of(bytes));
@@ -212,7 +222,8 @@ impl Race {
         let rate = rate(bytes, nanos);
         let trial = std::mem::replace(&mut self.slice, Slice::Usual) == Slice::Trial;
         let seen = &mut self.rates[self.now];
-        // One slow slice of many may have met somebody who had the processor for a while, and no two take the same time.
+        // One slow slice of many may have met somebody who had the processor for a while, and no
+        // two take the same time.
         *seen = if trial || *seen == 0 { rate } else { (*seen / 4 * 3 + rate / 4).max(1) };
         let fastest = self.fastest();
         if trial {
@@ -222,7 +233,8 @@ impl Race {
                 self.lost = 0;
             }
             self.now = self.best;
-            // What was never tried has its turn first, but not before the best one has come to its pace.
+            // What was never tried has its turn first, but not before the best one has come to its
+            // pace.
             self.left = FEWEST;
             if self.rates[self.other()] != 0 {
                 self.left = self.patience.max(self.pays_off_after());
@@ -244,16 +256,18 @@ impl Race {
         self.spent + since.unwrap_or_default()
     }
 
-    /// Whether one pause took most of a trial's time, and the way would be the fastest one without it. On a busy machine a thread loses its processor for some
-    /// milliseconds, longer than a trial takes.
+    /// Whether one pause took most of a trial's time, and the way would be the fastest one without
+    /// it. On a busy machine a thread loses its processor for some milliseconds, longer than a
+    /// trial takes.
     fn is_disturbed(&self, bytes: u128, nanos: u128, longest: Pause) -> bool {
         let others = bytes.saturating_sub(longest.bytes.into());
         let is_known = others * 2 >= bytes && longest.is_most_of(nanos);
         is_known && self.fastest_if(rate(others, nanos.saturating_sub(longest.spent.as_nanos()))) == self.now
     }
 
-    /// Whether it is clear before the end of its slice that a way which is tried is slower by far: a quarter of the bytes has taken twice as long as all of them would,
-    /// and that was no single pause.
+    /// Whether it is clear before the end of its slice that a way which is tried is slower by far:
+    /// a quarter of the bytes has taken twice as long as all of them would, and that was no
+    /// single pause.
     fn has_lost(&self) -> bool {
         if self.slice == Slice::Usual || self.way() == Way::Copies || self.bytes < SLICE / 4 {
             return false;
@@ -262,7 +276,8 @@ impl Race {
         nanos > 2 * self.nanos_of(SLICE.into()) && !self.longest.is_most_of(nanos)
     }
 
-    /// Slices of the fastest way behind which the last trials have cost no more than they may. Where others want the peer's processor they cost most.
+    /// Slices of the fastest way behind which the last trials have cost no more than they may.
+    /// Where others want the peer's processor they cost most.
     fn pays_off_after(&self) -> u32 {
         let after = (self.lost * WORTH).checked_div(self.nanos_of(SLICE.into())).unwrap_or(0);
         u32::try_from(after).unwrap_or(MOST).min(MOST)
@@ -273,8 +288,9 @@ impl Race {
         bytes * 1_000_000_000 / u128::from(self.rates[self.best].max(1))
     }
 
-    /// The fastest one, as far as is known. Packets take the peer's processor, too: they are to be faster than copies by a quarter; and one way of theirs is to be
-    /// faster than the other by an eighth.
+    /// The fastest one, as far as is known. Packets take the peer's processor, too: they are to be
+    /// faster than copies by a quarter; and one way of theirs is to be faster than the other by
+    /// an eighth.
     fn fastest(&self) -> usize {
         self.fastest_if(self.rates[self.now])
     }

@@ -1,10 +1,15 @@
-//! READs of which both ends copy ([`super::sharing`]). The responder is the sender: of what a part of one asks for it copies every other piece to its place, which the request tells, and lends the others.
+//! READs of which both ends copy ([`super::sharing`]). The responder is the sender: of what a part
+//! of one asks for it copies every other piece to its place, which the request tells, and lends the
+//! others.
 //!
-//! What it copies is there before the answer that says so. So a READ waits for those before it that go to some of its bytes; not for the very same READ, as each end copies the same pieces of both,
-//! in their order. Where one did not go as it should, because there was no room on the way or memory was not reached, what was asked for so before does not count any more: it is asked for again
-//! in packets.
+//! What it copies is there before the answer that says so. So a READ waits for those before it that
+//! go to some of its bytes; not for the very same READ, as each end copies the same pieces of both,
+//! in their order. Where one did not go as it should, because there was no room on the way or
+//! memory was not reached, what was asked for so before does not count any more: it is asked for
+//! again in packets.
 //!
-//! What is no READ waits until these are complete: so a peer that learns by a message that they are behind us has lent nothing any more.
+//! What is no READ waits until these are complete: so a peer that learns by a message that they are
+//! behind us has lent nothing any more.
 
 use std::time::Instant;
 
@@ -35,7 +40,8 @@ impl Requester {
             && self.queue.get(at).is_some_and(|next| !matches!(next.wr.op, SendOp::Read { .. }))
     }
 
-    /// Both ends copy what the request at `at` brings, which begins, where it is a READ that is to go so.
+    /// Both ends copy what the request at `at` brings, which begins, where it is a READ that is to
+    /// go so.
     pub(super) fn share_read(&mut self, at: usize, mtu: u32, cx: &impl Context) {
         let Some(request) = self.queue.get(at) else { return };
         if request.place().is_none() || request.executed || request.fault.is_some() {
@@ -52,7 +58,8 @@ impl Requester {
         }
     }
 
-    /// Asks for the part of a READ at the cursor so; `None` where it is to be asked for by a packet.
+    /// Asks for the part of a READ at the cursor so; `None` where it is to be asked for by a
+    /// packet.
     pub(super) fn ask_next(
         &mut self,
         now: Instant,
@@ -104,13 +111,15 @@ impl Requester {
         let is_elsewhere = matches!(payload, Payload::Elsewhere(_));
         let shares = self.queue.front().is_some_and(|oldest| oldest.shares);
         if shares && !is_elsewhere {
-            // These are copied now; what the responder has placed of READs behind this one may have been there before.
+            // These are copied now; what the responder has placed of READs behind this one may have
+            // been there before.
             self.share_no_read();
         }
         shares || !is_elsewhere
     }
 
-    /// The bytes that the oldest READ is to have next are not reached, or do not count: they are asked for again.
+    /// The bytes that the oldest READ is to have next are not reached, or do not count: they are
+    /// asked for again.
     pub(super) fn was_not_reached(&mut self, cx: &mut impl Context) {
         // Nothing was lost; and what is on its way of the same kind says nothing new.
         if self.went_back_at != Some(self.una) {

@@ -1,5 +1,5 @@
-//! Going back (IBA 1.4 §9.7.5 and §9.7.6): after a sequence error, an RNR NAK or a timeout, all is sent again from the oldest PSN
-//! that is not acknowledged, a limited number of times.
+//! Going back (IBA 1.4 §9.7.5 and §9.7.6): after a sequence error, an RNR NAK or a timeout, all is
+//! sent again from the oldest PSN that is not acknowledged, a limited number of times.
 
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use crate::rc::rnr_timer_of;
 const RNR_FOR_EVER: u8 = 7;
 
 impl Requester {
-    /// An answer came that can only follow one that did not (IBA 1.4 §9.7.5). All further ones say so too: the first
-    /// counts, the timer guards the rest.
+    /// An answer came that can only follow one that did not (IBA 1.4 §9.7.5). All further ones say
+    /// so too: the first counts, the timer guards the rest.
     pub(super) fn implied_nak(&mut self, cx: &mut impl Context) {
         if self.went_back_at != Some(self.una) {
             self.lost(cx);
@@ -93,7 +93,8 @@ impl Requester {
             return Ok(());
         }
         if cx.lies_unread() {
-            // The peer's process is stopped, or waits for a processor: nothing is lost, and to say it again helps nobody.
+            // The peer's process is stopped, or waits for a processor: nothing is lost, and to say
+            // it again helps nobody.
             self.timer = self.limits.timeout.map(|t| now + t);
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! What the responder says (IBA 1.4 §9.7.5): ACKs and NAKs, READ responses, results of atomics. Each answers for all PSNs
-//! before its own.
+//! What the responder says (IBA 1.4 §9.7.5): ACKs and NAKs, READ responses, results of atomics.
+//! Each answers for all PSNs before its own.
 
 use std::time::Instant;
 
@@ -63,7 +63,8 @@ impl Requester {
         }
     }
 
-    /// Takes all before `end` as acknowledged; false where a READ or atomic stands before it whose answer has not come.
+    /// Takes all before `end` as acknowledged; false where a READ or atomic stands before it whose
+    /// answer has not come.
     fn retire_before(&mut self, now: Instant, conn: &Connection, end: Psn, cx: &mut impl Context) -> bool {
         let mut acked = 0;
         let reached = loop {

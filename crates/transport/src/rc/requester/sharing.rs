@@ -1,11 +1,16 @@
-//! Long SENDs, WRITEs and READs between processes of this host, of which both ends copy: from memory to memory, each byte once. Of one piece the receiver copies the bytes, to which end they are
-//! lent to it; the next one the sender copies to its place, where it knows that, and says so. Meanwhile both are at work.
+//! Long SENDs, WRITEs and READs between processes of this host, of which both ends copy: from
+//! memory to memory, each byte once. Of one piece the receiver copies the bytes, to which end they
+//! are lent to it; the next one the sender copies to its place, where it knows that, and says so.
+//! Meanwhile both are at work.
 //!
-//! Where a SEND goes the receiver tells as soon as it has the first piece, which is lent: before it copies that. The sender waits for this with the second one. Of a READ the receiver is
+//! Where a SEND goes the receiver tells as soon as it has the first piece, which is lent: before it
+//! copies that. The sender waits for this with the second one. Of a READ the receiver is
 //! the requester, and tells with the request ([`super::reading`]).
 //!
-//! A piece has the numbers of its packets, and comes in their order. What is placed is there before, though: so nothing is placed while something is under way that has to come before
-//! it at the same place. The last piece of a message is lent always, so that its last word becomes visible last.
+//! A piece has the numbers of its packets, and comes in their order. What is placed is there
+//! before, though: so nothing is placed while something is under way that has to come before
+//! it at the same place. The last piece of a message is lent always, so that its last word becomes
+//! visible last.
 
 use std::time::Instant;
 
@@ -34,7 +39,8 @@ pub(super) struct Sharing {
     brought: u64,
     /// What is lent and not acknowledged yet, the oldest first.
     lent: ArrayVec<Lent, LENT>,
-    /// The first number of the last SEND, where its first piece was lent: the receiver tells where it goes.
+    /// The first number of the last SEND, where its first piece was lent: the receiver tells where
+    /// it goes.
     asked: Option<Psn>,
     /// What it has told of that one.
     place: Option<Remote>,
@@ -91,7 +97,8 @@ impl Sharing {
         self.place.filter(|_| self.asked == Some(begins))
     }
 
-    /// Whether the receiver has not told yet where a SEND goes whose first piece was lent, and may still.
+    /// Whether the receiver has not told yet where a SEND goes whose first piece was lent, and may
+    /// still.
     fn is_asked(&self, begins: Psn, una: Psn) -> bool {
         self.asked == Some(begins) && !begins.before(una) && self.place_of(begins).is_none()
     }
@@ -131,7 +138,8 @@ impl Next {
 }
 
 impl Requester {
-    /// Sends the packets at the cursor so, if they go out for the first time; `None` where they are to go otherwise.
+    /// Sends the packets at the cursor so, if they go out for the first time; `None` where they are
+    /// to go otherwise.
     pub(super) fn share_next(
         &mut self,
         now: Instant,
@@ -223,7 +231,8 @@ impl Requester {
         let message = self.next.add(PSNS - at);
         let (way, whole, is_send) = match request.wr.op {
             SendOp::Send(_) => {
-                // Numbers come round: what was told of another message must not be taken for its own.
+                // Numbers come round: what was told of another message must not be taken for its
+                // own.
                 if at == 0 {
                     (sharing.asked, sharing.place) = (None, None);
                 }
@@ -244,7 +253,8 @@ impl Requester {
         let most = shared_len(mtu, request.len, fewest);
         // Half a window, so that what comes is acknowledged while more is on its way.
         let (packets, len) = piece(mtu, left, rest, most as usize, share / 2)?;
-        // Of a SEND every other piece, from the second one on; of a WRITE from the last but one back.
+        // Of a SEND every other piece, from the second one on; of a WRITE from the last but one
+        // back.
         let ours = match is_send {
             true => begin / u64::from(most) % 2 == 1,
             false => is_the_senders(rest - u64::from(len), most),
@@ -264,7 +274,8 @@ impl Requester {
         }
     }
 
-    /// The peer asks for the packet at `una` again. Whether that was lent, and the peer did not get it: then it goes through the ring.
+    /// The peer asks for the packet at `una` again. Whether that was lent, and the peer did not get
+    /// it: then it goes through the ring.
     pub(super) fn refused_what_was_lent(&mut self) -> bool {
         let una = self.una;
         let is_lent = |lent: &Lent| !una.before(lent.psns.0) && una.before(lent.psns.1);

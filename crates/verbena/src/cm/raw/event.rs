@@ -12,7 +12,8 @@ use crate::error::{Error, Result};
 use crate::provider::{Ours, Provider};
 use crate::ud::UdAddress;
 
-/// What both sides tell each other of a connection and its queue pairs (`struct rdma_conn_param`), when these are the program's own.
+/// What both sides tell each other of a connection and its queue pairs (`struct rdma_conn_param`),
+/// when these are the program's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parameters {
     /// Depths and retries.
@@ -46,11 +47,13 @@ pub struct Event {
     pub id: u64,
     /// What.
     pub what: What,
-    /// Of `ConnectRequest`, `ConnectResponse` and `Established`: what the peer has told, as it looks from here.
+    /// Of `ConnectRequest`, `ConnectResponse` and `Established`: what the peer has told, as it
+    /// looks from here.
     pub parameters: Option<Parameters>,
     /// Of `Established` in [`PortSpace::Udp`](super::PortSpace::Udp): whom to send to.
     pub ud: Option<UdAddress>,
-    /// What the peer's program said: the whole field of the message, zero-padded; empty where there is none.
+    /// What the peer's program said: the whole field of the message, zero-padded; empty where there
+    /// is none.
     pub private_data: Vec<u8>,
 }
 
@@ -62,7 +65,8 @@ pub enum What {
     AddrResolved,
     /// There is a path.
     RouteResolved,
-    /// A peer wants to connect: to be accepted or rejected by this new identifier, whose events come to the listener's channel. Dropping it rejects.
+    /// A peer wants to connect: to be accepted or rejected by this new identifier, whose events
+    /// come to the listener's channel. Dropping it rejects.
     ConnectRequest(Id),
     /// The peer has accepted: [`Id::attributes`], then [`Id::establish`].
     ConnectResponse,
@@ -76,7 +80,8 @@ pub enum What {
     AddrChange,
     /// Nothing of the connection is under way any more: the queue pair's number may be used again.
     TimewaitExit,
-    /// `AddrError`, `RouteError`, `ConnectError`, `Unreachable` and `Rejected`: the call that failed, and how.
+    /// `AddrError`, `RouteError`, `ConnectError`, `Unreachable` and `Rejected`: the call that
+    /// failed, and how.
     Failed(Error),
 }
 

@@ -22,13 +22,15 @@ use crate::verbs::ConnectAttr;
 pub enum PortSpace {
     /// RDMA_PS_TCP: reliable connections.
     Tcp,
-    /// RDMA_PS_UDP: datagram services, which are looked up; [`Id::accept`] says which queue pair serves.
+    /// RDMA_PS_UDP: datagram services, which are looked up; [`Id::accept`] says which queue pair
+    /// serves.
     Udp,
     /// RDMA_PS_IB: connections of any service.
     Ib(Service),
 }
 
-/// What an identifier of [`PortSpace::Ib`] connects. A request for another service than the listener's is refused.
+/// What an identifier of [`PortSpace::Ib`] connects. A request for another service than the
+/// listener's is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
     /// Reliable connections.
@@ -39,8 +41,9 @@ pub enum Service {
     Xrc,
 }
 
-/// An identifier. Calls say at once what is wrong with them; what comes of them is an [`Event`](super::Event) of its channel. Dropped:
-/// the peer is told what its state calls for (REJ, DREQ), its events that nobody has taken vanish; a queue pair that was connected by it stays
+/// An identifier. Calls say at once what is wrong with them; what comes of them is an
+/// [`Event`](super::Event) of its channel. Dropped: the peer is told what its state calls for (REJ,
+/// DREQ), its events that nobody has taken vanish; a queue pair that was connected by it stays
 /// as it is.
 pub struct Id {
     provider: Provider,
@@ -91,17 +94,20 @@ impl Id {
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         self.node.lock().dest
     }
-    /// The device that it leads over: after `AddrResolved`, after binding to an address of one device, and of a request.
+    /// The device that it leads over: after `AddrResolved`, after binding to an address of one
+    /// device, and of a request.
     pub fn device(&self) -> Option<Device> {
         let nic = self.node.lock().device.clone()?;
         Some(self.provider.device(Adapter::Ours(nic)))
     }
 
-    /// Type of service of what it sends and of its connection's packets: the IP header's byte (RDMA_OPTION_ID_TOS).
+    /// Type of service of what it sends and of its connection's packets: the IP header's byte
+    /// (RDMA_OPTION_ID_TOS).
     pub fn set_tos(&self, tos: u8) {
         self.node.lock().tos = Some(tos);
     }
-    /// Local ACK timeout of its connection: 4.096 us * 2^code, code 0 to 31 (RDMA_OPTION_ID_ACK_TIMEOUT).
+    /// Local ACK timeout of its connection: 4.096 us * 2^code, code 0 to 31
+    /// (RDMA_OPTION_ID_ACK_TIMEOUT).
     ///
     /// # Errors
     ///
@@ -111,7 +117,8 @@ impl Id {
         self.node.lock().ack_timeout = Some(code);
         Ok(())
     }
-    /// Others may be bound to its port, but for listeners (RDMA_OPTION_ID_REUSEADDR). Before it is bound.
+    /// Others may be bound to its port, but for listeners (RDMA_OPTION_ID_REUSEADDR). Before it is
+    /// bound.
     ///
     /// # Errors
     ///
@@ -137,7 +144,8 @@ impl Id {
         self.call("rdma_bind_addr", |ours, id| node!(ours, node => node.bind(id, on)))
             .map_err(|e| taken(&self.provider, on, e))
     }
-    /// Finds the device and the address by which an address is reached, within so long: `AddrResolved` follows.
+    /// Finds the device and the address by which an address is reached, within so long:
+    /// `AddrResolved` follows.
     ///
     /// # Errors
     ///
@@ -155,8 +163,8 @@ impl Id {
     pub fn resolve_route(&self) -> Result<()> {
         self.call("rdma_resolve_route", |ours, id| node!(ours, node => node.resolve_route(id)))
     }
-    /// Takes requests: a `ConnectRequest` each. One that is not bound gets a free port of all addresses. So many may wait until their
-    /// events are taken, 1 to [`limits::BACKLOG`].
+    /// Takes requests: a `ConnectRequest` each. One that is not bound gets a free port of all
+    /// addresses. So many may wait until their events are taken, 1 to [`limits::BACKLOG`].
     ///
     /// # Errors
     ///
@@ -180,8 +188,9 @@ impl Id {
         })
     }
 
-    /// Asks the peer to connect our queue pair of `qp_num`: `ConnectResponse` follows, or why not. In [`PortSpace::Udp`] it asks
-    /// for the service, and `Established` says whom to send to; the parameters mean nothing then. Data: at most [`limits::CONNECT`] bytes, or
+    /// Asks the peer to connect our queue pair of `qp_num`: `ConnectResponse` follows, or why not.
+    /// In [`PortSpace::Udp`] it asks for the service, and `Established` says whom to send to;
+    /// the parameters mean nothing then. Data: at most [`limits::CONNECT`] bytes, or
     /// [`limits::ASK`].
     ///
     /// # Errors
@@ -194,9 +203,10 @@ impl Id {
         let param = parameters.to_node(CALL)?;
         self.call(CALL, |ours, id| node!(ours, node => node.connect(id, &param, private_data)))
     }
-    /// Accepts the request for our queue pair of `qp_num`, which can receive by now ([`Id::attributes`]): `Established` follows. Of the
-    /// depths the smaller counts. In [`PortSpace::Udp`] that queue pair serves whoever asked. Data: at most [`limits::ACCEPT`] bytes, or
-    /// [`limits::ANSWER`].
+    /// Accepts the request for our queue pair of `qp_num`, which can receive by now
+    /// ([`Id::attributes`]): `Established` follows. Of the depths the smaller counts. In
+    /// [`PortSpace::Udp`] that queue pair serves whoever asked. Data: at most [`limits::ACCEPT`]
+    /// bytes, or [`limits::ANSWER`].
     ///
     /// # Errors
     ///
@@ -208,8 +218,8 @@ impl Id {
         let param = parameters.to_node(CALL)?;
         self.call(CALL, |ours, id| node!(ours, node => node.accept(id, Some(&param), private_data)))
     }
-    /// Refuses the request, or the connection that the peer has not called established: reason 28. Data: at most [`limits::REJECT`]
-    /// bytes.
+    /// Refuses the request, or the connection that the peer has not called established: reason 28.
+    /// Data: at most [`limits::REJECT`] bytes.
     ///
     /// # Errors
     ///
@@ -221,12 +231,14 @@ impl Id {
         self.call(CALL, |ours, id| node!(ours, node => node.reject(id, private_data)))
     }
 
-    /// What a queue pair needs to be connected (rdma_init_qp_attr(3)): of the side that asked after `ConnectResponse`, of the other
-    /// from the request on. For [`Unconnected::connect_with`](crate::verbs::Unconnected::connect_with).
+    /// What a queue pair needs to be connected (rdma_init_qp_attr(3)): of the side that asked after
+    /// `ConnectResponse`, of the other from the request on. For
+    /// [`Unconnected::connect_with`](crate::verbs::Unconnected::connect_with).
     ///
     /// # Errors
     ///
-    /// `WrongState` before that, and after the end; `Unreachable` where the device does not bear the address any more; `Forked`.
+    /// `WrongState` before that, and after the end; `Unreachable` where the device does not bear
+    /// the address any more; `Forked`.
     pub fn attributes(&self) -> Result<ConnectAttr> {
         let (attr, _) = self
             .call("rdma_init_qp_attr", |ours, id| node!(ours, node => node.init_qp_attr(id, QpState::Rtr)))?;
@@ -235,7 +247,8 @@ impl Id {
         attr.min_rnr_timer = RNR_TIMER;
         Ok(attr)
     }
-    /// The side that asked: the queue pair is connected, the peer may use it (RTU). No event follows.
+    /// The side that asked: the queue pair is connected, the peer may use it (RTU). No event
+    /// follows.
     ///
     /// # Errors
     ///
@@ -243,8 +256,9 @@ impl Id {
     pub fn establish(&self) -> Result<()> {
         self.call("rdma_establish", |ours, id| node!(ours, node => node.establish(id)))
     }
-    /// The side that accepted: a message has come by the queue pair, so that the connection stands though nobody has said so yet:
-    /// `Established` follows (rdma_notify(3) of IBV_EVENT_COMM_EST). False where that was known.
+    /// The side that accepted: a message has come by the queue pair, so that the connection stands
+    /// though nobody has said so yet: `Established` follows (rdma_notify(3) of
+    /// IBV_EVENT_COMM_EST). False where that was known.
     ///
     /// # Errors
     ///
@@ -257,8 +271,9 @@ impl Id {
             told => told.map(|()| true),
         }
     }
-    /// Tells the peer that the connection ends, or answers that it has: `Disconnected` follows on both sides. The queue pair is the
-    /// program's to end: [`QueuePair::fail`](crate::QueuePair::fail), or its last handle.
+    /// Tells the peer that the connection ends, or answers that it has: `Disconnected` follows on
+    /// both sides. The queue pair is the program's to end:
+    /// [`QueuePair::fail`](crate::QueuePair::fail), or its last handle.
     ///
     /// # Errors
     ///
@@ -267,8 +282,9 @@ impl Id {
         self.call("rdma_disconnect", |ours, id| node!(ours, node => node.disconnect(id)))
     }
 
-    /// Its events come to this channel from now on; those of its own that wait go there (rdma_migrate_id(3)). Requests to a listener that have
-    /// come to the old channel stay there, as do the events of their identifiers.
+    /// Its events come to this channel from now on; those of its own that wait go there
+    /// (rdma_migrate_id(3)). Requests to a listener that have come to the old channel stay
+    /// there, as do the events of their identifiers.
     ///
     /// # Errors
     ///

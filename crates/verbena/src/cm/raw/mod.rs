@@ -1,5 +1,7 @@
-//! rdma_cm by hand: identifiers ([`Id`]), the channel that their events come in by ([`EventChannel`]), and queue pairs of the program's own. For
-//! who wants another order of things than [`connect`](crate::connect) and [`listen`](crate::listen) have; nothing here is needed for the rest.
+//! rdma_cm by hand: identifiers ([`Id`]), the channel that their events come in by
+//! ([`EventChannel`]), and queue pairs of the program's own. For who wants another order of things
+//! than [`connect`](crate::connect) and [`listen`](crate::listen) have; nothing here is needed for
+//! the rest.
 //!
 //! ```no_run
 //! use verbena::cm::raw::{EventChannel, Id, Parameters, PortSpace, What};
@@ -21,8 +23,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Two things are otherwise than in C: an event is a value, which nobody acknowledges, so no call waits for that; and what is
-//! dropped is ended, in any order.
+//! Two things are otherwise than in C: an event is a value, which nobody acknowledges, so no call
+//! waits for that; and what is dropped is ended, in any order.
 //!
 //! | file | what |
 //! |---|---|
@@ -48,8 +50,9 @@ use crate::thread_safe::ThreadSafe;
 pub use event::{Event, Parameters, What};
 pub use id::{Id, PortSpace, Service};
 
-/// A queue of events (rdma_create_event_channel(3)): a handle, clones are the same one. Several tasks or threads may take turns. Requests
-/// that wait in one when its last handle is dropped are rejected; the identifiers go on without being heard.
+/// A queue of events (rdma_create_event_channel(3)): a handle, clones are the same one. Several
+/// tasks or threads may take turns. Requests that wait in one when its last handle is dropped are
+/// rejected; the identifiers go on without being heard.
 #[derive(Clone)]
 pub struct EventChannel(Arc<Channel>);
 
@@ -180,7 +183,8 @@ impl Channel {
         self.provider.stack().check("rdma_get_cm_event")
     }
 
-    /// Takes the oldest event. The caller holds `state`, so that a request's number is given before another thread sees what follows it.
+    /// Takes the oldest event. The caller holds `state`, so that a request's number is given before
+    /// another thread sees what follows it.
     fn take(&self) -> Option<Event> {
         while let Some(event) = node!(&self.ours, node => node.next_event(&self.node)) {
             if let Some(event) = Event::of_node(&self.provider, &self.ours, event) {

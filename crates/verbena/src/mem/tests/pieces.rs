@@ -1,4 +1,5 @@
-//! Whatever is split, joined, frozen, sliced, cloned, thawed and dropped: no two handles can touch a byte that one of them may write.
+//! Whatever is split, joined, frozen, sliced, cloned, thawed and dropped: no two handles can touch
+//! a byte that one of them may write.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

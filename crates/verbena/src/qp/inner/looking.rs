@@ -1,6 +1,8 @@
-//! Whoever looks by himself, again and again: a thread that has the connection to itself ([`QpInner::only_polled`]), or one that waits for
-//! something of it and polls for a while before it sleeps. And who is told of completions: the bell rings for each while somebody has left a
-//! waker, or a request has no owner who would look; else for errors only, and who looks takes what has come.
+//! Whoever looks by himself, again and again: a thread that has the connection to itself
+//! ([`QpInner::only_polled`]), or one that waits for something of it and polls for a while before
+//! it sleeps. And who is told of completions: the bell rings for each while somebody has left a
+//! waker, or a request has no owner who would look; else for errors only, and who looks takes what
+//! has come.
 
 use std::sync::atomic::Ordering;
 
@@ -52,8 +54,8 @@ impl QpInner {
         self.news.store(self.news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether a thread that waits gains by polling it: not where its completions come to a queue of others, or to another stack's, and not on a
-    /// simulated host.
+    /// Whether a thread that waits gains by polling it: not where its completions come to a queue
+    /// of others, or to another stack's, and not on a simulated host.
     pub fn gains_by_polling(&self) -> bool {
         !self.shares_completions() && self.stack().gains_by_polling()
     }
@@ -82,7 +84,8 @@ impl QpInner {
         }
     }
 
-    /// The bell has rung: it rings again for what is next, or for the next error where nobody waits.
+    /// The bell has rung: it rings again for what is next, or for the next error where nobody
+    /// waits.
     pub(super) fn ring_again(&self) {
         let mut queues = self.lock();
         queues.quiet = !queues.is_waited_for();

@@ -1,5 +1,6 @@
-//! A place among those who wait for something of a queue pair. A future keeps it, and gives it up where it is dropped: neither its waker nor
-//! the task behind that stays here until something happens.
+//! A place among those who wait for something of a queue pair. A future keeps it, and gives it up
+//! where it is dropped: neither its waker nor the task behind that stays here until something
+//! happens.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -23,7 +24,8 @@ pub(super) enum For {
 /// See the module. It is dropped with no lock held.
 #[derive(Default)]
 pub(crate) struct Place {
-    /// From the first wait on. Most operations never wait: a place is moved with them, so it is small.
+    /// From the first wait on. Most operations never wait: a place is moved with them, so it is
+    /// small.
     taken: Option<Box<Taken>>,
 }
 

@@ -1,4 +1,5 @@
-//! Those who wait: a future looks and leaves its waker under one lock, under which completions are taken, so no wake-up is lost.
+//! Those who wait: a future looks and leaves its waker under one lock, under which completions are
+//! taken, so no wake-up is lost.
 
 use std::task::{Context, Poll, Waker};
 
@@ -27,7 +28,8 @@ impl QpInner {
     #[inline]
     pub fn take_result<B>(&self, ticket: &Ticket<B>) -> Option<(Ended, B)> {
         let mut queues = self.lock();
-        // SAFETY: an `InFlight` holds its ticket with the queue pair that gave it, and gives the ticket up with its result.
+        // SAFETY: an `InFlight` holds its ticket with the queue pair that gave it, and gives the
+        // ticket up with its result.
         let taken = unsafe { queues.sends.take(ticket) }?;
         if !queues.room.is_empty() {
             let waiting = queues.room.take();
@@ -37,7 +39,8 @@ impl QpInner {
         Some(taken)
     }
 
-    /// The same, of what has told nobody, too; the waker is left where it is not complete, and there is one.
+    /// The same, of what has told nobody, too; the waker is left where it is not complete, and
+    /// there is one.
     #[inline]
     pub fn poll_ticket<B>(&self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(Ended, B)> {
         if let Some(taken) = self.take_result(ticket) {
@@ -108,13 +111,15 @@ impl QpInner {
         Poll::Pending
     }
 
-    /// Leaves a waker until a message comes or the connection ends. What was there before does not wake it: look again afterwards.
+    /// Leaves a waker until a message comes or the connection ends. What was there before does not
+    /// wake it: look again afterwards.
     pub fn wake_on_message(&self, place: &mut Place, cx: &Context<'_>) {
         let waker = Kept::of(cx);
         self.leave(self.lock(), place, For::Message, waker);
     }
 
-    /// The thread that waits for it polls it itself, where the stack below does not poll all at once.
+    /// The thread that waits for it polls it itself, where the stack below does not poll all at
+    /// once.
     fn is_waited_for(&self) {
         #[cfg(feature = "system")]
         if matches!(self.carrier, crate::qp::carrier::Carrier::System(_)) {

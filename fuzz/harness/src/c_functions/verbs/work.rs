@@ -81,7 +81,8 @@ impl Scene<'_, '_> {
     pub unsafe fn post_send(&mut self) {
         let Some(qp) = self.input.pick(&self.qps) else { return };
         let flags = self.input.u32() & 0x1f;
-        // SAFETY: objects of the pools; requests and elements that live as long as the call; what is inline is in the arena.
+        // SAFETY: objects of the pools; requests and elements that live as long as the call; what
+        // is inline is in the arena.
         unsafe {
             let mut sges = self.sges(flags & IBV_SEND_INLINE != 0);
             let input = &mut *self.input;

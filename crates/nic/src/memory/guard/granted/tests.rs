@@ -137,7 +137,8 @@ fn atomics_change_what_is_granted_and_say_what_was_there() {
     assert_eq!(became, Err(Ended::Fault));
 }
 
-/// What the handler of a signal does in the midst of a copy: it takes the word back, and uses the memory for something else.
+/// What the handler of a signal does in the midst of a copy: it takes the word back, and uses the
+/// memory for something else.
 static WORD: AtomicU64 = AtomicU64::new(0);
 static PLACE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 static LEN: AtomicUsize = AtomicUsize::new(0);

@@ -5,7 +5,8 @@ use std::sync::atomic::AtomicU32;
 use super::*;
 use crate::memory::guard::copy;
 
-/// Runs `f` in a forked process; its status as waitpid(2) has it. A process in which `f` returns exits with 0 where that is true.
+/// Runs `f` in a forked process; its status as waitpid(2) has it. A process in which `f` returns
+/// exits with 0 where that is true.
 fn in_a_process(f: impl FnOnce() -> bool) -> c_int {
     // SAFETY: the child runs `f` and ends.
     unsafe {

@@ -140,7 +140,8 @@ fn the_third_way_is_tried_when_the_second_one_is_at_its_full_pace() {
         stream.packet = if packets < 30 { 90 } else { 38 };
     }
     assert!(stream.that_go(500, Way::Pieces) > 450);
-    // Of a way's slices no two take the same time, and one of them is the last before another way is tried.
+    // Of a way's slices no two take the same time, and one of them is the last before another way
+    // is tried.
     let mut packets = 0;
     for n in 0..10_000 {
         stream.packet = if n % 70 < 60 { 38 } else { 52 };
