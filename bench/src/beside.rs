@@ -50,8 +50,8 @@ pub fn by_turns<const N: usize>(
     Ok(all_turns(turns, measure)?.map(median))
 }
 
-/// The same; and of each the median of its ratios to the last one in its turn, which meets the same
-/// state of the machine.
+/// Like [`by_turns`], and of each the median of its ratios to the last one in its turn, which meets
+/// the same state of the machine.
 pub fn by_turns_beside_last<const N: usize>(
     turns: usize,
     measure: impl FnMut(usize) -> io::Result<f64>,

@@ -1,4 +1,4 @@
-//! What the kernel's copies between two processes take with nobody in between: the calls that a
+//! What the kernel's copies between two processes take with nothing in between: the calls that a
 //! WRITE or READ of Verbena by memory makes, of which each begins with eight bytes to or from a
 //! page that proves who the other one is.
 //!
@@ -42,7 +42,7 @@ struct Other {
     address: u64,
 }
 
-/// Bytes of this process, all of them in memory: of zeros that nobody has written the system has
+/// Bytes of this process, all of them in memory: of zeros that were never written the system has
 /// one page for all, and copies of it cost less than any program's.
 fn memory() -> &'static [AtomicU64] {
     let ours = (1..=WORDS as u64).map(AtomicU64::new).collect::<Vec<_>>().leak();
@@ -100,7 +100,7 @@ pub fn run(args: &[String]) -> io::Result<()> {
     let numbers: Option<Vec<f64>> = line.split_whitespace().map(|word| word.parse().ok()).collect();
     let numbers = numbers.and_then(|numbers| numbers.try_into().ok());
     let other = Other::parse(numbers.ok_or(io::ErrorKind::InvalidInput)?);
-    // Until whoever started it has done.
+    // Until the process that started it has done.
     let mut wait = || io::stdin().read_line(&mut line).map(drop);
     if what == "lie" {
         return wait();

@@ -53,7 +53,7 @@ impl Program {
         self.start_with(&[], what)
     }
 
-    /// The same with options of `verbena run`.
+    /// The pair of programs, with options of `verbena run`.
     ///
     /// # Errors
     /// When it can not be started.
@@ -72,7 +72,7 @@ impl Program {
         self.measure_with(&[], what)
     }
 
-    /// The same with options of `verbena run`.
+    /// One program, with options of `verbena run`.
     ///
     /// # Errors
     /// When one of the two processes fails.

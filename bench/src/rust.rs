@@ -204,7 +204,7 @@ fn latency(conn: &Connection, size: usize) -> io::Result<f64> {
 fn answer(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
     let bytes = vec![0x5a; size];
     while let Some(message) = conn.recv_wait()? {
-        // Its completion frees the buffer, whoever waits for it.
+        // Its completion frees the buffer, whatever waits for it.
         drop(conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?);
         drop(message);
     }

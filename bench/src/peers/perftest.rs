@@ -17,8 +17,8 @@ const DEVICE: &str = "rxe_lo";
 pub enum Path {
     /// Memory that both map: what `verbena run` does.
     Memory,
-    /// The same where the system refuses copies between processes' memory: all goes through a ring,
-    /// in packets.
+    /// Shared memory where the system refuses copies between processes' memory: all goes through a
+    /// ring, in packets.
     Refused,
     /// Sockets.
     Network,

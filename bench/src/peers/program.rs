@@ -140,13 +140,14 @@ impl Process {
     }
 }
 
-/// Reads to the end in a thread of its own: whoever waits for the text need not wait for ever.
+/// Reads to the end in a thread of its own: a caller that waits for the text need not wait for
+/// ever.
 fn collect(from: Option<impl Read + Send + 'static>) -> Receiver<io::Result<String>> {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = from.map_or(Ok(0), |mut from| from.read_to_end(&mut bytes));
-        // Nobody hears it when the measurement has been given up.
+        // No one reads it when the measurement has been given up.
         let _ = tell.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     });
     told

@@ -19,8 +19,8 @@ const PORT: u16 = 17_552;
 pub enum Path {
     /// Memory that both map, by shm_open(3).
     Posix,
-    /// The same for messages, where the program's memory is its own: so UCX's WRITEs and READs are
-    /// messages, too.
+    /// Shared memory for messages, where the program's memory is its own: so UCX's WRITEs and READs
+    /// are messages, too.
     Heap,
     /// process_vm_readv(2) for what is large; small messages as with `Posix`.
     Cma,

@@ -71,9 +71,9 @@ impl Dash {
 pub struct Curve {
     /// What stands at its end.
     pub name: &'static str,
-    /// Its colour.
+    /// The line's color.
     pub family: Family,
-    /// Its dashes.
+    /// The line's dashes.
     pub dash: Dash,
     /// Bytes of a message, and seconds or bytes a second: at least one.
     pub points: Vec<(usize, f64)>,
@@ -85,7 +85,7 @@ pub struct Picture {
     pub title: String,
     /// The values are seconds, else bytes a second.
     pub is_time: bool,
-    /// Its lines; earlier ones lie on top.
+    /// The picture's lines; earlier ones lie on top.
     pub curves: Vec<Curve>,
 }
 

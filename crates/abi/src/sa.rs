@@ -45,7 +45,7 @@ pub struct ibv_sa_path_rec {
     pub preference: u8,
 }
 
-/// The same as the kernel hands it to processes (`<rdma/ib_user_sa.h>`).
+/// A path record as the kernel hands it to processes (`<rdma/ib_user_sa.h>`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ib_user_path_rec {

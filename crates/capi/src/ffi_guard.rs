@@ -24,7 +24,7 @@ pub fn set_errno(errno: Errno) {
 /// Runs `f`; `Err(EIO)` if it panics.
 #[inline]
 fn caught<T>(f: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-    // The state behind a panic is given up as a whole, so none of it is seen half changed.
+    // The state after a panic is given up as a whole, so none of it is seen half changed.
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| {
         process::fail();
         Err(Errno(libc::EIO))

@@ -52,15 +52,15 @@ pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)
 /// What a thread does next that has no event yet.
 #[derive(Clone, Copy)]
 enum Next {
-    /// It waits at the counter, which is this one.
+    /// The thread waits at the counter, which is this one.
     Counter(u64),
-    /// It waits in the seat, here.
+    /// The thread waits in the seat, here.
     Seat(c_int),
-    /// It has an event.
+    /// The thread has an event.
     Taken,
-    /// It tells of a signal.
+    /// The thread tells of a signal.
     Interrupted,
-    /// It waits for what can not come any more.
+    /// The thread waits for what can not come any more.
     Nothing,
 }
 
@@ -73,7 +73,7 @@ fn note(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, id: u64) {
     });
 }
 
-/// Goes on behind a wait in the seat, or begins.
+/// Goes on after a wait in the seat, or begins.
 fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Woken>) -> Next {
     let mut next = Next::Counter(0);
     ffi_guard::nothing(|| {

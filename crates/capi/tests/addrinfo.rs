@@ -244,7 +244,7 @@ fn an_address_is_resolved_with_an_event_and_taken_once() {
         assert_eq!(show((*found).ai_dst_addr), "127.0.0.1:7471");
         addrinfo::rdma_freeaddrinfo(found);
         fails(resolve_addrinfo::rdma_query_addrinfo(made, &raw mut found), libc::ENOENT);
-        // An answer that nobody takes goes with its identifier.
+        // An answer that no call takes goes with its identifier.
         works(resolve_name(made, c"127.0.0.1", &hints(RAI_DNS)));
     }
     destroy(made);

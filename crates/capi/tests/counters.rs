@@ -23,7 +23,7 @@ unsafe fn attach(qp: *mut ibv_qp, to: *mut ibv_comp_cntr, op_mask: u32) -> c_int
     unsafe { cq::ibv_qp_attach_comp_cntr(qp, to, &raw mut attr) }
 }
 
-/// Both numbers.
+/// The two numbers of a counter: completions, and errors.
 unsafe fn read(of: *mut ibv_comp_cntr) -> (u64, u64) {
     let (mut done, mut failed) = (0, 0);
     unsafe {

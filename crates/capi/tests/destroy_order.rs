@@ -1,5 +1,5 @@
 //! Objects destroyed in any order: what rdma-core's libraries bear touches no freed memory here.
-//! Freed memory is overwritten in these tests, so that whoever looks at it falls over.
+//! Freed memory is overwritten in these tests, so that code that looks at it falls over.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 #[path = "support/cm.rs"]
@@ -338,7 +338,7 @@ fn connection(seed: u64) -> Vec<Ending> {
     all
 }
 
-/// Ends all in an order that the seed says; whoever is busy comes later.
+/// Ends all in an order that the seed says; an object that is busy comes later.
 fn end_all(mut seed: u64, mut all: Vec<Ending>) {
     let mut order = Vec::new();
     let mut busy = 0;

@@ -1,5 +1,5 @@
-//! Events and those who wait for them: none is lost, none is used after its object, and a process
-//! may end while a thread waits.
+//! Events and the threads that wait for them. None is lost, none is used after its object, and a
+//! process may end while a thread waits.
 #![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
 
 mod support;
@@ -26,7 +26,7 @@ fn send_all(l: &Loop, done: &std::sync::atomic::AtomicU64) {
     while sent < MESSAGES {
         let burst = (1 + sent % 2).min(MESSAGES - sent);
         while sent + burst > done.load(Ordering::Acquire) / 2 + 2 {
-            // Whoever takes them has given up.
+            // The thread that takes them has given up.
             if start.elapsed() > Duration::from_secs(60) {
                 return;
             }

@@ -46,7 +46,7 @@ fn an_engine_that_can_wait_no_more_makes_the_device_fatal() {
         let mut e: ibv_async_event = std::mem::zeroed();
         libc::fcntl((*l.context).async_fd, libc::F_SETFL, libc::O_NONBLOCK);
         let begin = std::time::Instant::now();
-        // What it is woken for: it goes to wait again behind that.
+        // What it is woken for: it goes to wait again after that.
         while device::ibv_get_async_event(l.context, &raw mut e) != 0 {
             assert!(begin.elapsed() < std::time::Duration::from_secs(10), "nothing is told");
             let mut sges = [l.sge(0, 8)];

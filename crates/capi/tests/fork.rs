@@ -16,7 +16,8 @@ use support::{Loop, errno, in_a_child, loopback, send};
 fn a_child_finds_its_parents_objects_inert_and_opens_devices_of_its_own() {
     let l = Loop::open();
     let device = loopback();
-    // An event that the parent was handed and has not acknowledged: nobody will do so in the child.
+    // An event that the parent was handed and has not acknowledged: no thread will do so in the
+    // child.
     unsafe {
         assert_eq!((*l.context).ops.req_notify_cq.expect("built")(l.cq, 0), 0);
         assert_eq!(l.post_recv(1, 8), 0);

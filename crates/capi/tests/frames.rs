@@ -115,7 +115,7 @@ fn a_frame_comes_back_through_a_rule_as_it_was_sent() {
 
 #[test]
 fn a_rule_counts_what_it_matches_into_the_counters_it_names() {
-    /// A rule with an action to count, one behind the other without a gap.
+    /// A rule with an action to count, one after the other without a gap.
     #[repr(C, packed(4))]
     struct Counted {
         rule: ToOne,

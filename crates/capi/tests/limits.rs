@@ -23,7 +23,7 @@ fn asking(change: impl FnOnce(&mut rdma_conn_param)) -> Asking {
     Asking::with(&p, true, RDMA_PS_TCP)
 }
 
-/// An identifier with a queue pair and a route to nobody.
+/// An identifier with a queue pair and a route to no peer.
 fn ready(ps: u32) -> *mut rdma_cm_id {
     let made = routed(channel(), ps, 1);
     with_qp(made);

@@ -201,7 +201,7 @@ fn a_leave_does_not_wait_for_the_event_of_its_join_to_be_acknowledged() {
         assert_eq!(multicast::rdma_join_multicast(member, (&raw mut a).cast(), null_mut()), 0, "{}", errno());
         assert_eq!(channel::rdma_get_cm_event(events, &raw mut event), 0);
         assert_eq!((*event).event, RDMA_CM_EVENT_MULTICAST_JOIN);
-        // Nobody else could acknowledge it: a leave that waited would never return.
+        // No other thread could acknowledge it: a leave that waited would never return.
         assert_eq!(multicast::rdma_leave_multicast(member, (&raw mut a).cast()), 0);
         let gid = (*event).param.ud.ah_attr.grh.dgid;
         assert_eq!(gid.raw[12..], [239, 9, 9, 4], "the event stays valid");

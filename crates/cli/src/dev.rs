@@ -1,6 +1,6 @@
-//! The devices in /dev/infiniband, in a view of the file system for one program: UCX leaves out
+//! The devices in /dev/infiniband, in a view of the file system for one program. UCX leaves out
 //! what has no character device there that it may read and write (`uct_ib_device_is_accessible`).
-//! The library needs none, so nobody answers behind them: each is /dev/full under another name,
+//! The library needs none, so no driver answers behind them: each is /dev/full under another name,
 //! which refuses what is written and knows no ioctl. Without root's mknod(2) a number of the
 //! kernel's uverbs devices cannot be had, and with it an adapter's could be meant.
 //!
@@ -15,7 +15,7 @@ use host::mount_namespace::View;
 use nic::DeviceConfig;
 use nic::device::Port;
 
-/// The interface of this name reaches nobody but its host.
+/// The interface of this name reaches only its host.
 const LOOPBACK: &str = "lo";
 
 const INFINIBAND: &str = "infiniband";

@@ -235,7 +235,7 @@ pub fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
     Err(refused)
 }
 
-/// Whether this is a directory of the user's own into which nobody else can put anything.
+/// Whether this is a directory of the user's own into which no other user can put anything.
 pub fn is_private(m: &Metadata, uid: u32) -> bool {
     m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0
 }
@@ -260,8 +260,8 @@ fn unlink(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A number for a name that nobody else chooses. A process's number is not: containers that share a
-/// directory each have their own 1.
+/// A number for a name that no other process chooses. A process's number is not: containers that
+/// share a directory each have their own 1.
 pub fn random() -> u64 {
     RandomState::new().hash_one(0)
 }

@@ -60,7 +60,7 @@ pub fn missing_interpreter(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
     (!interpreter.exists()).then_some(interpreter)
 }
 
-/// What stands behind `#!` in the first line of a script, without the argument (execve(2)).
+/// What stands after `#!` in the first line of a script, without the argument (execve(2)).
 fn script_interpreter(file: &Path) -> io::Result<Option<PathBuf>> {
     let mut head = Vec::new();
     File::open(file)?.take(LONGEST).read_to_end(&mut head)?;
@@ -79,8 +79,8 @@ fn find(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
         .find(|file| fs::metadata(file).is_ok_and(|about| about.is_file() && about.mode() & 0o111 != 0))
 }
 
-/// `sudo` and `doas`, or `env` with an option that empties the environment in front of the program
-/// that it starts.
+/// `sudo` and `doas`, or `env` with an option that empties the environment before the program that
+/// it starts.
 fn starts_with_nothing(file: &Path, arguments: &[OsString]) -> bool {
     let empties = |argument: &OsStr| match argument.as_bytes() {
         b"-" | b"--ignore-environment" => true,
@@ -129,8 +129,7 @@ struct Elf {
     loader: Option<PathBuf>,
 }
 
-/// Of the ELF header (elf(5)): the bytes in front of the program's headers, and where they say
-/// what.
+/// Of the ELF header (elf(5)): the bytes before the program's headers, and where they say what.
 const HEADER: usize = 64;
 /// Headers that are looked at, and the longest name of a loader.
 const MOST_HEADERS: u16 = 64;
@@ -193,7 +192,7 @@ mod tests {
         bytes[54] = 56;
         if let Some(loader) = loader {
             bytes[56] = 2;
-            // PT_LOAD, then PT_INTERP, whose name stands behind.
+            // PT_LOAD, then PT_INTERP, whose name stands after.
             let mut entries = [0; 2 * 56];
             entries[0] = 1;
             entries[56] = PT_INTERP as u8;

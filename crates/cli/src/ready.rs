@@ -4,9 +4,9 @@
 //! ended.
 //!
 //! It lies where the links to the library do, in a private directory that is named after a hash of
-//! all that it says: programs that start while the devices have the same addresses share it, and
-//! nobody changes it. It is made under another name and then renamed: nobody sees half of it. Each
-//! week has its own, because what is ten days old may be removed from /tmp, file by file
+//! all that it says. Programs that start while the devices have the same addresses share it, and no
+//! program changes it. It is made under another name and then renamed: no program sees half of it.
+//! Each week has its own, because what is ten days old may be removed from /tmp, file by file
 //! (tmpfiles.d(5)).
 
 use std::fs::{self, DirBuilder, File};
@@ -22,7 +22,7 @@ use crate::sysfs::{self, Entry};
 /// How the directories are named in the private one; the number of a week follows.
 const NAME: &str = "class-";
 const WEEK: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// One with which no program was started for so long goes when another is made.
+/// A directory with which no program was started for so long goes when another is made.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The directory in which the tree lies ready, with these directories at least; it is made where it
@@ -55,7 +55,7 @@ fn find_in(
     let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let ready = dir.join(format!("{NAME}{}", since_1970.as_secs() / WEEK.as_secs()));
     if let Ok(there) = File::open(&ready) {
-        // When it was last used; who can not say so uses it all the same.
+        // When it was last used; a process that can not say so uses it all the same.
         let _ = there.set_modified(now);
         return Ok(ready);
     }
@@ -114,7 +114,7 @@ mod tests {
         let one = find(10, "one");
         assert_eq!(fs::read_to_string(one.join("a/c/e")).unwrap(), "one");
         assert!(one.join("b").is_dir());
-        // Nobody writes it again in its week, and each says when it was used.
+        // No process writes it again in its week, and each says when it was used.
         fs::write(one.join("a/c/d"), "still").unwrap();
         assert_eq!(find(10, "one"), one);
         assert_eq!(fs::read_to_string(one.join("a/c/d")).unwrap(), "still");

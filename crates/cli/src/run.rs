@@ -81,8 +81,8 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
         command.env("PATH", before(&commands, Some(&path)));
     }
     if !args.no_sysfs {
-        // A kernel that refuses, or devices that nobody can list, are no reason not to run: the
-        // library works without.
+        // A kernel that refuses, or devices that the command cannot list, are no reason not to run:
+        // the library works without.
         let _ = host::without_file_size_signal(sysfs::present);
     }
     if let Some(file) = &args.counters {

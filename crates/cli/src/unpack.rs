@@ -1,9 +1,9 @@
 //! The objects that the command bears in itself, as files that the dynamic loader can map: for a
 //! command that stands alone, as `cargo install` leaves it.
 //!
-//! Each file lies in a directory of this user's own which is named after a hash of the object, so
-//! that every build has its own and all runs of a build share one. It is written under another name
-//! and then renamed: nobody sees half of it.
+//! Each file lies in a directory of this user's own which is named after a hash of the object. So
+//! every build has its own and all runs of a build share one. It is written under another name and
+//! then renamed: no program sees half of it.
 
 use std::env;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -69,7 +69,7 @@ pub fn unpack(inside: &Inside, uid: u32) -> Result<PathBuf, String> {
 }
 
 /// `verbena` in the user's cache directory (XDG base directory specification). Where the directory
-/// belongs to somebody else, as that of the caller of sudo does, nothing is left in it.
+/// belongs to another user, as that of the caller of sudo does, nothing is left in it.
 pub fn cache(uid: u32) -> Option<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|d| d.is_absolute());
     let home = || absolute("HOME").filter(|home| is_own(home, uid)).map(|home| home.join(".cache"));
@@ -98,7 +98,7 @@ fn unpack_in(base: &Path, uid: u32, inside: &Inside) -> io::Result<(PathBuf, boo
     if let Ok(file) = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&path)
         && is_whole(&file, uid, bytes)?
     {
-        // When it was last used; who cannot say so uses it all the same.
+        // When it was last used; a process that cannot say so uses it all the same.
         let _ = file.set_modified(SystemTime::now());
         return Ok((path, false));
     }
@@ -138,7 +138,7 @@ fn is_whole(file: &File, uid: u32, bytes: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes what other builds left in the cache and nobody used for a month. What fails here is
+/// Removes what other builds left in the cache and no run used for a month. What fails here is
 /// tried again with the next build.
 fn forget_others(base: &Path, but: &Path) {
     let old = |object: &Path| {

@@ -1,4 +1,4 @@
-//! Programs nobody here wrote, started by `verbena run`: the loader must find every symbol and
+//! Programs of other projects, started by `verbena run`: the loader must find every symbol and
 //! version they and their libraries want, in one object. A program that is not installed is left
 //! out with one line.
 
@@ -13,7 +13,7 @@ fn verbena_run(program: &str, args: &[&str], env: &[(&str, &str)]) -> Option<Out
     verbena_run_with(&[], program, args, env)
 }
 
-/// The same with options of `verbena run`.
+/// Like [`verbena_run`], with options of `verbena run`.
 fn verbena_run_with(options: &[&str], program: &str, args: &[&str], env: &[(&str, &str)]) -> Option<Output> {
     if !Path::new(program).exists() {
         println!("left out: {program} is not installed");
@@ -166,7 +166,7 @@ fn a_program_that_exits_with_everything_open_leaves_its_counters() {
         verbena.args(more).output().expect("the command").status.code()
     };
     let files = || std::fs::read_dir(&dir).expect("the directory").map(|e| e.expect("an entry").path());
-    // _exit(2) leaves nothing to anyone.
+    // _exit(2) leaves nothing to other code.
     assert_eq!((run(&["quick"]), files().count()), (Some(0), 0));
     assert_eq!(run(&[]), Some(3));
     let files: Vec<_> = files().collect();
@@ -191,7 +191,7 @@ fn a_missing_object_is_said_with_what_to_do() {
     assert!(text.contains("VERBENA_LIBRARY names /nowhere/libverbena_rdma.so"), "{text}");
 }
 
-/// Whether this kernel, and whoever confines this process, let a private view of /sys be made.
+/// Whether this kernel, and what confines this process, let a private view of /sys be made.
 fn sysfs_is_presented() -> bool {
     let out = verbena_run("/bin/sh", &["-c", "test -e /sys/class/infiniband_verbs/abi_version"], &[]);
     let presented = out.expect("a shell").status.success();
@@ -245,7 +245,7 @@ fn each_device_has_a_character_device_that_may_be_read_and_written() {
     let shown = shell(each);
     assert_eq!(shown, shell("ls /dev/infiniband"));
     assert!(shown.starts_with("uverbs"), "{shown}");
-    // Nobody answers behind them, and a program that asks is told so.
+    // No driver answers behind them, and a program that asks is told so.
     shell("for d in /dev/infiniband/*; do ! (echo x > $d) 2> /dev/null || exit 1; done");
 }
 

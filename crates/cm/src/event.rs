@@ -15,8 +15,8 @@ pub struct ConnId(pub(crate) u64);
 /// What happened to a connection, as rdma_cm tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody asks for a connection; answer with accept, reject or destroy. The first event of
-    /// its [`ConnId`].
+    /// A peer asks for a connection; answer with accept, reject or destroy. The first event of its
+    /// [`ConnId`].
     Request(Box<Request>),
     /// The peer accepts: move the queue pair by [`Cm::qp_attr`](crate::ib::Cm::qp_attr), then call
     /// [`Cm::established`](crate::ib::Cm::established).
@@ -30,7 +30,7 @@ pub enum Event {
         /// Private data, the whole field.
         private_data: Vec<u8>,
     },
-    /// Nobody answers.
+    /// The peer does not answer.
     Unreachable {
         /// Negative errno: [`ETIMEDOUT`].
         status: i32,
@@ -42,7 +42,7 @@ pub enum Event {
     },
     /// Time wait is over: the queue pair may be used anew.
     TimewaitExit,
-    /// Somebody asks for a datagram service; answer with
+    /// A peer asks for a datagram service; answer with
     /// [`Cm::sidr_reply`](crate::ib::Cm::sidr_reply), reject or destroy.
     SidrRequest(Box<SidrRequest>),
     /// The answer to such a question of ours; the exchange is over.
@@ -52,7 +52,7 @@ pub enum Event {
         status: u8,
         /// Queue pair of the service.
         qpn: Qpn,
-        /// Its Q_Key.
+        /// Q_Key of the service's queue pair.
         qkey: Qkey,
         /// Private data, the whole field.
         private_data: Vec<u8>,

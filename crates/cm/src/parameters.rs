@@ -130,7 +130,7 @@ pub struct Accept {
 pub struct Request {
     /// Service asked for.
     pub service: Service,
-    /// The port that whoever asks calls its own.
+    /// The port that the asking peer calls its own.
     pub peer_port: u16,
     /// The way back: our side first. Addresses are those the packet bore, not those the message
     /// names.
@@ -141,8 +141,8 @@ pub struct Request {
     pub transport_service: TransportService,
     /// The peer's queue pair, and what we may accept and start at most.
     pub parameters: Parameters,
-    /// What the connection manager of the peer put in front of the private data. Shown to programs
-    /// that listen by an `AF_IB` address.
+    /// What the peer's connection manager put before the private data. Shown to programs that
+    /// listen by an `AF_IB` address.
     pub header: Vec<u8>,
     /// The program's private data, the whole field.
     pub private_data: Vec<u8>,
@@ -172,18 +172,18 @@ pub struct SidrAsk {
     pub private_data: Vec<u8>,
 }
 
-/// Such a question that came.
+/// A question that came for the queue pair of a datagram service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SidrRequest {
     /// Service asked for.
     pub service: Service,
-    /// The port that whoever asks calls its own.
+    /// The port that the asking peer calls its own.
     pub peer_port: u16,
     /// The way back.
     pub path: PathRecord,
     /// The process that asks, as [`Config::process_of`](crate::ib::Config) tells it.
     pub process: u32,
-    /// As in [`Request`].
+    /// What the peer's connection manager put before the private data, as in [`Request`].
     pub header: Vec<u8>,
     /// The program's private data, the whole field.
     pub private_data: Vec<u8>,
@@ -194,7 +194,7 @@ pub struct SidrRequest {
 pub struct SidrAnswer {
     /// Queue pair of the service.
     pub qpn: Qpn,
-    /// Its Q_Key.
+    /// Q_Key of the service's queue pair.
     pub qkey: Qkey,
     /// The program's private data; the peer gets it filled up with zeros.
     pub private_data: Vec<u8>,
@@ -203,15 +203,15 @@ pub struct SidrAnswer {
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Nobody serves it here.
+    /// The service is not served here.
     InvalidService,
     /// The service is for queue pairs of another type.
     InvalidTransportService,
     /// The path MTU asked for is above the port's.
     InvalidMtu,
-    /// There is no room for it.
+    /// There is no room for the request.
     NoResources,
-    /// There is no queue pair for it.
+    /// There is no queue pair for the request.
     NoQueuePair,
     /// The program refuses it (rdma_reject(3)).
     ConsumerDefined,

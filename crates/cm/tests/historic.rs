@@ -1,6 +1,6 @@
 //! Bugs other connection managers have had: a REJ addressed to an id its sender cannot know, a REJ
-//! in a late state that nobody heard of, and a lost DREP for which the other side waited out every
-//! retry.
+//! in a late state that the program was not told of, and a lost DREP for which the other side
+//! waited out every retry.
 
 mod support;
 

@@ -36,7 +36,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Run {
-        // Two client processes behind one address, one server; the server is also a client of the
+        // Two client processes with one address, one server; the server is also a client of the
         // second.
         let mut world = World::new(&[2, 2, 3]);
         world.hosts[0].listens = false;

@@ -61,7 +61,7 @@ fn duplicate_question_gets_the_same_answer() {
 #[test]
 fn an_answer_is_remembered_as_long_as_somebody_asks() {
     let mut w = World::new(&[2, 3]);
-    // Longer than an answer that nobody asks for is remembered.
+    // Longer than an answer that is not asked for is remembered.
     let deaf = w.now + 30_000 * MS;
     w.lose(move |s| kind(&s.mad) == "SIDR_REP" && s.at < deaf);
     let asked = ask(&mut w);

@@ -1,5 +1,5 @@
-//! Messages that anybody can write who can send a packet: they end nothing, answer nothing in
-//! another's name, and bring nobody more packets than a few.
+//! Messages that any host can write that can send a packet. They end nothing, answer nothing in
+//! another's name, and bring no host more packets than a few.
 
 mod support;
 
@@ -310,7 +310,7 @@ fn packets_for_a_victim(requests: u32, accepted: bool, max_cm_retries: u8) -> us
 fn what_a_req_in_anothers_name_provokes_is_bounded_and_ends() {
     // A reply, and eight packets beside.
     assert_eq!(packets_for_a_victim(1, true, 15), 9);
-    // A reply, and the REJ of who gives up: the REQ allows no repetition.
+    // A reply, and the REJ of the end that gives up: the REQ allows no repetition.
     assert_eq!(packets_for_a_victim(1, true, 0), 2);
     assert_eq!(packets_for_a_victim(1, true, 3), 5);
     // The program does not look at it: probes.

@@ -25,14 +25,14 @@ impl Alarm {
         self.set_within(at, 0);
     }
 
-    /// Something is due at `at`, or at the next look at who polls: nobody rings for it where there
-    /// is one.
+    /// Something is due at `at`, or when a thread that polls looks next. Where one polls, the
+    /// engine is not woken for it.
     #[inline]
     pub(crate) fn set_about(&self, at: u64) {
         self.set_within(at, MOST_PAUSE_NANOS);
     }
 
-    /// Something is due at `at`, or so much later: nobody rings where the engine wakes by then.
+    /// Something is due at `at`, or so much later. The engine is not woken where it wakes by then.
     #[inline]
     fn set_within(&self, at: u64, slack: u64) {
         // Sequentially consistent, like the engine's side: either it sees the new time, or we see

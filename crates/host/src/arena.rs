@@ -152,7 +152,7 @@ impl File {
 }
 
 impl Buffer {
-    /// Its first byte, at a multiple of 4,096.
+    /// The buffer's first byte, at a multiple of 4,096.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.memory.as_ptr().cast::<u8>().cast_mut()
@@ -192,17 +192,17 @@ impl Drop for Buffer {
 #[derive(Clone, Default)]
 pub(crate) struct Theirs(Vec<Arc<Mapped>>);
 
-/// One of them.
+/// A buffer of another process that is mapped here, too.
 struct Mapped {
     memory: SharedMemory,
-    /// Where that process has it.
+    /// Where the other process has the buffer.
     address: u64,
     how: How,
     generation: u32,
 }
 
 impl Theirs {
-    /// These, and one more that the process has at an address.
+    /// A copy of this list with one more buffer, which the process has at an address.
     ///
     /// # Errors
     ///
@@ -223,7 +223,7 @@ impl Theirs {
         Ok(Theirs(all))
     }
 
-    /// These but for the one at this address.
+    /// A copy of this list without the buffer at this address.
     pub(crate) fn without(&self, address: u64) -> Theirs {
         Theirs(self.0.iter().filter(|other| other.address != address).cloned().collect())
     }

@@ -7,7 +7,7 @@ use crate::sys;
 /// Nanoseconds since the host started.
 pub(crate) struct Clock {
     base: Instant,
-    /// The same, as the system counts.
+    /// When the host started, as the system counts nanoseconds.
     base_nanos: u64,
 }
 
@@ -33,7 +33,7 @@ impl Clock {
         u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// So many nanoseconds as an instant.
+    /// The instant so many nanoseconds after the host's start.
     #[inline]
     pub(crate) fn instant(&self, nanos: u64) -> Instant {
         self.base + Duration::from_nanos(nanos)
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_time_is_that_of_an_instant_of_now() {
         let clock = Clock::start();
-        // Whoever loses the processor in between looks again.
+        // A thread that loses the processor in between looks again.
         let near = (0..100).any(|_| {
             let (before, at, after) = (clock.now(), Instant::now(), clock.now());
             let at = clock.nanos(at);

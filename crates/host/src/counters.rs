@@ -11,8 +11,8 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// All of them with their names, in the order of the declaration; last the process's
-            /// panics of wakers and destructors of a Rust program that were caught
+            /// All counters with their names, in the order of the declaration. Last come the
+            /// process's panics of wakers and destructors of a Rust program that were caught
             /// ([`nic::program`]).
             pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
                 let mut all = vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)+];

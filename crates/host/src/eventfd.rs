@@ -31,7 +31,7 @@ struct Inner {
     fd: OwnedFd,
     /// No two have the same.
     id: u64,
-    /// How many events it has, or more: a program that reads it by itself does not say so.
+    /// How many events the counter has, or more: a program that reads it by itself does not say so.
     events: AtomicI64,
     /// Where a thread sits that waits for an event of this counter, and whether one does, and has
     /// to be woken there.
@@ -63,8 +63,8 @@ impl Counter {
         Counter::of(Duration::ZERO)
     }
 
-    /// The same for events of which a thread that waits for one shall look for `moment` before it
-    /// sleeps, where that is of use ([`crate::Host::sit_down`]).
+    /// Like [`Counter::new`], for events that a waiting thread shall look for during `moment`
+    /// before it sleeps, where that is of use ([`crate::Host::sit_down`]).
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Counter {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: a descriptor just made, owned by nobody else.
+        // SAFETY: a descriptor just made, which has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(Counter(Arc::new(Inner {
@@ -128,7 +128,7 @@ impl Counter {
         is_there
     }
 
-    /// Its number.
+    /// The number of the counter's descriptor.
     pub fn fd(&self) -> c_int {
         self.0.fd.as_raw_fd()
     }
@@ -141,14 +141,14 @@ impl Counter {
         is_nonblocking
     }
 
-    /// The same as far as one can tell without a system call: whoever then is about to sleep asks
-    /// again ([`Counter::is_nonblocking`]). An answer that a thread looks for is there in a
-    /// moment, as a rule, and nobody sleeps.
+    /// Like [`Counter::is_nonblocking`], as far as one can tell without a system call. A thread
+    /// that then is about to sleep asks again there. An answer that a thread looks for is there in
+    /// a moment, as a rule, so that no thread sleeps.
     pub(crate) fn seems_nonblocking(&self) -> bool {
         !self.0.blocked.load(Ordering::Relaxed) && self.is_nonblocking()
     }
 
-    /// Whether whoever waits for an event looks for a moment before it sleeps.
+    /// Whether a thread that waits for an event looks for a moment before it sleeps.
     pub(crate) fn linger(&self) -> &Linger {
         &self.0.linger
     }
@@ -163,7 +163,8 @@ impl Counter {
             self.0.seat.store(Some(seat));
         }
         self.0.waits.store(waits, Ordering::SeqCst);
-        // Whoever waits looks for events next; whoever signals counts, then looks who waits.
+        // A thread that waits looks for events next; one that signals counts, then looks for
+        // waiters.
         fence(Ordering::SeqCst);
     }
 }
@@ -184,8 +185,8 @@ impl Signal for Counter {
         if self.hand_over() {
             return;
         }
-        // A failed write means 2^64 - 2 unread events, or a program that closed the descriptor:
-        // nobody listens. SAFETY: eight readable bytes.
+        // A failed write means 2^64 - 2 unread events, or a program that closed the descriptor: no
+        // thread listens. SAFETY: eight readable bytes.
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
         fence(Ordering::SeqCst);
         if self.0.waits.load(Ordering::SeqCst)
@@ -313,8 +314,8 @@ pub unsafe fn wait_in_seat(fd: c_int) -> Woken {
     }
 }
 
-/// Waits for a signal or for the thread's cancellation, as one does that reads a counter which
-/// nobody counts up any more.
+/// Waits for a signal or for the thread's cancellation, as a thread does that reads a counter which
+/// is not counted up any more.
 ///
 /// # Safety
 ///
@@ -338,7 +339,7 @@ mod tests {
         assert!(counter.id() != other.id() && !counter.has_events());
         (0..3).for_each(|_| counter.signal());
         for _ in 0..2 {
-            // SAFETY: nobody cancels a thread of a test.
+            // SAFETY: no thread of a test is cancelled.
             assert!(counter.has_events() && unsafe { wait(counter.fd()) });
             counter.taken();
         }

@@ -1,10 +1,10 @@
 //! File descriptors that do not survive `fork`, and the count of forks.
 //!
 //! A child that went on living with its parent's descriptors would hold the parent's names and its
-//! share of the UDP port: packets would end in a process that nobody serves. So every descriptor of
-//! this crate is an [`Fd`], noted in a process-wide bitmap; a handler that `fork` runs in the child
-//! closes what is noted. Objects that the child inherited are inert from then on: they carry the
-//! [`generation`] they were made in.
+//! share of the UDP port. Packets would then end in a process that serves none. So every descriptor
+//! of this crate is an [`Fd`], noted in a process-wide bitmap. A handler that `fork` runs in the
+//! child closes what is noted. Objects that the child inherited are inert from then on: they carry
+//! the [`generation`] they were made in.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -66,7 +66,7 @@ impl Fd {
     pub(crate) fn open_raw(open: impl FnOnce() -> RawFd) -> io::Result<Fd> {
         Fd::open(|| match open() {
             raw if raw < 0 => Err(io::Error::last_os_error()),
-            // SAFETY: a system call has just returned it as new, nobody else knows it.
+            // SAFETY: a system call has just returned it as new, nothing else knows it.
             raw => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
         })
     }
@@ -110,7 +110,8 @@ static OPEN: [AtomicU64; (1 << 20) / 64] = [const { AtomicU64::new(0) }; (1 << 2
 static WORDS: AtomicUsize = AtomicUsize::new(0);
 
 /// Held while a descriptor is opened and noted, or forgotten and closed, so that no fork falls in
-/// between. A spin lock, because the child must be able to open it without knowing who held it.
+/// between. A spin lock, because the child must be able to open it without knowing which thread
+/// held it.
 static CHANGING: AtomicBool = AtomicBool::new(false);
 
 /// [`CHANGING`] held.

@@ -23,7 +23,7 @@ const TAG_LEN: usize = 4;
 /// Bytes before it: both hardware addresses.
 const ADDRESSES_LEN: usize = 12;
 
-/// The interfaces whose frames somebody sends or wants, by their index.
+/// The interfaces whose frames the program sends or wants, by their index.
 pub(crate) struct Frames(RwLock<HashMap<u32, Open>>);
 
 struct Open {
@@ -148,7 +148,7 @@ impl FrameSocket {
     }
 
     fn read<G: Guest>(&self, receiver: &mut Receiver, guest: &G, counters: &Counters) -> io::Result<()> {
-        // Room in front, for the tag that the system took out.
+        // Room before the frame, for the tag that the system took out.
         let received = packet::receive(&self.fd, &mut receiver.bytes[TAG_LEN..])?;
         if let Some(dropped) = received.dropped {
             add(&counters.overflow_drops, dropped.wrapping_sub(receiver.dropped) as usize);

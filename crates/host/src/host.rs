@@ -74,7 +74,7 @@ pub struct Host<G: Guest> {
     found: AtomicU32,
     /// When a poll last looked at a clock, in ticks.
     looked_at: AtomicU64,
-    /// What that said, or a later one.
+    /// The clock's time at a poll's last look, or a later one.
     time: AtomicU64,
     /// `packets_sent` when the sockets were emptied last.
     drained: AtomicU64,
@@ -147,7 +147,7 @@ impl<G: Guest> Host<G> {
         &self.world
     }
 
-    /// What is to be done when no lock is held: the engine thread does it, and whoever polls.
+    /// Work that is to be done when no lock is held, by the engine thread and by threads that poll.
     pub fn later(&self) -> &Arc<Later> {
         &self.later
     }
@@ -169,10 +169,10 @@ impl<G: Guest> Host<G> {
         self.look() != Drained::Empty
     }
 
-    /// The same for a thread that will not come back soon: where what arrived says nothing to the
-    /// program (`says_something`), what it waits for may lie behind that, or be the answer to
-    /// it. So it looks again, 64 times at most, but not where packets come in bulk, of which
-    /// there is no end.
+    /// Like [`Host::poll`], for a thread that will not come back soon. Where what arrived says
+    /// nothing to the program (`says_something`), what it waits for may come after that, or be the
+    /// answer to it. So it looks again, 64 times at most, but not where packets come in bulk, of
+    /// which there is no end.
     #[inline(always)]
     pub fn poll_until(&self, says_something: impl Fn() -> bool) {
         let mut looks = 1;
@@ -194,8 +194,8 @@ impl<G: Guest> Host<G> {
         cq.poll(most, each)
     }
 
-    /// The same for one completion (`ibv_start_poll`, `ibv_next_poll`), with its time stamp; `None`
-    /// where there is none.
+    /// Like [`Host::poll_cq`], for one completion (`ibv_start_poll`, `ibv_next_poll`), with its
+    /// time stamp; `None` where there is none.
     ///
     /// # Errors
     ///
@@ -361,7 +361,7 @@ impl<G: Guest> Host<G> {
         })
     }
 
-    /// The same behind a wait there.
+    /// Like [`Host::sit_down`], after a wait in the seat.
     pub fn sit_on(&self, counter: &Counter) -> Wait {
         if !self.is_ours() {
             return Wait::AtCounter;
@@ -370,7 +370,7 @@ impl<G: Guest> Host<G> {
     }
 
     /// The calling thread does not wait in the seat any more: the engine reads the rings again.
-    /// `counter`: unless it is gone. `closed`: nobody can wait there.
+    /// `counter`: unless it is gone. `closed`: no thread can wait there.
     pub fn stand_up(&self, counter: Option<&Counter>, closed: bool) {
         if self.is_ours() {
             sys::thread::not_cancelled(|| self.leave_seat(counter, closed));
@@ -384,7 +384,7 @@ impl<G: Guest> Host<G> {
         if closed {
             rings.seat.close();
         }
-        // Who lingers has nobody woken, and may have been sent away meanwhile.
+        // A thread that lingers has none woken, and may have been sent away meanwhile.
         let lingered = counter.is_some_and(|counter| counter.linger().may());
         if (rings.seat.leave() || closed || lingered) && !rings.sleep(false) {
             alarm.set(0);
@@ -392,8 +392,8 @@ impl<G: Guest> Host<G> {
     }
 
     /// Leaves the seat with an event; false where this thread may not be back in a moment, and the
-    /// engine has to be told. A thread that takes one event behind the other would have it
-    /// woken each time.
+    /// engine has to be told. A thread that takes one event after the other would have it woken
+    /// each time.
     fn leave_for_a_moment(&self, counter: &Counter) -> bool {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         let Some(back_by) = rings.seat.leaves_for_a_moment(clock.now()) else { return false };
@@ -418,7 +418,7 @@ impl<G: Guest> Host<G> {
             counter.waits_in(Some(rings.seat.clone()));
         }
         if !waits || counter.has_events() {
-            // Who has not looked at the rings does not have others wait for it.
+            // A thread that has not looked at the rings does not have others wait for it.
             let looked = stays && !at_once && counter.has_events();
             if !(looked && self.leave_for_a_moment(counter)) {
                 self.leave_seat(Some(counter), false);
@@ -449,7 +449,7 @@ impl<G: Guest> Host<G> {
                     return false;
                 }
             } else if !rings.lease.is_shared() && rings.lease.ends_at(clock.now()).is_some() {
-                // Another thread polls, and nobody is told of packets. The engine looks when it
+                // Another thread polls, and no thread is told of packets. The engine looks when it
                 // stops.
                 break;
             } else if rings.sleep(true) {
@@ -461,7 +461,7 @@ impl<G: Guest> Host<G> {
     }
 
     /// Stops the engine thread, waits until it has ended (unless it is the caller), and closes the
-    /// sockets. Names are given back by those who hold them. Further calls do nothing.
+    /// sockets. Names are given back by their owners. Further calls do nothing.
     pub fn stop(&self) {
         if !self.is_ours() {
             return;

@@ -57,7 +57,7 @@ pub(crate) struct Interfaces {
     current: ArcSwap<Known>,
     /// Held while it changes.
     changing: Mutex<()>,
-    /// How often that has changed.
+    /// How often the interfaces have changed.
     changed: AtomicU64,
     /// Told of changes; the engine reads it.
     changes: Mutex<Netlink>,

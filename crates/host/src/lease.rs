@@ -1,4 +1,4 @@
-//! Who serves a socket: the program's threads that poll, the engine, or both.
+//! Which thread serves a socket: the program's threads that poll, the engine, or both.
 //!
 //! A poll takes the socket out of the engine's hands for a while, which makes polling cheaper. A
 //! program that polls, then watches its memory for what a peer writes would wait until that while
@@ -49,7 +49,7 @@ impl Lease {
         self.polled_at.store(now, Ordering::Relaxed);
     }
 
-    /// When it ends, where one runs.
+    /// When the lease ends, where one runs.
     pub(crate) fn ends_at(&self, now: u64) -> Option<u64> {
         match self.polled_at.load(Ordering::Relaxed) {
             0 => None,
@@ -57,7 +57,7 @@ impl Lease {
         }
     }
 
-    /// Nobody polls any more; whether somebody had, since it was ended before.
+    /// No thread polls any more. Returns whether one had, since polling was ended before.
     pub(crate) fn end(&self) -> bool {
         let polled = self.polled_at.load(Ordering::Relaxed) != 0;
         if polled {
@@ -66,7 +66,7 @@ impl Lease {
         polled
     }
 
-    /// It has ended by itself, and the engine is told of packets from now on.
+    /// The lease has ended by itself, and the engine is told of packets from now on.
     pub(crate) fn taken_back(&self, now: u64) {
         self.taken_back_at.store(now, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
-//! The real world under a node: interfaces and routes by netlink, UDP sockets, names shared between
-//! the processes of this host, the engine thread that serves whoever does not poll, and the one
-//! instance of all that which a process has.
+//! The real world under a node: interfaces and routes by netlink, UDP sockets, and names shared
+//! between the processes of this host. Also the engine thread, which serves threads that do not
+//! poll, and the one instance of all that which a process has.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -22,7 +22,7 @@
 //! | `reach` | memory of other processes of this host, without them |
 //! | `shown` | which regions of this process others reach by themselves: none that may keep them waiting |
 //! | [`arena`] | memory of this process that the others map, too |
-//! | `same_host` | what is to be expected of both, before anybody sends |
+//! | `same_host` | what is to be expected of both, before a process sends |
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `names` over [`name_text`], [`name_messages`], `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |

@@ -20,13 +20,13 @@ const MOST_OF_A_FLOW: usize = 512;
 /// Room that is kept when nothing waits.
 const KEPT: usize = 64;
 
-/// One of them.
+/// A message of a connection manager that waits.
 pub(crate) struct Message {
     pub(crate) source: SocketAddr,
     pub(crate) bytes: [u8; PACKET_LEN],
 }
 
-/// Those of one socket, oldest first.
+/// The messages that wait at one socket, oldest first.
 pub(crate) struct Management {
     waiting: VecDeque<Message>,
     most: usize,

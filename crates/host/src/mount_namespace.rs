@@ -157,9 +157,9 @@ impl View {
         Ok(())
     }
 
-    /// Shows a covered directory as it was in a directory inside, whose name it returns. Whoever
-    /// opens /dev/ptmx needs that: the kernel looks for `pts` beside it, in the mount through
-    /// which it was opened (pts(4)), and a file that is bound alone has nothing beside it.
+    /// Shows a covered directory as it was in a directory inside, whose name it returns. A process
+    /// that opens /dev/ptmx needs that: the kernel looks for `pts` beside it, in the mount through
+    /// which it was opened (pts(4)). A file that is bound alone has nothing beside it.
     fn keep(&mut self, hidden: &Path, dir: &Path) -> io::Result<&'static Path> {
         let name = Path::new(".before");
         let at = dir.join(name);
@@ -198,7 +198,7 @@ impl View {
         Ok(())
     }
 
-    /// Makes a covered directory read-only: nobody answers to what would be written there.
+    /// Makes a covered directory read-only: no file system answers to what would be written there.
     ///
     /// # Errors
     ///

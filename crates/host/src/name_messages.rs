@@ -16,10 +16,10 @@
 //! | rest | the packet, BTH to ICRC |
 //!
 //! Numbers are little-endian. A record of a ring (`rings`) is such a message of one packet or more,
-//! and 4 bytes in front of it: how long each of them is but the last, and in the upper bits whether
-//! all in front of the packets is left out, because it is that of the record before, or whether
-//! there is a short message in place of packets ([`read_record`]), or a piece of several
-//! ([`read_bulk`]). Other messages begin with a byte of their own:
+//! and 4 bytes before it. They say how long each packet is but the last. In the upper bits they say
+//! whether all before the packets is left out, because it is that of the record before. They also
+//! say whether there is a short message in place of packets ([`read_record`]), or a piece of
+//! several ([`read_bulk`]). Other messages begin with a byte of their own:
 //!
 //! | byte | which way | what |
 //! |---|---|---|
@@ -28,7 +28,7 @@
 //! | 3 | from the bearer | it takes no ring, or can not read what came by it: no further one is offered on this connection |
 //! | 4 | from the bearer | memory of it may be reached (`reach`): 8 bytes address of the page that proves which process it is, 8 bytes what its first word says, and the descriptor of its tables |
 //! | 5 | from the bearer | it took the ring, and a thread of it that waits is woken by a byte to the socket that comes with the message (`rings::seat`) |
-//! | 6 | from the bearer | a buffer of it may be mapped (`arena`): 8 bytes where it is there, 1 byte whether it may be written to, and its descriptor. It comes in front of what lets the buffer be reached |
+//! | 6 | from the bearer | a buffer of it may be mapped (`arena`): 8 bytes where it is there, 1 byte whether it may be written to, and its descriptor. It comes before what lets the buffer be reached |
 //! | 7 | from the bearer | a buffer is gone: 8 bytes where it was there |
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -43,15 +43,15 @@ use wire::Rkey;
 pub const RING: u8 = 1;
 /// Bytes of that message.
 pub const RING_LEN: usize = 9;
-/// There is something in it.
+/// There is something in the ring.
 pub const LOOK: u8 = 2;
 /// No ring, please.
 pub const NO_RING: u8 = 3;
-/// Its memory may be reached.
+/// The memory of the bearer may be reached.
 pub const LEND: u8 = 4;
 /// Bytes of that message.
 pub const LEND_LEN: usize = 17;
-/// By this socket a thread of it is woken.
+/// By this socket a thread of the bearer is woken.
 pub const BELL: u8 = 5;
 /// A buffer of its may be mapped.
 pub const BUFFER: u8 = 6;
@@ -68,7 +68,7 @@ pub fn ring_offer(nonce: u64) -> [u8; RING_LEN] {
     with_word(RING, nonce)
 }
 
-/// What such an offer says.
+/// What the offer of a ring says ([`ring_offer`]).
 pub fn read_ring_offer(bytes: &[u8]) -> Option<u64> {
     word_of(RING, bytes)
 }
@@ -80,7 +80,7 @@ pub fn buffer(address: u64, writable: bool) -> [u8; BUFFER_LEN] {
     bytes
 }
 
-/// What such a message says.
+/// What the message says that a buffer may be mapped ([`buffer`]).
 pub fn read_buffer(bytes: &[u8]) -> Option<(u64, bool)> {
     let (&writable, rest) = bytes.split_last()?;
     let address = word_of(BUFFER, rest)?;
@@ -92,7 +92,7 @@ pub fn gone(address: u64) -> [u8; GONE_LEN] {
     with_word(GONE, address)
 }
 
-/// What such a message says.
+/// What the message says that a buffer is gone ([`gone`]).
 pub fn read_gone(bytes: &[u8]) -> Option<u64> {
     word_of(GONE, bytes)
 }
@@ -105,7 +105,7 @@ pub fn lend(address: u64, says: u64) -> [u8; LEND_LEN] {
     bytes
 }
 
-/// What such a message says.
+/// What the message says that memory may be reached ([`lend`]).
 pub fn read_lend(bytes: &[u8]) -> Option<(u64, u64)> {
     let [LEND, rest @ ..] = bytes else { return None };
     let (address, says) = rest.split_first_chunk::<8>()?;
@@ -124,24 +124,26 @@ fn word_of(kind: u8, bytes: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(word))
 }
 
-/// Bytes in front of a packet.
+/// Bytes before a packet.
 pub const HEADER: usize = 52;
-/// Bytes in front of that in a record of a ring.
+/// Bytes before the header ([`HEADER`]) in a record of a ring.
 pub const SIZE: usize = 4;
 /// The packets follow at once: interface, addresses and ports are those of the record before.
 const SAME: u32 = 1 << 30;
-/// The same, but for a short message in place of packets: [`Short`], then the message.
+/// Like [`SAME`], but a short message stands in place of packets: [`Short`], then the message.
 const SHORT: u32 = 1 << 29;
-/// The same with immediate data: eight bytes in front of the message, immediate data first.
+/// Like [`SHORT`], with immediate data: eight bytes before the message, immediate data first.
 const SHORT_SEND: u32 = SHORT | 1 << 27;
-/// The same for an RDMA WRITE with immediate data: 16 bytes, immediate data, key and address.
+/// Like [`SHORT`], for an RDMA WRITE with immediate data: 16 bytes, immediate data, key and
+/// address.
 const SHORT_WRITE: u32 = SHORT | 1 << 26;
-/// The same, but for several packets as one piece: beside this bit stands how many bytes the
-/// headers have, 255 at most. They follow, and the payload is the record's body ([`ring::BODY`]).
+/// Like [`SAME`], but for several packets as one piece: beside this bit stands how many bytes the
+/// headers have, 255 at most. The headers follow, and the payload is the record's body
+/// ([`ring::BODY`]).
 const BULK: u32 = 1 << 28;
 /// Bytes of the longest head of such a record.
 pub const BULK_HEAD: usize = ring::BODY;
-/// Bytes in front of a short message.
+/// Bytes before a short message.
 pub const SHORT_HEADER: usize = SIZE + Short::LEN;
 
 /// Marks the header of a packet that came by no network.
@@ -275,7 +277,7 @@ pub fn read(message: &[u8]) -> Option<Datagram<'_>> {
 pub enum Record<'a> {
     /// Packets.
     Packets {
-        /// All of them, one behind the other; not none.
+        /// All packets, one after the other; not none.
         run: Datagram<'a>,
         /// Bytes of each but the last; not 0.
         size: usize,
@@ -425,7 +427,7 @@ mod tests {
             assert_eq!(read_short(&record[..read]), Some((short, &bytes[..])));
             let as_any = read_record(&record[..read], &mut Some(BEFORE));
             assert!(matches!(as_any, Some(Record::Short(d, s)) if (s, d.bytes) == (short, &bytes[..])));
-            // Cut off in front of its bytes it is none.
+            // A record that is cut off before its bytes is none.
             assert!((0..read - len).all(|cut| read_short(&record[..cut]).is_none()), "{len}");
         }
     }

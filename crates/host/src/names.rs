@@ -46,10 +46,10 @@ pub(crate) fn block(qpn: Qpn) -> u16 {
 /// The processes that bear names we use.
 pub(crate) struct Names {
     bearers: Mutex<BTreeMap<Name, Arc<Bearer>>>,
-    /// A socket that is connected to nobody, for the next name: most that strangers make us look
-    /// for are nobody's.
+    /// A socket that is not connected yet, for the next name: most names that strangers make us
+    /// look for are borne by no process.
     spare: Mutex<Option<Fd>>,
-    /// Of which some are closed where there is no descriptor left.
+    /// The sockets that send, of which some are closed where there is no descriptor left.
     tx: Arc<Tx>,
     /// Blocks left to other users.
     left: AtomicU32,
@@ -67,7 +67,8 @@ pub(crate) enum Message<'a> {
     Packet(Datagram<'a>),
     /// A message of its connection manager.
     HandedOver(Datagram<'a>),
-    /// It will send by a ring in this memory, and wants this word repeated ([`crate::reach`]).
+    /// The process will send by a ring in this memory, and wants this word repeated
+    /// ([`crate::reach`]).
     Ring(Fd, u64),
 }
 
@@ -86,8 +87,8 @@ impl Names {
         self.lock().get(&name).cloned()
     }
 
-    /// Hands a message that we made to the process that bears `name`; false where it has to go by
-    /// the network: where nobody bears it, or nobody of this user, or one who wants it so.
+    /// Hands a message that we made to the process that bears `name`. False where it has to go by
+    /// the network: no process bears the name, or none of this user, or the bearer wants it so.
     pub(crate) fn hand_over(
         &self,
         name: Name,
@@ -101,8 +102,8 @@ impl Names {
         takes && self.pass(name, &header, datagram.bytes, &counters.messages_handed_over, reactor, counters)
     }
 
-    /// Hands a packet to the process that bears `name`; false where nobody does, or nobody of this
-    /// user. One that can not take it just now loses it.
+    /// Hands a packet to the process that bears `name`; false where no process does, or none of
+    /// this user. A process that can not take it just now loses it.
     pub(crate) fn forward(
         &self,
         name: Name,
@@ -163,8 +164,8 @@ impl Names {
         false
     }
 
-    /// Has the engine tell when the bearer of `name` ends; `None` where nobody bears it. One that
-    /// can not be watched (another user's) passes for one that lives.
+    /// Has the engine tell when the bearer of `name` ends; `None` where no process bears it. One
+    /// that can not be watched (another user's) passes for one that lives.
     pub(crate) fn watch(&self, name: Name, reactor: &Reactor) -> Option<Watch> {
         // A connection may have ended unnoticed, and its name have a new bearer: so a second
         // attempt.
@@ -188,7 +189,7 @@ impl Names {
         None
     }
 
-    /// A bearer hung up; its name, and which bearer it was, where somebody watches it.
+    /// A bearer hung up; returns its name, and which bearer it was, where it is watched.
     pub(crate) fn ended(&self, bearer: &Bearer, reactor: &Reactor) -> Option<(Name, Watch)> {
         self.forget(bearer);
         reactor.remove(bearer.token, &bearer.fd);
@@ -203,7 +204,7 @@ impl Names {
         }
     }
 
-    /// ECONNREFUSED where nobody bears the name.
+    /// ECONNREFUSED where no process bears the name.
     pub(crate) fn bearer(&self, name: Name, reactor: &Reactor) -> io::Result<Arc<Bearer>> {
         let mut bearers = self.lock();
         if let Some(bearer) = bearers.get(&name) {
@@ -348,7 +349,7 @@ impl Connection {
         let _ = sys::send_descriptor(&self.fd, &[name_messages::BELL], bell);
     }
 
-    /// Somebody to lend to, who says in this memory what is used.
+    /// A process to lend to, which says in this memory what it uses.
     pub(crate) fn borrower(&self, hazards: Part) -> Borrower {
         Borrower::new(hazards, &self.fd)
     }

@@ -1,7 +1,7 @@
 //! Whether the next hop answers: the kernel's neighbour tables, and how an unprivileged process
 //! makes the kernel look.
 //!
-//! Nobody but the administrator may ask for ARP or neighbour discovery. But any datagram to a
+//! Only the administrator may ask for ARP or neighbour discovery. But any datagram to a
 //! neighbour that is not known starts it: so one byte goes to the neighbour's discard port (RFC
 //! 863), with a hop limit of 1, and the kernel's notifications tell how it went.
 
@@ -19,9 +19,9 @@ use crate::interfaces::{Known, family_and_bytes, ip};
 use crate::netlink::{Message, Netlink, put_attribute, u16_at, u32_at};
 use crate::reactor::{IN, Reactor, Source};
 
-/// How long somebody is kept waiting; ARP and neighbour discovery give up after three seconds.
+/// How long a caller is kept waiting; ARP and neighbour discovery give up after three seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often the table is looked at while somebody waits, since notifications can be lost.
+/// How often the table is looked at while a thread waits, since notifications can be lost.
 const RECHECK: Duration = Duration::from_millis(250);
 /// How often, and how long apart, a thread that waits itself looks: three seconds in all.
 const ETHERNET_ROUNDS: u32 = 150;
@@ -39,7 +39,7 @@ const USABLE: u16 = libc::NUD_REACHABLE
     | libc::NUD_NOARP
     | libc::NUD_PERMANENT;
 
-/// Who waits for which neighbour.
+/// Which threads wait for which neighbour.
 pub(crate) struct Neighbours {
     state: Mutex<State>,
 }
@@ -51,7 +51,7 @@ pub(crate) type Answer = (u64, Result<(), Errno>);
 struct State {
     waiting: Vec<Waiting>,
     answers: Vec<Answer>,
-    /// Told of changes; opened when somebody has to wait.
+    /// Told of changes; opened when a thread has to wait.
     changes: Option<Netlink>,
     recheck_at: Option<Instant>,
 }

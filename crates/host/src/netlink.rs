@@ -14,9 +14,9 @@
 //! attributes asked for are looked at, so that what newer kernels add or lengthen does no harm.
 //!
 //! That is why these bytes are ours. netlink-packet-route (0.34 was looked at) decodes every
-//! attribute of a message, statistics, virtual functions and drivers' own included, and fails as a
-//! whole where it cannot decode one: an interface would be missing for the sake of what nobody
-//! asked for. We look at fourteen attributes of four kinds of message. Framing alone,
+//! attribute of a message, statistics, virtual functions and drivers' own included. It fails as a
+//! whole where it cannot decode one. An interface would be missing for the sake of an attribute
+//! that was not asked for. We look at fourteen attributes of four kinds of message. Framing alone,
 //! netlink-packet-core's part, is thirty lines here and would be no fewer with it.
 
 use std::io;
@@ -171,12 +171,12 @@ impl AsRawFd for Netlink {
 }
 
 impl<'a> Message<'a> {
-    /// The structure in front, `N` bytes; `None` for a message too short to hold it.
+    /// The structure at the start, `N` bytes; `None` for a message too short to hold it.
     pub(crate) fn head<const N: usize>(&self) -> Option<&'a [u8; N]> {
         self.payload.first_chunk()
     }
 
-    /// The attributes behind a structure of `head` bytes.
+    /// The attributes after a structure of `head` bytes.
     pub(crate) fn attributes(&self, head: usize) -> Attributes<'a> {
         Attributes(self.payload.get(head..).unwrap_or(&[]))
     }

@@ -14,9 +14,9 @@ type Control = [u64; 16];
 
 /// A frame that was received.
 pub(crate) struct Received {
-    /// Its bytes, without a VLAN tag.
+    /// Bytes of the frame, without a VLAN tag.
     pub len: usize,
-    /// This host sends it.
+    /// Whether this host sends the frame.
     pub outgoing: bool,
     /// The interface brings back what it sends.
     pub loopback: bool,

@@ -7,18 +7,19 @@
 //! 1. A static that has a lock, or waits for another thread, is a [`PerProcess`]: a child begins
 //!    with a value of its own, locks included. `Mutex`, `RwLock`, `Condvar`, `Barrier` and channels
 //!    stand in no static otherwise.
-//! 2. A static that is made once and then kept, by children too, is a [`Kept`]: whoever comes while
-//!    it is made does not wait. `Once`, `OnceLock` and `LazyLock` are not used: clippy.toml of each
-//!    crate disallows them.
+//! 2. A static that is made once and then kept, by children too, is a [`Kept`]: a thread that
+//!    comes while it is made does not wait. `Once`, `OnceLock` and `LazyLock` are not used:
+//!    clippy.toml of each crate disallows them.
 //! 3. Atomics and thread-locals may be static; a spin lock only where fork itself takes it (`fork`:
 //!    `CHANGING`).
 //! 4. A lock in an object is of the [`Instance`](crate::process::Instance) that the object belongs
 //!    to. A child asks `is_ours` before it takes one: its own instance has its own.
 //!
 //! `crates/lib/tests/statics.rs` reads the statics of all these crates. What other people's crates
-//! keep is beyond the rule: arc-swap, getrandom and crc32fast wait for nobody. The standard library
-//! has two locks that a child may find taken, that of standard error and, for whoever changes it
-//! through Rust, that of the environment. Both are taken where an instance starts, never at exit.
+//! keep is beyond the rule: arc-swap, getrandom and crc32fast wait for no thread. The standard
+//! library has two locks that a child may find taken. One is that of standard error; the other, for
+//! programs that change it through Rust, that of the environment. Both are taken where an instance
+//! starts, never at exit.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -85,7 +86,7 @@ impl<T: Send + Sync> PerProcess<T> {
                 // SAFETY: as above.
                 Ok(_) => return unsafe { &(*made).value },
                 Err(now) => {
-                    // SAFETY: just made, and nobody else knows it.
+                    // SAFETY: just made, and nothing else knows it.
                     drop(unsafe { Box::from_raw(made) });
                     seen = now;
                 }
@@ -94,9 +95,9 @@ impl<T: Send + Sync> PerProcess<T> {
     }
 }
 
-/// A value that is made once and then kept, by forked children too. Whoever comes while another
-/// makes it makes it as well, and one of the two is kept: nobody waits, so that no child waits for
-/// a thread that it has not.
+/// A value that is made once and then kept, by forked children too. A thread that comes while
+/// another makes it makes it as well, and one of the two is kept. No thread waits, so that no child
+/// waits for a thread that it has not.
 #[derive(Debug)]
 pub struct Kept<T> {
     value: AtomicPtr<T>,
@@ -130,7 +131,7 @@ impl<T: Send + Sync> Kept<T> {
             // SAFETY: as above.
             Ok(_) => unsafe { &*made },
             Err(kept) => {
-                // SAFETY: just made, and nobody else knows it; the other one as above.
+                // SAFETY: just made, and nothing else knows it; the other one as above.
                 unsafe {
                     drop(Box::from_raw(made));
                     &*kept

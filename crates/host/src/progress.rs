@@ -1,4 +1,4 @@
-//! The thread that serves whoever does not poll: targets of one-sided operations, completion
+//! The thread that serves threads that do not poll: targets of one-sided operations, completion
 //! channels, timers; and everything that is not a packet. One per host.
 
 use std::io::{self, Write};
@@ -64,7 +64,7 @@ struct Engine<G> {
     leased_since: u64,
     /// Names at which more processes want to connect than one event takes.
     asked: Vec<Arc<Listener>>,
-    /// One of them waits for a descriptor.
+    /// A listener of `asked` waits for a descriptor.
     no_descriptor: bool,
     /// For packets of other processes.
     room: Room,
@@ -75,12 +75,12 @@ struct Engine<G> {
     set_at: u64,
     /// Since when threads that poll read the rings.
     rings_leased: Option<u64>,
-    /// How long it waited last for room in a ring, and how often in vain.
+    /// How long the engine waited last for room in a ring, and how often in vain.
     room_pause: Duration,
     room_tries: u32,
-    /// Processes that are gone, of which nobody has been told.
+    /// Processes that are gone, of which the guest has not been told.
     gone: Vec<Gone>,
-    /// Over whoever sits in the seat.
+    /// The watch over the thread that sits in the seat.
     watch: Watch,
     /// When a thread had last polled, at the time the engine last read the rings.
     polled_at: u64,
@@ -96,7 +96,7 @@ pub(crate) fn run<G: Guest>(
     stop: &AtomicBool,
     at_work: Arc<Barrier>,
 ) {
-    // A program that polls on one processor leaves it to nobody.
+    // A program that polls on one processor leaves it to no other thread.
     sys::thread::run_anywhere();
     sys::thread::tighten_timers();
     let mut engine = Engine {
@@ -292,7 +292,7 @@ impl<G: Guest> Engine<G> {
             }
         }
         world.decline_broken_rings();
-        // Who looks again at once is not to be woken for each piece.
+        // An engine that looks again at once is not to be woken for each piece.
         let looks_again = drained != Drained::Empty || world.clock.now() < self.awake_until;
         let sleeps = !looks_again && world.rings.sleep(true);
         if sleeps { waits } else { Some(Duration::ZERO) }

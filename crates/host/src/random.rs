@@ -1,16 +1,16 @@
-//! Random bytes: drawn from the kernel many at a time, as most who want some want four.
+//! Random bytes: drawn from the kernel many at a time, as most callers that want some want four.
 
-/// So many are drawn at once.
+/// So many random bytes are drawn at once.
 const DRAWN: usize = 256;
 
-/// Bytes of the kernel's that nobody has had.
+/// Bytes of the kernel's that were not given out yet.
 #[derive(Default)]
 pub(crate) struct Randomness {
     drawn: Vec<u8>,
 }
 
 impl Randomness {
-    /// Each byte is given out once, and none is kept behind that.
+    /// Each byte is given out once, and none is kept after that.
     pub(crate) fn fill(&mut self, bytes: &mut [u8]) {
         if bytes.len() > DRAWN {
             return draw(bytes);

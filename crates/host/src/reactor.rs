@@ -39,7 +39,7 @@ pub(crate) enum Source {
     Send(Arc<SendSocket>),
     /// Other processes that want to hand us packets.
     Listener(Arc<Listener>),
-    /// One of them.
+    /// A connection from a process that hands us packets.
     Connection(Arc<Connection>),
     /// A process that bears a name.
     Bearer(Arc<Bearer>),
@@ -74,8 +74,8 @@ impl Reactor {
         result
     }
 
-    /// Waits for nothing on a descriptor until [`Reactor::resume`]: not even the kernel's check
-    /// whether somebody waits is made with each packet.
+    /// Waits for nothing on a descriptor until [`Reactor::resume`]. Not even the kernel's check
+    /// whether a thread waits is made with each packet.
     pub(crate) fn pause(&self, fd: &impl AsRawFd) {
         // It fails only where another thread has just removed the descriptor.
         let _ = self.epoll.remove(fd.as_raw_fd());

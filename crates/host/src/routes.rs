@@ -23,8 +23,9 @@ const RTMSG: usize = 12;
 const MOST_KEPT: usize = 64;
 
 /// Routes to addresses of this host that were asked for. They are good until the kernel tells of a
-/// change in what it made them of: its notification is there before the call returns that changed
-/// something. Others are asked for each time: what the kernel learns of a path it tells nobody.
+/// change in what it made them of. Its notification is there before the call returns that changed
+/// something. Others are asked for each time: of what it learns of a path the kernel sends no
+/// notification.
 #[derive(Default)]
 pub(crate) struct Routes {
     kept: Vec<(RouteQuery, Route)>,

@@ -1,8 +1,8 @@
 //! One socket that receives: its receive token, its lease, and how what it brings reaches the
 //! guest.
 //!
-//! Whoever reads the socket holds the token until what was read is dispatched: two threads that
-//! drain one socket would reorder packets, and go-back-N turns that into a storm of NAKs.
+//! The thread that reads the socket holds the token until what was read is dispatched. Two threads
+//! that drain one socket would reorder packets, and go-back-N turns that into a storm of NAKs.
 //!
 //! Data comes first: messages of connection managers wait in [`Management`] until the socket is
 //! read empty, and are served a few at a time with a look at the socket in between. So a flood of
@@ -46,7 +46,7 @@ const POLLS_PER_MESSAGE: u32 = 32;
 /// A socket on the RoCEv2 port of one of our addresses.
 pub(crate) struct RxSocket {
     fd: Fd,
-    /// Its name with the engine.
+    /// The name of the socket with the engine.
     pub(crate) token: u64,
     /// Our address.
     pub(crate) dest: SocketAddr,
@@ -57,12 +57,12 @@ pub(crate) struct RxSocket {
     receiver: Mutex<Receiver>,
     /// Whether polling threads serve it, the engine, or both.
     pub(crate) lease: Lease,
-    /// When it last brought something; before that, when it was opened.
+    /// When the socket last brought something; before that, when it was opened.
     delivered_at: AtomicU64,
     /// Messages of connection managers were left waiting.
     backlog: AtomicBool,
     /// Whether the engine is told of packets. Held while the engine's interest follows: were the
-    /// two to part, nobody would read the socket any more.
+    /// two to part, no thread would read the socket any more.
     armed: Mutex<bool>,
 }
 
@@ -81,14 +81,14 @@ struct Receiver {
 pub(crate) enum Drained {
     /// Another thread holds the token.
     Busy,
-    /// Nothing there.
+    /// Nothing was there to read.
     Empty,
     /// Packets were dispatched; `bulk`: more at once than any single packet of ours.
     Some { bulk: bool },
 }
 
 impl Drained {
-    /// What became of two attempts, this one and one behind it.
+    /// What became of two attempts, this one and one after it.
     #[inline]
     pub(crate) fn plus(self, next: Drained) -> Drained {
         match (self, next) {
@@ -113,15 +113,15 @@ pub(crate) struct Delivery<'a, G> {
 struct Brought {
     bytes: usize,
     packets: usize,
-    /// Not only messages of connection managers.
+    /// The read brought not only messages of connection managers.
     data: bool,
 }
 
 /// How far reading a socket has come.
 enum Read {
-    /// Nothing is left in it.
+    /// Nothing is left in the socket.
     All,
-    /// There may be more.
+    /// There may be more in the socket.
     Enough,
 }
 
@@ -163,8 +163,8 @@ impl RxSocket {
     }
 
     /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`:
-    /// since just now) stops behind anything but bulk and runs of packets: more is likely
-    /// behind those only, and the program comes back at once.
+    /// since just now) stops after anything but bulk and runs of packets. More is likely after
+    /// those only, and the program comes back at once.
     pub(crate) fn drain<G: Guest>(
         &self,
         limit: usize,
@@ -233,8 +233,8 @@ impl RxSocket {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Read::All,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // An ICMP error that somebody forged (nothing is sent from here): reading it took
-                // it away.
+                // An ICMP error that was forged (nothing is sent from here): reading it
+                // took it away.
                 Err(_) => add(&to.counters.receive_errors, 1),
             }
         }
@@ -359,13 +359,14 @@ impl RxSocket {
         Ok(Brought { bytes: received.len, packets: count, data })
     }
 
-    /// Whether messages of connection managers were left waiting by whoever read the socket last.
+    /// Whether messages of connection managers were left waiting by the thread that read the socket
+    /// last.
     #[inline]
     pub(crate) fn has_backlog(&self) -> bool {
         self.backlog.load(Ordering::Acquire)
     }
 
-    /// When it last brought something, in nanoseconds of the clock.
+    /// When the socket last brought something, in nanoseconds of the clock.
     pub(crate) fn delivered_at(&self) -> u64 {
         self.delivered_at.load(Ordering::Relaxed)
     }

@@ -73,7 +73,7 @@ pub(crate) struct RxSockets {
     lineup: ArcSwap<Lineup>,
     /// Counts fruitless polls; says whose turn it is.
     turn: AtomicU32,
-    /// When somebody last polled; later than now while that thread sends many packets.
+    /// When a thread last polled; later than now while that thread sends many packets.
     polled_at: AtomicU64,
     /// The thread that did, and how many batches may still count as polls of its.
     poller: AtomicU32,
@@ -93,11 +93,11 @@ struct State {
 #[derive(Default)]
 struct Lineup {
     sockets: Vec<Arc<RxSocket>>,
-    /// So many in front are hot: they brought the latest packets.
+    /// So many at the start are hot: they brought the latest packets.
     hot: usize,
 }
 
-/// Those of flows.
+/// The sockets of flows.
 fn promoted(lineup: &Lineup) -> impl Iterator<Item = &Arc<RxSocket>> {
     lineup.sockets.iter().filter(|socket| socket.peer.is_some())
 }
@@ -163,7 +163,7 @@ impl RxSockets {
         let hot = lineup.sockets[..lineup.hot].iter().filter(stays).count();
         let sockets = lineup.sockets.iter().filter(stays).cloned().collect();
         self.lineup.store(Arc::new(Lineup { sockets, hot }));
-        // A refused address is counted; there is nobody to return the error to.
+        // A refused address is counted; there is no caller to return the error to.
         let _ = self.open_missing(&mut state, known, with);
     }
 
@@ -413,9 +413,9 @@ impl RxSockets {
     }
 
     /// From now on packets go past the sockets of our addresses, to the other processes that share
-    /// the port: a connected socket gets those of its peer alone (net/core/sock_reuseport.c
-    /// leaves it out), and nobody sends from this one's. What lies in them stays there. Where
-    /// it fails all is as before.
+    /// the port. A connected socket gets those of its peer alone (net/core/sock_reuseport.c leaves
+    /// it out), and no thread sends from this one's. What lies in them stays there. Where it fails
+    /// all is as before.
     pub(crate) fn step_aside(&self) {
         for socket in &self.lineup.load().sockets {
             if socket.peer.is_none() && !socket.dest.ip().is_multicast() {

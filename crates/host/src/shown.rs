@@ -7,9 +7,9 @@
 //! such memory by packets only: then it is this process that waits. What is anonymous or in memory
 //! (memfd, System V, tmpfs, hugetlbfs) never waits.
 //!
-//! What lies behind a region is found out when it is registered (PROCMAP_QUERY of /proc/self/maps,
+//! What lies under a region is found out when it is registered (PROCMAP_QUERY of /proc/self/maps,
 //! or its lines before Linux 6.11). A program that has memory watched afterwards says so by
-//! ioctl(2), which the shared object stands in front of: the region is taken back before
+//! ioctl(2), which the shared object intercepts: the region is taken back before
 //! ([`Shown::coming`]). For a program that goes around that there is `reach::present`.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ type Slot = (u8, u16);
 /// takes a walk over all pages.
 static HAS_WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// See the module.
+/// Which regions of this process others reach by themselves.
 pub(crate) struct Shown(Mutex<Lists>);
 
 #[derive(Default)]
@@ -66,7 +66,7 @@ impl Shown {
         }
     }
 
-    /// It is not shown any more.
+    /// The region in this slot is not shown any more.
     pub(crate) fn forget(&self, slot: Slot) {
         self.0.lock().regions.remove(&slot);
     }
@@ -119,7 +119,7 @@ fn may_wait(range: &Range<u64>) -> bool {
 /// A device of a file system, as the kernel numbers it.
 type Device = (u32, u32);
 
-/// The devices of the files that lie behind a range. `None` where the kernel does not say so.
+/// The devices of the files that a range maps. `None` where the kernel does not say so.
 fn files_by_query(maps: &Fd, range: &Range<u64>) -> Option<Vec<Device>> {
     /// `struct procmap_query` of linux/fs.h.
     #[derive(Default)]
@@ -162,8 +162,9 @@ fn files_by_query(maps: &Fd, range: &Range<u64>) -> Option<Vec<Device>> {
     Some(files)
 }
 
-/// The same of the lines of /proc/self/maps: `from-to rights offset major:minor inode path`, all
-/// numbers but the inode's hexadecimal (proc_pid_maps(5)).
+/// The devices of the files that a range maps, by the lines of /proc/self/maps. Each line is
+/// `from-to rights offset major:minor inode path`, all numbers but the inode's hexadecimal
+/// (proc_pid_maps(5)).
 fn files_by_lines(range: &Range<u64>) -> Option<Vec<Device>> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let file = |line: &str| {

@@ -14,7 +14,7 @@ use crate::sys::{self, set_option};
 /// The UDP port of RoCEv2 (IANA).
 pub(crate) const ROCE_PORT: u16 = 4791;
 
-/// The hop limit where nobody asks for one, the number IANA recommends.
+/// The hop limit where the program asks for none, the number IANA recommends.
 pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Take datagrams whose UDP checksum is 0 over IPv6 (linux/udp.h; the libc crate lacks it).
@@ -38,7 +38,7 @@ pub(crate) struct Sending {
     pub(crate) interface: u32,
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
-    /// This host gets nothing of what it sends to groups.
+    /// Whether this host gets nothing of what it sends to groups.
     pub(crate) no_multicast_loop: bool,
 }
 

@@ -179,7 +179,7 @@ pub(crate) fn join_user_namespace(namespace: &File) -> io::Result<()> {
 pub(crate) fn parent_user_namespace(namespace: &File) -> io::Result<File> {
     // SAFETY: it takes nothing but the descriptor.
     let parent = check(unsafe { libc::ioctl(namespace.as_raw_fd(), libc::NS_GET_PARENT as _) })?;
-    // SAFETY: the kernel has opened it for us, and nobody else knows of it.
+    // SAFETY: the kernel has opened it for us, and nothing else knows of it.
     Ok(unsafe { File::from_raw_fd(parent as RawFd) })
 }
 
@@ -308,15 +308,16 @@ pub(crate) fn socket_pair() -> io::Result<(Fd, Fd)> {
     Ok((first, Fd::open(|| second)?))
 }
 
-/// Writes a byte to a socket, without waiting; false where nobody will read it. Where there is no
-/// room for it there are bytes that wake whoever reads.
+/// Writes a byte to a socket, without waiting; false where no process will read it. Where there is
+/// no room for it there are bytes that wake the reader.
 pub(crate) fn ring(socket: &Fd) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let sent = socket2::SockRef::from(socket).send_with_flags(&[1], flags);
     sent.is_ok() || sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// The descriptors that came with a message (SCM_RIGHTS); those that nobody takes are closed.
+/// The descriptors that came with a message (SCM_RIGHTS); those that the caller does not take are
+/// closed.
 pub(crate) fn take_descriptors(control: Control<'_>) -> Vec<Fd> {
     let sent = control.filter(|(level, kind, _)| (*level, *kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS));
     let numbers =
@@ -408,7 +409,7 @@ impl Bell {
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// How often it has rung.
+    /// Silences the bell; returns how often it has rung.
     pub(crate) fn silence(&self) -> u64 {
         let mut count = 0u64;
         // SAFETY: the kernel writes eight bytes into `count`. It fails only where nothing has rung.

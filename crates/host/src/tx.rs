@@ -1,9 +1,9 @@
 //! The way out: one unconnected UDP socket for each pair of processes, runs of equal packets in one
 //! segmented send, each packet sealed with the IPv4 identification the kernel will give it.
 //!
-//! Messages of connection managers leave from sockets that they share whomever they are for:
-//! anybody can provoke one, and a socket for each address, traffic class and hop limit that
-//! strangers name would be a socket for each stranger.
+//! Messages of connection managers leave from sockets that they share, whichever peer they are for:
+//! any host can provoke one. A socket for each address, traffic class and hop limit that strangers
+//! name would be a socket for each stranger.
 
 mod room;
 
@@ -39,7 +39,7 @@ const MAX_SOCKETS: usize = 256;
 /// Most source ports of one flow. What is repeated still finds new ones: the port used longest ago
 /// is given up for it.
 const MAX_DETOURS: usize = 8;
-/// Such a new port is had no earlier than so long after the one before.
+/// A new port for a detour is had no earlier than so long after the one before.
 const DETOURS_APART: Duration = Duration::from_millis(50);
 
 /// The opcode of RC FLUSH (IBA annex A19).
@@ -51,7 +51,8 @@ pub(crate) struct Tx {
     closed: Closed,
 }
 
-/// At most [`MAX_SOCKETS`]: comparing a few keys is faster than hashing one.
+/// The sockets by their keys. At most [`MAX_SOCKETS`]: comparing a few keys is faster than hashing
+/// one.
 type Sockets = BTreeMap<Key, Arc<SendSocket>>;
 
 /// What shares a socket, and so a source port.
@@ -100,7 +101,7 @@ impl From<&Path> for Key {
     }
 }
 
-/// One of them.
+/// A socket that sends.
 pub(crate) struct SendSocket {
     fd: Fd,
     token: u64,
@@ -297,7 +298,8 @@ impl SendSocket {
     }
 
     /// The kernel's rdma_rxe has an ICRC of its own for FLUSH, and takes no other; a Verbena takes
-    /// both. Who takes the standard's only gets it with the next try, which leaves by a detour.
+    /// both. A peer that takes the standard's only gets it with the next try, which leaves by a
+    /// detour.
     fn seal(&self, icrc: &mut Icrc, id: u16, packet: &mut [u8]) {
         if self.for_rxe && packet.first() == Some(&FLUSH) {
             icrc.seal_rxe_flush(id, packet);

@@ -2,9 +2,9 @@
 //!
 //! The kernel translates the peer's user into our user namespace, and there every user without a
 //! number is the overflow uid (user_namespaces(7)). So where that is our own number too, equal
-//! numbers prove nothing, unless everybody has a number here: outside of all namespaces. In one,
-//! and `verbena run` makes one, a peer then has to be a process that the kernel would let us send a
-//! signal to (kill(2)): it compares the users themselves. That takes Linux 6.5; before, such a user
+//! numbers prove nothing, unless every user has a number here: outside of all namespaces. In one,
+//! and `verbena run` makes one, a peer then has to be a process that the kernel would let us signal
+//! (kill(2)). The kernel compares the users themselves. That takes Linux 6.5; before, such a user
 //! is alone.
 
 use std::io;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::fork::Fd;
 use crate::sys;
 
-/// The overflow uid where nobody has chosen another.
+/// The overflow uid where the administrator has chosen no other.
 const DEFAULT_OVERFLOW: u32 = 65_534;
 /// Users that there can be: -1 is none.
 const ALL: u64 = u32::MAX as u64;
@@ -22,7 +22,7 @@ const ALL: u64 = u32::MAX as u64;
 ///
 /// # Errors
 ///
-/// PermissionDenied for any other, and for one of whom nothing is certain.
+/// PermissionDenied for any other, and for one of which nothing is certain.
 pub(crate) fn check(peer: &Fd) -> io::Result<()> {
     let uid = sys::peer_uid(peer)?;
     let ours = uid == sys::own_uid()
@@ -35,7 +35,7 @@ pub(crate) fn is_unknown(uid: u32) -> bool {
     uid == overflow() && !everybody_has_a_number()
 }
 
-/// Read once, as each channel asks twice: whoever may change it is root.
+/// Read once, as each channel asks twice: the user that may change it is root.
 fn overflow() -> u32 {
     static READ: AtomicU64 = AtomicU64::new(u64::MAX);
     if let Ok(known) = u32::try_from(READ.load(Ordering::Relaxed)) {

@@ -1,14 +1,14 @@
 //! The user namespace that the programs of one ordinary user share (user_namespaces(7)).
 //!
-//! The kernel lets a process reach the memory of another one of its user only where both are in one
-//! user namespace, or the other one is in a child of its own (ptrace(2)). So who needs one for its
-//! view of the file system joins the one that another program has made.
+//! The kernel lets a process reach the memory of another one of its user only within one user
+//! namespace. The other process may be in a child of that namespace, too (ptrace(2)). So a program
+//! that needs one for its view of the file system joins the one that another program has made.
 //!
-//! Which one that is decides who may trace this program: so it stands in a directory into which
-//! only this user puts files, which is also where the library of its programs is found, and is not
-//! asked of whoever answers to a name. There each program that has a view has a file: its name says
-//! which process it is, and the file when that started. The namespace lives as long as a process is
-//! in it.
+//! Which one that is decides which processes may trace this program. So it stands in a directory
+//! into which only this user puts files, which is also where the library of its programs is found.
+//! It is not asked of the process that answers to a name. There each program that has a view has a
+//! file: its name says which process it is, and the file when that started. The namespace lives as
+//! long as a process is in it.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -21,8 +21,8 @@ use nic::Errno;
 
 use crate::sys;
 
-/// How often, and after how long each time, to ask for the directory: who stands in the way needs
-/// some milliseconds, unless it is stopped.
+/// How often, and after how long each time, to ask for the directory. A process that stands in the
+/// way needs some milliseconds, unless it is stopped.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -104,7 +104,7 @@ fn member(process: &str, noted: &str) -> Option<(u64, File)> {
 
 /// When a process started, in ticks of the system's clock (proc_pid_stat(5)).
 fn started(process: &str) -> Option<u64> {
-    /// The position of `starttime` behind the program's name, which may hold anything.
+    /// The position of `starttime` after the program's name, which may hold anything.
     const STARTTIME: usize = 19;
     let line = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     line.rsplit_once(") ")?.1.split(' ').nth(STARTTIME)?.parse().ok()

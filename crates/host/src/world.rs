@@ -37,14 +37,14 @@ use crate::sys::{self, Bell};
 use crate::tx::{self, Sender, Tx};
 use crate::{Config, fork, host_id, interfaces, neighbours};
 
-/// Packets that leave together: who posts so many in a list waits for none of them by watching
-/// memory.
+/// Packets that leave together: a program that posts so many in a list waits for none of them by
+/// watching memory.
 const MANY: usize = 8;
 
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by
 /// a guest and the [`Host`](crate::Host) that runs it.
 ///
-/// In a forked child it is inert: it sends nothing, and what can fail fails with ENODEV.
+/// In a forked child the object is inert: it sends nothing, and what can fail fails with ENODEV.
 pub struct RealWorld {
     generation: u32,
     host_id: u64,
@@ -181,7 +181,7 @@ impl RealWorld {
         self.rx_sockets.give_up_silent(&self.opener()) || self.tx.give_up_one(&self.reactor)
     }
 
-    /// Tells whoever writes into a ring that is of no use so.
+    /// Tells the writers of rings that are of no use so.
     pub(crate) fn decline_broken_rings(&self) {
         for token in self.rings.take_broken() {
             if let Some(Source::Connection(connection)) = self.reactor.get(token) {

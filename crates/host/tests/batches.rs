@@ -205,7 +205,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
         assert_eq!(packet.psn(), psn & 0xff_ffff);
         mine += u32::from(packet.thread == me);
     }
-    // Nobody polls now.
+    // No thread polls now.
     host.world().send(&path(V4), &mut batch(0, &[64]));
     assert_eq!(host.guest().packet().unwrap().thread, "verbena");
     // Nor after saying so.

@@ -1,4 +1,4 @@
-//! Whole Ethernet frames: what is sent, and what comes while somebody watches.
+//! Whole Ethernet frames: what is sent, and what comes while a program watches.
 
 mod kit;
 
@@ -9,7 +9,7 @@ use nic::{Errno, Frames};
 
 const GROUP: [u8; 6] = [0x03, 0, 0, 0, 0, 0x17];
 
-/// A frame of the local experimental type (IEEE 802), behind `tag`.
+/// A frame of the local experimental type (IEEE 802), after `tag`.
 fn frame(dest: [u8; 6], tag: &[u8], says: &[u8]) -> Vec<u8> {
     [&dest[..], &[2, 0, 0, 0, 0, 1], tag, &[0x88, 0xb5], says].concat()
 }

@@ -19,10 +19,10 @@ use transport::op::{AtOnce, Remote};
 use wire::Rkey;
 
 const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
-/// A region that an honest process uses, and one that nobody does.
+/// A region that an honest process uses, and one that no process does.
 const USED: u16 = 0x42;
 const UNUSED: u16 = 0x99;
-/// Bytes of a ring's memory, and of that behind it where its writer says what it uses.
+/// Bytes of a ring's memory, and of that after it where its writer says what it uses.
 const RING: usize = ring::memory_len(1 << 20);
 const HAZARDS: usize = 4096;
 /// What a liar sends with its ring.
@@ -34,7 +34,7 @@ fn key(slot: u16) -> u32 {
     u32::from(slot) << 16 | 0x11
 }
 
-/// Who is attacked, with a queue pair and two regions of 512 bytes.
+/// The process that is attacked, with a queue pair and two regions of 512 bytes.
 struct Target {
     host: Recording,
     memory: Box<[u64]>,
@@ -74,7 +74,7 @@ impl Target {
         reach(self.host.world()).publish(self.table, slot, &region);
     }
 
-    /// How long it takes to take a region back that nobody uses.
+    /// How long it takes to take a region back that no process uses.
     fn takes_back(&self) -> Duration {
         let begin = Instant::now();
         reach(self.host.world()).withdraw(self.table, UNUSED);
@@ -84,7 +84,7 @@ impl Target {
     }
 }
 
-/// Who keeps to the rules.
+/// A process that keeps to the rules.
 struct Honest(Recording);
 
 impl Honest {
@@ -134,7 +134,7 @@ impl Honest {
     }
 }
 
-/// Who keeps to none. No library: what it sends and maps is its own.
+/// A process that keeps to no rule. No library: what it sends and maps is its own.
 struct Liar {
     socket: OwnedFd,
     memory: OwnedFd,
@@ -189,7 +189,7 @@ impl Liar {
         raw::receive(&self.socket, time)
     }
 
-    /// What it is lent once it has named a region in a request that the target executes.
+    /// What the liar is lent once it has named a region in a request that the target executes.
     fn is_lent(&self, by: &Target) -> Option<Lent> {
         write(self, &[packet()]);
         assert_eq!(by.host.guest().packet()?.bytes, [1; 100]);
@@ -239,7 +239,7 @@ fn nobody_is_waited_for_where_a_lock_may_be_held() {
 #[test]
 fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     let _alone = alone();
-    // Who is honest reaches memory.
+    // The honest process reaches memory.
     if !is_reached() {
         return;
     }
@@ -326,7 +326,7 @@ fn what_is_lent_is_read_and_not_written_to() {
 #[test]
 fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_ring() {
     let _alone = alone();
-    // Who is honest reaches memory.
+    // The honest process reaches memory.
     if !is_reached() {
         return;
     }
@@ -366,7 +366,7 @@ fn packet() -> Vec<u8> {
     [&head[..], &[1; 100]].concat()
 }
 
-/// Records of a ring, one behind the other from its first line on, as a neighbour may write them.
+/// Records of a ring, one after the other from its first line on, as a neighbour may write them.
 fn write(liar: &Liar, records: &[Vec<u8>]) {
     const LINE: usize = 8;
     let mut line = 0;
@@ -403,7 +403,7 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
     ];
     for (errors, (what, records)) in (1..).zip(&nonsense) {
         let liar = Liar::connect();
-        // Nothing behind it is taken, either.
+        // Nothing after it is taken, either.
         write(&liar, &[&records[..], &[packet.clone(), piece.clone()]].concat());
         let brings = records.len() - 1;
         for _ in 0..brings {

@@ -21,7 +21,7 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
             .collect();
         let remote = pair.remote(at, bytes.len() as u64);
         // SAFETY: the pieces are `bytes`, which are borrowed across the call; those that are
-        // written to are atomics to nobody.
+        // written to are nowhere used as atomics.
         unsafe { copy(pair.initiator.world(), remote, what, &pieces) }
     };
     for (at, len, size) in
@@ -56,7 +56,7 @@ fn atomics_of_both_ends_count_each_other_s() {
         let became = unsafe { copy(pair.initiator.world(), pair.remote(at, 8), Copy::Atomic(op), &[piece]) };
         if became == AtOnce::Done { Ok(before) } else { Err(became) }
     };
-    // SAFETY: words of the target's memory, which nobody looks at otherwise meanwhile.
+    // SAFETY: words of the target's memory, which no code looks at otherwise meanwhile.
     let [ours, turns] = [0, 1].map(|at| unsafe { AtomicU64::from_ptr(pair.memory.as_ptr().add(at)) });
     std::thread::scope(|s| {
         for _ in 0..2 {

@@ -220,7 +220,7 @@ fn who_takes_something_back_waits_for_those_who_copy() {
                     0 => reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16),
                     _ => reach(pair.target.world()).close(TARGET, true),
                 }
-                // SAFETY: a word of ours, which nobody may change now.
+                // SAFETY: a word of ours, which no process may change now.
                 unsafe { pair.memory.as_ptr().write_volatile(0) };
                 std::thread::sleep(Duration::from_micros(50));
                 assert_eq!(pair.word(0), 0, "written to when it was taken back");
@@ -297,7 +297,7 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
     // SAFETY: a word of ours, which the kernel may change.
     let word = || unsafe { (&raw const memory[0]).read_volatile() };
     let clear = || {
-        // SAFETY: as above; nobody else may write to it now.
+        // SAFETY: as above; no other process may write to it now.
         unsafe { memory.as_ptr().cast_mut().write_volatile(0) };
     };
     let publish = || {

@@ -44,7 +44,7 @@ fn a_short_message_takes_the_ring_behind_what_it_brought_before_and_nothing_else
         pkey: Pkey::default(),
         psn: Psn::new(n),
         solicited: false,
-        // Each as a packet that has the number in the byte behind its BTH.
+        // Each as a packet that has the number in the byte after its BTH.
         what: match n % 3 {
             0 => What::Send,
             1 => What::SendImmediate([n as u8; 4]),
@@ -95,7 +95,7 @@ fn what_is_not_for_one_process_of_this_host_goes_by_the_network() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     reader.world().attach(LO).unwrap();
-    // Nobody bears the block of this queue pair.
+    // No process bears the block of this queue pair.
     let nobody = nic::Path { dest_qpn: Qpn::new(0x456_000), ..path(V4) };
     let messages = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
     for path in [nobody, messages] {
@@ -112,7 +112,7 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     let port = Name::Port { space: wire::mad::PortSpace::Tcp, addr: None, port: 7174 };
     let service = reader.world().claim(port).unwrap();
     let to_qp1 = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
-    // Nobody bears the first name.
+    // No process bears the first name.
     let elsewhere = Name::Port { space: wire::mad::PortSpace::Tcp, addr: Some(V4), port: 7174 };
     for names in [&[elsewhere, port][..], &[BLOCK]] {
         assert!(sender.world().hand_over(names, &to_qp1, &mut message()));

@@ -119,13 +119,13 @@ fn comes_and_goes(counter: Counter) {
         let end = Instant::now() + 6 * PATIENCE;
         for n in 0..PACKETS {
             sender.world().send(&path(V4), &mut batch(n, &[64]));
-            // Most find nobody awake.
+            // Most find no thread awake.
             while n > 2 + taken.load(Ordering::Relaxed) {
                 assert!(Instant::now() < end, "{} of {n} were told of", taken.load(Ordering::Relaxed));
                 std::thread::yield_now();
             }
             if n % 500 == 0 {
-                // Until whoever sits is sent away.
+                // Until the thread that sits is sent away.
                 std::thread::sleep(Duration::from_millis(80));
             }
         }
@@ -366,7 +366,7 @@ fn nobody_sits_where_the_program_wants_no_waiting_or_there_is_nothing_to_read() 
     assert!(unsafe { eventfd::wait(counter.fd()) });
     counter.taken();
     assert_eq!(reader.sit_down(&counter), Wait::AtCounter);
-    // Nobody has kept the seat, and the program may change its mind.
+    // No thread has kept the seat, and the program may change its mind.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             assert_eq!(reader.sit_down(&counter), Wait::AtCounter);

@@ -1,4 +1,4 @@
-//! What anybody can send, and any user of the host can do: it costs little, leaves nothing behind,
+//! What any host can send, and any user of the host can do: it costs little, leaves nothing behind,
 //! and comes after data.
 
 mod kit;
@@ -206,7 +206,7 @@ fn role() {
     drop(claim);
 }
 
-/// This program for other users, and their processes.
+/// Copies of this program for other users, and their processes.
 struct Others(PathBuf, Vec<Child>);
 
 impl Others {
@@ -253,7 +253,7 @@ impl Drop for Others {
 /// The overflow uid of every system that has not chosen another.
 const AS_NOBODY: [&str; 4] = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
 const AS_BIN: [&str; 4] = ["setpriv", "--reuid=2", "--regid=2", "--clear-groups"];
-/// The same in a user namespace of its own, as `verbena run` makes one.
+/// Like `AS_NOBODY`, in a user namespace of its own, as `verbena run` makes one.
 const AS_NOBODY_INSIDE: [&str; 6] =
     ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "unshare", "--map-current-user"];
 
@@ -292,7 +292,7 @@ fn only_the_same_user_may_hand_packets_over_whatever_its_number_looks_like() {
     for (bearer, others) in [
         // Outside of all namespaces the number 65534 is one user's.
         (nobody, [(nobody, "kept"), (inside, "kept"), (bin, "refused")]),
-        // Where it is the only number, everybody outside has it.
+        // Where it is the only number, every user outside has it.
         (inside, [(nobody, "kept"), (inside, "kept"), (bin, "refused")]),
         (bin, [(nobody, "refused"), (inside, "refused"), (bin, "kept")]),
     ] {

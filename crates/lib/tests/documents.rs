@@ -9,7 +9,7 @@ use std::path::Path;
 
 use support::{Sources, crates, has_test, quoted, read, root};
 
-/// Lines of ARCHITECTURE.md at most: whoever wants more is sent to docs/design.
+/// Lines of ARCHITECTURE.md at most: more is in docs/design.
 const ARCHITECTURE_LINES: usize = 150;
 /// Words of a design page at most, without tables and code.
 const DESIGN_WORDS: usize = 1_600;

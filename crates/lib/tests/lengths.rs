@@ -1,4 +1,5 @@
-//! A source file tells one story: none in the tree is over 500 lines.
+//! A source file tells one story: none in the tree is over 500 lines. Comments are wrapped, and doc
+//! comments stand alone.
 
 mod support;
 
@@ -44,7 +45,7 @@ fn no_source_file_is_over_500_lines() {
 /// Columns of a comment at most.
 const COLUMNS: usize = 100;
 
-/// Lines of comments that are prose: no row of a table, nothing that is indented or in a code block.
+/// Lines of comments that are prose: no row of a table, nothing indented or in a code block.
 fn prose(source: &str) -> Vec<(usize, &str)> {
     let mut code = false;
     let mut found = Vec::new();
@@ -71,4 +72,33 @@ fn comments_are_wrapped() {
         long.extend(over.map(|(number, _)| format!("{}:{number}", path.display())));
     }
     assert!(long.is_empty(), "longer than {COLUMNS} columns:\n{}", long.join("\n"));
+}
+
+/// How a doc comment must not begin: its subject would stand in the line above.
+const OPENINGS: [&str; 9] =
+    ["The same", "See the module", "One was", "One is ", "It ", "Its ", "They ", "Those ", "These "];
+/// Words that name no component.
+const WORDS: [&str; 4] = ["nobody", "somebody", "whoever", "anybody"];
+
+#[test]
+fn doc_comments_stand_alone_and_name_components() {
+    let mut bad = Vec::new();
+    for path in sources() {
+        let source = fs::read_to_string(&path).expect("a source");
+        let mut begins = true;
+        for (number, line) in source.lines().enumerate() {
+            let text = line.trim_start();
+            let doc = text.strip_prefix("/// ");
+            if begins && doc.is_some_and(|doc| OPENINGS.iter().any(|opening| doc.starts_with(opening))) {
+                bad.push(format!("{}:{}: {text}", path.display(), number + 1));
+            }
+            begins = !text.starts_with("///");
+            let words = || text.split(|c: char| !(c.is_alphanumeric() || c == '_')).map(str::to_lowercase);
+            let is_prose = text.starts_with("//") && !text.starts_with("//! assert");
+            if is_prose && words().any(|word| WORDS.contains(&word.as_str())) {
+                bad.push(format!("{}:{}: {text}", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
 }

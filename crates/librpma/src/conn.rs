@@ -25,9 +25,9 @@ use crate::utils::event_text;
 /// `struct rpma_conn`.
 pub struct Conn {
     wiring: Wiring,
-    /// Its queue pair.
+    /// The connection's queue pair.
     pub qp: *mut ibv_qp,
-    /// The same, where it is an extended one; else NULL.
+    /// The queue pair, where it is an extended one; else NULL.
     pub extended: *mut ibv_qp_ex,
     channel: *mut rdma_event_channel,
     data: PrivateData,
@@ -66,7 +66,7 @@ impl Flushed {
         let mr =
             unsafe { (peer.calls.ibv_reg_mr)(peer.pd, page, WORD as usize, IBV_ACCESS_LOCAL_WRITE as c_int) };
         let registered = made(function, "ibv_reg_mr", mr).inspect_err(|_| {
-            // SAFETY: just mapped, and nobody has it.
+            // SAFETY: just mapped, and no other thread has it.
             unsafe { libc::munmap(page, PAGE) };
         });
         Ok(Flushed { page, mr: registered? })
@@ -90,7 +90,7 @@ impl Flushed {
 ///
 /// # Safety
 ///
-/// All of it lives, and is nobody else's.
+/// All of it lives, and is no other object's.
 pub unsafe fn new(
     function: &'static CStr,
     peer: &Peer,
@@ -115,7 +115,7 @@ pub unsafe fn new(
         // SAFETY: just made, and nothing reads to it. What failed is told of already.
         let _ = unsafe { flushed.end(function, &wiring) };
     })?;
-    // SAFETY: just made, and nobody has it; the rest as the caller says.
+    // SAFETY: just made, and no other thread has it; the rest as the caller says.
     unsafe {
         let channel = (calls.rdma_create_event_channel)();
         let moved = made(function, "rdma_create_event_channel", channel).and_then(|channel| {
@@ -138,7 +138,7 @@ pub unsafe fn new(
 ///
 /// # Safety
 ///
-/// Nobody uses it any more.
+/// No thread uses it any more.
 pub unsafe fn delete(conn: *mut Conn) -> Result<()> {
     const DELETE: &CStr = c"rpma_conn_delete";
     if conn.is_null() {

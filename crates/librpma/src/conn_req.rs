@@ -24,13 +24,13 @@ use crate::utils::{End, address};
 /// An identifier with its queue pair and queues: what a request hands on to its connection.
 #[derive(Clone, Copy)]
 pub struct Wiring {
-    /// Its libraries.
+    /// The libraries' functions.
     pub calls: &'static Calls,
     /// The identifier.
     pub id: *mut rdma_cm_id,
-    /// Its queue pair, or NULL.
+    /// The request's queue pair, or NULL.
     pub qp: *mut ibv_qp,
-    /// The same, where it is an extended one; else NULL.
+    /// The queue pair, where it is an extended one; else NULL.
     pub extended: *mut ibv_qp_ex,
     /// For sends, and for receives where they have none of their own.
     pub cq: *mut Cq,
@@ -72,19 +72,19 @@ impl PrivateData {
     }
     /// # Safety
     ///
-    /// Nobody uses them any more.
+    /// No thread uses them any more.
     pub unsafe fn end(self) {
         // SAFETY: as the caller says.
         unsafe { end(self.bytes) }
     }
-    /// Those of an event.
+    /// Stores the private data of an event.
     ///
     /// # Safety
     ///
     /// The event is not acknowledged yet, and has parameters of a connection.
     pub unsafe fn store(&mut self, event: *const rdma_cm_event) {
         // SAFETY: as the caller says: so many bytes are there. The room is for as many as a byte
-        // can count, and nobody else's.
+        // can count, and no other thread's.
         unsafe {
             let conn = (*event).param.conn;
             if !conn.private_data.is_null() {
@@ -156,7 +156,7 @@ impl Wiring {
     ///
     /// # Safety
     ///
-    /// Nobody uses them any more.
+    /// No thread uses them any more.
     pub unsafe fn end_queues(&mut self, function: &'static CStr) -> Result<()> {
         // SAFETY: as the caller says; NULL is none.
         unsafe {
@@ -174,7 +174,7 @@ impl Wiring {
     ///
     /// # Safety
     ///
-    /// Nobody uses them any more, and the queues have ended.
+    /// No thread uses them any more, and the queues have ended.
     pub unsafe fn end_id(&mut self, function: &'static CStr) -> Result<()> {
         // SAFETY: as the caller says; NULL is none.
         unsafe {
@@ -214,10 +214,10 @@ unsafe fn of_id(
     };
     let data = PrivateData::new()?;
     let req = make(ConnReq { wiring, peer, incoming, data }).inspect_err(|_| {
-        // SAFETY: just made, and nobody has it.
+        // SAFETY: just made, and no other thread has it.
         unsafe { data.end() }
     })?;
-    // SAFETY: just made, and nobody has it; the rest as the caller says.
+    // SAFETY: just made, and no other thread has it; the rest as the caller says.
     unsafe {
         let wiring = &mut (*req).wiring;
         if let Err(code) = wiring.fill(function, with, values) {
@@ -336,7 +336,7 @@ pub unsafe extern "C" fn rpma_conn_req_delete(req: *mut *mut ConnReq) -> c_int {
 ///
 /// # Safety
 ///
-/// Nobody uses it any more.
+/// No thread uses it any more.
 pub unsafe fn delete(req: *mut ConnReq) -> Result<()> {
     const DELETE: &CStr = c"rpma_conn_req_delete";
     if req.is_null() {
@@ -394,7 +394,7 @@ pub unsafe extern "C" fn rpma_conn_req_connect(
         // SAFETY: likewise.
         let told = unsafe { pdata.as_ref() };
         if conn.is_null() || told.is_some_and(|told| told.len == 0) {
-            // SAFETY: it is nobody else's any more.
+            // SAFETY: it is no other thread's any more.
             let _ = unsafe { delete(req) };
             return Err(INVAL);
         }
@@ -410,7 +410,7 @@ const CONNECT: &CStr = c"rpma_conn_req_connect";
 ///
 /// # Safety
 ///
-/// The request is nobody else's.
+/// The request is no other thread's.
 unsafe fn establish(req: *mut ConnReq, told: Option<&Told>) -> Result<*mut Conn> {
     let mut param = rdma_conn_param {
         private_data: told.map_or(null(), |told| told.ptr.cast_const()),
@@ -441,7 +441,7 @@ unsafe fn establish(req: *mut ConnReq, told: Option<&Told>) -> Result<*mut Conn>
         };
         if let Err(code) = done {
             if incoming {
-                // Whoever asked is told; there is nobody to tell of a failure.
+                // The peer that asked is told; a failure of that has no caller to tell.
                 (wiring.calls.rdma_reject)(wiring.id, null(), 0);
             }
             let _ = conn::delete(conn);

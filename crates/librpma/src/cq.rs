@@ -38,7 +38,7 @@ pub unsafe fn new(
     // SAFETY: just made.
     let done = unsafe { fill(&mut *new, function, context, size) };
     if let Err(code) = done {
-        // SAFETY: just made, and nobody has it. What failed last is told of already.
+        // SAFETY: just made, and no other thread has it. What failed last is told of already.
         unsafe {
             if !(*new).cq.is_null() {
                 (calls.ibv_destroy_cq)((*new).cq);
@@ -74,7 +74,7 @@ unsafe fn fill(new: &mut Cq, function: &'static CStr, context: *mut ibv_context,
 ///
 /// # Safety
 ///
-/// It came from [`new`], and nobody uses it any more.
+/// It came from [`new`], and no thread uses it any more.
 pub unsafe fn delete(function: &'static CStr, cq: *mut Cq) -> Result<()> {
     if cq.is_null() {
         return Ok(());

@@ -51,7 +51,7 @@ unsafe fn listen(
     // SAFETY: just made.
     let done = unsafe { fill(&mut *ep, addr, port) };
     if let Err(code) = done {
-        // SAFETY: just made, and nobody has it. What failed is told of already.
+        // SAFETY: just made, and no other thread has it. What failed is told of already.
         unsafe {
             if !(*ep).id.is_null() {
                 (calls.rdma_destroy_id)((*ep).id);
@@ -97,7 +97,8 @@ pub unsafe extern "C" fn rpma_ep_shutdown(ep: *mut *mut Ep) -> c_int {
         if ep.is_null() {
             return Ok(());
         }
-        // SAFETY: likewise: nobody uses it any more. After a failure it is the program's as before.
+        // SAFETY: likewise: no thread uses it any more. After a failure it is the program's as
+        // before.
         unsafe {
             let calls = (*ep).calls;
             number(c"rpma_ep_shutdown", "rdma_destroy_id", (calls.rdma_destroy_id)((*ep).id))?;
@@ -179,7 +180,7 @@ unsafe fn next_conn_req(ep: *const Ep, cfg: *const ConnCfg, out: *mut *mut ConnR
                 put(out, req)
             }
             Err(code) => {
-                // Whoever asked is told, and does not wait for its time to be over.
+                // The peer that asked is told, and does not wait for its time to be over.
                 (ep.calls.rdma_reject)(id, std::ptr::null(), 0);
                 (ep.calls.rdma_destroy_id)(id);
                 Err(code)

@@ -161,8 +161,8 @@ fn default(level: Level, file: &Text<256>, line: c_int, function: &CStr, text: &
         shown(text.as_bytes())
     ));
     let bytes = whole.as_bytes();
-    // SAFETY: so many bytes are there. One call, so that lines of several threads do not mix; there
-    // is nobody to tell of a failure.
+    // SAFETY: so many bytes are there. One call, so that lines of several threads do not mix; a
+    // failure has no caller to tell.
     unsafe { libc::write(2, bytes.as_ptr().cast(), bytes.len()) };
 }
 

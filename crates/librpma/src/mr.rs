@@ -41,7 +41,7 @@ const DESCRIPTOR: usize = 21;
 pub struct MrLocal {
     calls: &'static Calls,
     mr: *mut ibv_mr,
-    /// Its first byte, which operations add their offsets to.
+    /// The region's first byte, which operations add their offsets to.
     pub addr: u64,
     size: usize,
     /// For operations of this side.
@@ -51,12 +51,12 @@ pub struct MrLocal {
 
 /// `struct rpma_mr_remote`.
 pub struct MrRemote {
-    /// Its first byte, in the other side's addresses.
+    /// The region's first byte, in the other side's addresses.
     pub addr: u64,
     size: u64,
     /// For operations of this side.
     pub rkey: u32,
-    /// Its [`VISIBILITY`] and [`PERSISTENT`] say which flushes it is for.
+    /// Bits: [`VISIBILITY`] and [`PERSISTENT`] say which flushes the region is for.
     pub usage: u8,
 }
 
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn rpma_mr_reg(
                 put(mr, new)
             },
             Err(code) => {
-                // SAFETY: just made, and nobody has it.
+                // SAFETY: just made, and no other thread has it.
                 unsafe { end(new) };
                 Err(code)
             }
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn rpma_mr_dereg(mr: *mut *mut MrLocal) -> c_int {
         // SAFETY: likewise.
         let result = unsafe { ((*old).calls.ibv_dereg_mr)((*old).mr) };
         let done = errno_of(c"rpma_mr_dereg", "ibv_dereg_mr", result);
-        // SAFETY: it is gone, and nobody uses it; or it is the program's as before.
+        // SAFETY: it is gone, and no thread uses it; or it is the program's as before.
         unsafe {
             match done {
                 Ok(()) => end(old),

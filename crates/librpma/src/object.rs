@@ -15,7 +15,7 @@ pub fn make<T>(value: T) -> Result<*mut T> {
     if at.is_null() {
         return Err(NOMEM);
     }
-    // SAFETY: it is there, large enough and aligned, and nobody else's.
+    // SAFETY: it is there, large enough and aligned, and no other thread's.
     unsafe { at.write(value) };
     Ok(at)
 }
@@ -24,7 +24,7 @@ pub fn make<T>(value: T) -> Result<*mut T> {
 ///
 /// # Safety
 ///
-/// It came from [`make`], and nobody uses it any more.
+/// It came from [`make`], and no thread uses it any more.
 pub unsafe fn end<T>(object: *mut T) {
     // SAFETY: as the caller says.
     unsafe {
@@ -37,8 +37,8 @@ pub unsafe fn end<T>(object: *mut T) {
 ///
 /// # Safety
 ///
-/// The pointer is NULL, or leads to a `T` that nobody ends or changes, but for what it lets be
-/// changed, as long as the result is used.
+/// The pointer is NULL, or leads to a `T`. As long as the result is used no thread ends or changes
+/// that, but for what it lets be changed.
 pub unsafe fn of<'a, T>(object: *const T) -> Result<&'a T> {
     // SAFETY: as the caller says.
     unsafe { object.as_ref() }.ok_or(INVAL)

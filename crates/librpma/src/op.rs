@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | rpma_flush to visibility | FLUSH of the range | a READ of 8 bytes of it |
 //! | rpma_flush to persistence | FLUSH of the range | the same, where the other side has declared direct write; else RPMA_E_NOSUPP |
-//! | rpma_atomic_write | ATOMIC WRITE | a WRITE of 8 bytes, inline, behind a fence |
+//! | rpma_atomic_write | ATOMIC WRITE | a WRITE of 8 bytes, inline, after a fence |
 //!
 //! Whether the other side has them, its configuration says (rpma_conn_apply_remote_peer_cfg(3),
 //! `peer_cfg`). Bounds and usages are not looked at here, as they are not by upstream's:
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn rpma_atomic_write(
             return unsafe { write_native(conn, to, src, flags, op_context) };
         }
         let mut wr = request(IBV_WR_RDMA_WRITE, flags, op_context);
-        // The fence holds it back until the READs before it are answered, so that it comes behind a
+        // The fence holds it back until the READs before it are answered, so that it comes after a
         // flush.
         wr.send_flags |= IBV_SEND_INLINE | IBV_SEND_FENCE;
         wr.wr.rdma = to;

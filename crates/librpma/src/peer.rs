@@ -19,9 +19,9 @@ use crate::utils::has_odp;
 
 /// `struct rpma_peer`.
 pub struct Peer {
-    /// Its libraries.
+    /// The libraries' functions.
     pub calls: &'static Calls,
-    /// Its protection domain.
+    /// The peer's protection domain.
     pub pd: *mut ibv_pd,
     /// Bits of `device_cap_flags_ex`, or none.
     pub capabilities: u64,
@@ -32,9 +32,9 @@ pub struct Peer {
 /// Bits of `device_cap_flags_ex` that verbs.h has no names for: kernel headers have
 /// (`IB_UVERBS_DEVICE_*`).
 pub const CAN_FLUSH_GLOBAL: u64 = 1 << 38;
-/// Likewise.
+/// Bit of `device_cap_flags_ex` for FLUSH to persistence, as [`CAN_FLUSH_GLOBAL`].
 pub const CAN_FLUSH_PERSISTENT: u64 = 1 << 39;
-/// Likewise.
+/// Bit of `device_cap_flags_ex` for ATOMIC WRITE, as [`CAN_FLUSH_GLOBAL`].
 pub const CAN_WRITE_ATOMICALLY: u64 = 1 << 40;
 
 /// Bytes that a work request can carry in itself: those of an atomic write.
@@ -65,7 +65,7 @@ unsafe fn new(context: *mut ibv_context, out: *mut *mut Peer) -> Result<()> {
     let pd = unsafe { (calls.ibv_alloc_pd)(context) };
     if pd.is_null() {
         let why = errno();
-        // SAFETY: just made, and nobody has it.
+        // SAFETY: just made, and no other thread has it.
         unsafe { end(peer) };
         let code = failed(NEW, "ibv_alloc_pd", why);
         return Err(match why {
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn rpma_peer_delete(peer: *mut *mut Peer) -> c_int {
         if peer.is_null() {
             return Ok(());
         }
-        // SAFETY: likewise: nobody uses it any more.
+        // SAFETY: likewise: no thread uses it any more.
         unsafe {
             let result = ((*peer).calls.ibv_dealloc_pd)((*peer).pd);
             end(peer);

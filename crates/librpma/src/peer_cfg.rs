@@ -1,4 +1,5 @@
-//! What a peer says of itself to those who write to it (rpma_peer_cfg_new(3)), and its descriptor:
+//! What a peer says of itself to the peers that write to it (rpma_peer_cfg_new(3)), and its
+//! descriptor:
 //!
 //! | byte | what |
 //! |---|---|

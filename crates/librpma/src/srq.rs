@@ -42,8 +42,8 @@ unsafe fn new(peer: *const Peer, cfg: *const SrqCfg, out: *mut *mut Srq) -> Resu
     let new = make(Srq { calls: peer.calls, srq: null_mut(), rcq: null_mut() })?;
     let attr = ibv_srq_attr { max_wr: rq_size, max_sge: 1, srq_limit: 0 };
     let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
-    // SAFETY: the domain lives, and what is made of it; `new` is nobody else's until it is handed
-    // over.
+    // SAFETY: the domain lives, and what is made of it; `new` is no other thread's until it is
+    // handed over.
     unsafe {
         let done = made(NEW, "ibv_create_srq", (peer.calls.ibv_create_srq)(peer.pd, &raw mut init)).and_then(
             |srq| {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn rpma_srq_delete(srq: *mut *mut Srq) -> c_int {
         if srq.is_null() {
             return Ok(());
         }
-        // SAFETY: likewise: nobody uses it any more.
+        // SAFETY: likewise: no thread uses it any more.
         unsafe {
             let rcq = cq::delete(DELETE, (*srq).rcq);
             let result = errno_of(DELETE, "ibv_destroy_srq", ((*srq).calls.ibv_destroy_srq)((*srq).srq));

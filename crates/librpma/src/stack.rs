@@ -2,9 +2,9 @@
 //! gives the program: those that it has loaded already, where it has. verbs.h's inline functions,
 //! which call through a context, are here as they are there.
 //!
-//! They are opened when the first function is wanted, for as long as the process lives; not linked
-//! to, so that the object can be made where neither library is, and loads beside one that lacks a
-//! function which nobody calls.
+//! They are opened when the first function is wanted, for as long as the process lives. They are
+//! not linked to, so that the object can be made where neither library is, and loads beside one
+//! that lacks a function which no program calls.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::mem::{MaybeUninit, offset_of};
@@ -149,7 +149,7 @@ pub fn calls() -> Result<&'static Calls> {
     match CALLS.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
         // SAFETY: just made, and it stays.
         Ok(_) => Ok(unsafe { &*new }),
-        // SAFETY: nobody has the new one; the other stays.
+        // SAFETY: no other thread has the new one; the other stays.
         Err(other) => unsafe {
             end(new);
             Ok(&*other)

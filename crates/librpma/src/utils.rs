@@ -65,10 +65,11 @@ const GET: &CStr = c"rpma_utils_get_ibv_context";
 
 /// rpma_utils_get_ibv_context(3).
 ///
-/// A local address may belong to no one device: those of lo do, and the wildcard. rdma_bind_addr(3)
-/// succeeds for them and names no device, on a kernel too, as whoever listens there listens on all.
-/// Upstream then gives a NULL context with success, which rpma_peer_new(3) refuses. Here it is
-/// the device that a connection to the address goes through; RPMA_E_PROVIDER where there is none.
+/// A local address may belong to no one device: those of lo do, and the wildcard. For them
+/// rdma_bind_addr(3) succeeds and names no device, on a kernel too: a program that listens there
+/// listens on all. Upstream then gives a NULL context with success, which rpma_peer_new(3) refuses.
+/// Here it is the device that a connection to the address goes through; RPMA_E_PROVIDER where there
+/// is none.
 pub unsafe extern "C-unwind" fn rpma_utils_get_ibv_context(
     addr: *const c_char,
     type_: c_int,
@@ -100,7 +101,7 @@ unsafe fn get_ibv_context(addr: *const c_char, type_: c_int, out: *mut *mut ibv_
         // SAFETY: likewise.
         context = unsafe { device(calls, found, End::Active) };
     }
-    // SAFETY: nobody uses the answer any more.
+    // SAFETY: no thread uses the answer any more.
     unsafe { (calls.rdma_freeaddrinfo)(found) };
     let context = context?;
     if context.is_null() {
@@ -144,7 +145,7 @@ unsafe fn device(calls: &Calls, found: *const rdma_addrinfo, which: End) -> Resu
             }
         };
         let context = (*id).verbs;
-        // The device stays open: librdmacm keeps its devices. There is nobody to tell of a failure.
+        // The device stays open: librdmacm keeps its devices. A failure has no caller to tell.
         (calls.rdma_destroy_id)(id);
         (result, context)
     };

@@ -10,11 +10,11 @@ use std::sync::atomic::AtomicU32;
 #[cfg(loom)]
 use std::sync::atomic::Ordering;
 
-/// See the module. Only threads of this process wait on it.
+/// A word that threads of this process wait on.
 #[derive(Debug)]
 pub(crate) struct Futex {
     word: AtomicU32,
-    /// What the kernel does is a mutex, held while it looks at the word, and those who wait.
+    /// What the kernel does: a mutex, held while it looks at the word, and the threads that wait.
     #[cfg(loom)]
     kernel: (of_loom::Mutex<()>, of_loom::Condvar),
 }
@@ -72,10 +72,10 @@ impl Futex {
     #[cfg(not(loom))]
     fn call(&self, operation: libc::c_int, value: u32) {
         let no_limit = std::ptr::null::<libc::timespec>();
-        // SAFETY: the kernel reads the word of whoever waits, which is there as long as he borrows
-        // it. Whoever wakes gives an address only: where another thread has dropped the word
-        // meanwhile, that wakes nobody, or somebody who looks again. What the call says is not
-        // needed for the same reason.
+        // SAFETY: the kernel reads the word of a thread that waits, which is there as long as that
+        // thread borrows it. A thread that wakes gives an address only: where another has dropped
+        // the word meanwhile, that wakes no thread, or one that looks again. What the call says is
+        // not needed for the same reason.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,

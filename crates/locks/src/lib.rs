@@ -9,9 +9,9 @@
 //! rank is nothing: a [`Mutex`] and a [`Condvar`] are a word each (`raw`), a [`RwLock`] is the
 //! standard library's.
 //!
-//! A lock of a thread that panicked is taken all the same: whoever catches the panic (the engine
-//! thread, the C functions) gives up the instance as a whole, and until then calls go on as far as
-//! they can.
+//! A lock of a thread that panicked is taken all the same. The code that catches the panic (the
+//! engine thread, the C functions) gives up the instance as a whole. Until then calls go on as far
+//! as they can.
 //!
 //! | file | what |
 //! |---|---|

@@ -79,20 +79,20 @@ impl<T> Mutex<T> {
         self.guard(self.inner.lock())
     }
 
-    /// Takes it where no other thread holds it. It waits for nobody, and so is allowed whatever the
-    /// thread holds.
+    /// Takes the mutex where no other thread holds it. It waits for no thread, and so is allowed
+    /// whatever the calling thread holds.
     #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         self.inner.try_lock().map(|inner| self.guard(inner))
     }
 
-    /// What it guards, for whoever has the mutex to himself.
+    /// What the mutex guards, for a caller that has it to itself.
     #[inline]
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
 
-    /// What it guarded.
+    /// What the mutex guarded.
     #[inline]
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
@@ -108,7 +108,7 @@ impl<T> Mutex<T> {
     }
 }
 
-// As the standard library's, but that nobody is told of a panic.
+// As the standard library's, but that no other thread is told of a panic.
 impl<T> RefUnwindSafe for Mutex<T> {}
 impl<T> UnwindSafe for Mutex<T> {}
 

@@ -1,6 +1,6 @@
 //! The order of all locks.
 
-// Where a lock of yours goes: behind every lock that is held while it is taken, before every lock
+// Where a lock of yours goes: after every lock that is held while it is taken, before every lock
 // that is taken while it is held. If there is no such place, one of the two calls has to let go
 // first.
 
@@ -12,11 +12,11 @@ macro_rules! ranks {
         /// | group | why there |
         /// |---|---|
         /// | the C functions | they look up what a program names, then call everything else. Those under which nothing is called come last |
-        /// | the process | whoever makes or ends the instance may need anything of it. It stands among the C functions' locks: opening a device makes it |
+        /// | the process | the calls that make or end the instance may need anything of it. It stands among the C functions' locks: opening a device makes it |
         /// | receiving | a packet is dispatched under the token of the socket that brought it, so that packets keep their order |
         /// | connections | the connection manager's outputs move queue pairs and push events; nothing of a queue pair calls it |
         /// | the adapter | what a queue pair needs while it is locked comes after it: receives, then completions, then events |
-        /// | the system | sockets and netlink: asked by all above, and calling nobody. The reactor is last, as whoever opens or closes a descriptor tells it |
+        /// | the system | sockets and netlink: asked by all above, and calling none of them. The reactor is last, as every call that opens or closes a descriptor tells it |
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
         #[repr(u8)]
         pub enum Rank {
@@ -55,13 +55,13 @@ ranks! {
     /// The Rust crate: what a byte stream has received, and may send.
     Stream,
     /// The Rust crate: the queue pairs whose completions come to one queue. Held while these are
-    /// taken to whom they are for.
+    /// taken to their queue pairs.
     SharedCompletions,
     /// The Rust crate: the operations of a queue pair that are under way, and the messages that
     /// came.
     Operations,
-    /// The Rust crate: what has come to the receive queue of an XRC domain, and who waits for it or
-    /// for an event of a device.
+    /// The Rust crate: what has come to the receive queue of an XRC domain, and the tasks that wait
+    /// for it or for an event of a device.
     Awaited,
     /// The Rust crate: the receives of a shared queue that are posted. Held while one is.
     SharedReceives,
@@ -81,14 +81,14 @@ ranks! {
     SystemCall,
     /// The Rust crate over the system's libraries: what an identifier has come to.
     SystemId,
-    /// The Rust crate over the system's libraries: events of an identifier that nobody has looked
-    /// at.
+    /// The Rust crate over the system's libraries: events of an identifier that the program has not
+    /// looked at.
     SystemInbox,
     /// The Rust crate over the system's libraries: a completion queue's C objects. Held while they
-    /// are used, so that nobody destroys them.
+    /// are used, so that no thread destroys them.
     SystemCq,
     /// The Rust crate over the system's libraries: a queue pair's C object. Held while it is used,
-    /// so that nobody destroys it.
+    /// so that no thread destroys it.
     SystemQp,
     /// The Rust crate over the system's libraries: a shared receive queue's C object, likewise;
     /// also while a queue pair is made with it.
@@ -102,7 +102,7 @@ ranks! {
     SystemHandles,
     /// The Rust crate over the system's libraries: the devices that are known.
     SystemDevices,
-    /// The Rust crate over the system's libraries: whom descriptors are for.
+    /// The Rust crate over the system's libraries: the objects that descriptors are for.
     SystemReactor,
     /// The C functions: C objects of one kind by their addresses. Held while one is looked at, so
     /// that it is not freed.
@@ -113,7 +113,7 @@ ranks! {
     /// The channel is looked at meanwhile.
     HandingOutCompletionEvents,
     /// The C functions: an asynchronous event is taken from its context, and counted as handed out.
-    /// Whoever destroys a completion queue holds this and the one above.
+    /// The call that destroys a completion queue holds this and the one above.
     HandingOutAsyncEvents,
     /// The C functions: events about an object that the program has not acknowledged.
     Unacked,
@@ -188,7 +188,7 @@ ranks! {
     Timers,
     /// The adapter: completion queues that hold an event back.
     ModeratedCqs,
-    /// The adapter: whom to tell what concerns a device.
+    /// The adapter: the event queues that are told what concerns a device.
     Listeners,
     /// The adapter: completion channels, event channels and asynchronous events: what a program
     /// fetches.
@@ -197,7 +197,7 @@ ranks! {
     Later,
     /// The Rust crate: tasks of a simulation that are awake.
     Woken,
-    /// The Rust crate: who sleeps until when.
+    /// The Rust crate: which tasks sleep until when.
     Sleepers,
     /// The adapter: numbers of queue pairs and communication ids. Held while a block of them is
     /// claimed.
@@ -205,7 +205,7 @@ ranks! {
 
     /// The system: work of a storage until a thread takes it.
     Storage,
-    /// The system: who waits for which neighbour.
+    /// The system: which callers wait for which neighbour.
     Neighbours,
     /// The system: the socket for notifications about interfaces.
     InterfaceChanges,
@@ -245,7 +245,7 @@ ranks! {
     TxSockets,
     /// The system: what the engine waits for.
     Reactor,
-    /// The system: random bytes that nobody has had.
+    /// The system: random bytes that no caller has had.
     Random,
     /// The system: the buffers that neighbours may map.
     Buffers,

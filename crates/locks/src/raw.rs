@@ -1,22 +1,22 @@
 //! What is under a [`Mutex`](crate::Mutex) and a [`Condvar`](crate::Condvar): a word, and the
 //! kernel's futex(2) where a thread has to wait.
 //!
-//! The standard library's are the same, and note beside it whether a thread panicked with one held,
-//! which nobody here asks for. Crates that keep those who wait in a table of the process would
+//! The standard library's are the same, and note beside it whether a thread panicked with one held.
+//! No caller here asks for that. Crates that keep waiting threads in a table of the process would
 //! leave a forked child the locks of that table as the fork found them.
 
 use std::sync::atomic::Ordering;
 
 use crate::futex::Futex;
 
-/// Nobody holds it.
+/// No thread holds the lock.
 const FREE: u32 = 0;
 /// A thread holds it.
 const HELD: u32 = 1;
-/// The same, and whoever gives it back wakes one that may wait.
+/// A thread holds the lock, and wakes one that may wait when it gives the lock back.
 const AWAITED: u32 = 2;
 
-/// So often a thread looks again before it waits: most locks are held for less time than a call of
+/// How often a thread looks again before it waits: most locks are held for less time than a call of
 /// the kernel takes.
 const SPINS: usize = if cfg!(loom) { 0 } else { 100 };
 
@@ -55,13 +55,13 @@ impl Lock {
                 _ => std::hint::spin_loop(),
             }
         }
-        // Others may wait as well: so it stays awaited until nobody did.
+        // Others may wait as well: so it stays awaited until none did.
         while self.0.swap(AWAITED, Ordering::Acquire) != FREE {
             self.0.wait(AWAITED);
         }
     }
 
-    /// For whoever has it.
+    /// Gives the lock back; called by the thread that has it.
     #[inline(always)]
     pub(crate) fn give_back(&self) {
         if self.0.swap(FREE, Ordering::Release) == AWAITED {
@@ -75,8 +75,8 @@ impl Lock {
     }
 }
 
-// SAFETY: only whoever changed the word from FREE has the lock, and it is FREE again when he gives
-// it back.
+// SAFETY: only the thread that changed the word from FREE has the lock, and it is FREE again when
+// that thread gives it back.
 #[cfg(not(loom))]
 unsafe impl lock_api::RawMutex for Lock {
     const INIT: Lock = Lock(Futex::new(FREE));
@@ -115,8 +115,8 @@ impl Condvar {
         guard
     }
 
-    /// How often it has been notified. Asked with the mutex held: what changes behind that is told
-    /// of behind that.
+    /// How often the threads have been notified. Asked with the mutex held: what changes after that
+    /// is told of after that.
     pub(crate) fn notified(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }

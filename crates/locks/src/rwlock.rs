@@ -58,8 +58,8 @@ impl<T> RwLock<T> {
         self.reading(self.inner.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes it for reading where no other thread writes. It waits for nobody, and so is allowed
-    /// whatever the thread holds.
+    /// Takes the lock for reading where no other thread writes. It waits for no thread, and so is
+    /// allowed whatever the calling thread holds.
     #[inline]
     pub fn try_read(&self) -> Option<ReadGuard<'_, T>> {
         match self.inner.try_read() {

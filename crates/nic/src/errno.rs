@@ -21,7 +21,7 @@ macro_rules! names {
                 pub const $name: Errno = Errno(libc::$name);
             )*
 
-            /// Its name in errno(3); `None` for a number that has none there.
+            /// The number's name in errno(3); `None` where it has none there.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Errno::$name => Some(stringify!($name)),)*

@@ -66,7 +66,7 @@ pub enum Error {
     /// The object is still used by others (EBUSY).
     #[error("object is in use")]
     Busy,
-    /// Not something this adapter does (EOPNOTSUPP).
+    /// What this adapter does not do (EOPNOTSUPP).
     #[error("not supported: {0}")]
     Unsupported(&'static str),
     /// The system refused; its errno.
@@ -190,7 +190,7 @@ pub enum PostError {
         "invalid work request: an atomic works on 8 bytes at a multiple of 8, not on {len_bytes} at {addr:#x}"
     )]
     Atomic {
-        /// Its `remote_addr`.
+        /// The request's `remote_addr`.
         addr: u64,
         /// Bytes of its elements, cut to what fits.
         len_bytes: u32,

@@ -18,7 +18,7 @@ pub trait Work: Send + Sync {
 
 /// What waits to be done, in the order in which it was asked for.
 pub struct Later {
-    /// Readable without the lock: whoever polls asks each time.
+    /// Readable without the lock: a polling thread asks each time.
     any: AtomicBool,
     queue: Mutex<Vec<Arc<dyn Work>>>,
 }

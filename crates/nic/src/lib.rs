@@ -1,7 +1,7 @@
 //! A RoCE v2 adapter in software: the objects that a verbs program makes (device, domain, region,
-//! queues, queue pair), and the checks of keys, states and limits between them. It opens no socket,
-//! has no thread and never waits: the world around it gives what [`link`] asks for, and whoever is
-//! to be told of something gave a [`Signal`].
+//! queues, queue pair), and the checks between them. The checks are of keys, states and limits. It
+//! opens no socket, has no thread and never waits. The world around it gives what [`link`] asks
+//! for, and an owner that is to be told of something gave a [`Signal`].
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -14,7 +14,7 @@
 //! | [`srq`] | shared receive queues, tag matching |
 //! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
 //! | [`reach`] | what the adapter asks of a world whose processes reach each other's memory |
-//! | [`steering`] | who gets what names no queue pair: flow rules, multicast groups, the hash over work queues |
+//! | [`steering`] | which queue pair gets what names none: flow rules, multicast groups, the hash over work queues |
 //! | [`later`] | what is done when no lock is held |
 //! | [`program`] | the program's code where the stack calls it, and what becomes of its panics |
 //! | [`limits`] | every limit in one table |
@@ -42,7 +42,7 @@
 //! above. Datagrams to groups come by [`Device::input_group`], frames by [`Device::input_frame`],
 //! and the time by [`Device::expire`].
 //!
-//! # Who keeps whom, and until when
+//! # Which object keeps which, and until when
 //!
 //! An object keeps what it was made from (a queue pair its device, domain and queues; a region's
 //! [`Buffer`] its domain), so nothing goes that is used. Two hold each other, and each has a call

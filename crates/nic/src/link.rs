@@ -16,7 +16,7 @@ use wire::Qpn;
 use crate::errno::Errno;
 use crate::reach::Reach;
 
-/// Where packets go, and as whom.
+/// Where packets go, and from which address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Our address.
@@ -47,8 +47,8 @@ pub trait Link: Send + Sync + 'static {
     /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and
     /// counted, as on any wire; protocols above retransmit.
     fn send(&self, path: &Path, batch: &mut TxBatch);
-    /// Sends a short message to a process of this host in less than packets, behind all that was
-    /// sent on this path; false where it has to be a packet, and nothing has been sent.
+    /// Sends a short message to a process of this host in less than packets, after all that was
+    /// sent on this path. False where it has to be a packet, and nothing has been sent.
     fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
         false
     }
@@ -56,9 +56,9 @@ pub trait Link: Send + Sync + 'static {
     fn most_bulk(&self) -> usize {
         0
     }
-    /// Sends several packets as one piece to a process of this host, behind all that was sent on
-    /// this path: the headers of one, and `len` bytes that `fill` stores. Behind the headers
-    /// stands what else the receiver has to know, last of all the path MTU, by its code.
+    /// Sends several packets as one piece to a process of this host, after all that was sent on
+    /// this path. The piece is the headers of one, and `len` bytes that `fill` stores. After the
+    /// headers stands what else the receiver has to know, last of all the path MTU, by its code.
     ///
     /// # Errors
     ///
@@ -72,8 +72,8 @@ pub trait Link: Send + Sync + 'static {
     ) -> Result<Bulk, Fault> {
         Ok(Bulk::NoWay)
     }
-    /// Whether what was sent on this path lies where nobody but a process of this host takes it,
-    /// which has not taken all. False where it ended.
+    /// Whether what was sent on this path lies where only a process of this host takes it, which
+    /// has not taken all. False where it ended.
     fn lies_unread(&self, _path: &Path) -> bool {
         false
     }
@@ -89,7 +89,8 @@ pub trait Link: Send + Sync + 'static {
 }
 
 /// What a world knows of the way of short messages and copies on one path, from one to the next.
-/// Whoever has it gives it with that path only, and forgets it when nothing is to be sent any more.
+/// The queue pair that has it gives it with that path only, and forgets it when nothing is to be
+/// sent any more.
 #[derive(Default)]
 pub struct Way(Option<Box<dyn Any + Send + Sync>>);
 
@@ -106,7 +107,7 @@ impl Way {
         self.0.as_ref()?.downcast_ref()
     }
 
-    /// The same to be changed.
+    /// Like [`Way::known`], to be changed.
     #[inline]
     pub fn known_mut<T: Any>(&mut self) -> Option<&mut T> {
         self.0.as_mut()?.downcast_mut()
@@ -163,10 +164,10 @@ pub trait Frames: Send + Sync + 'static {
 
 /// What the adapter needs of the machine beside ways to send.
 pub trait Platform: Send + Sync + 'static {
-    /// Somebody wants to be woken (by the node's `expire`) at `at` or earlier.
+    /// The adapter wants to be woken (by the node's `expire`) at `at` or earlier.
     fn wake_at(&self, at: Instant);
-    /// The same where a millisecond later is as good: a world that wakes by itself meanwhile need
-    /// not be told.
+    /// Like [`Platform::wake_at`], where a millisecond later is as good: a world that wakes by
+    /// itself meanwhile need not be told.
     fn wake_about(&self, at: Instant) {
         self.wake_at(at);
     }
@@ -245,12 +246,12 @@ impl std::fmt::Debug for Persist {
     }
 }
 
-/// Somebody to tell that there is something to fetch: the C functions write to an eventfd, a
-/// simulation sets a mark. Called under the lock of the queue it belongs to: must not wait, nor
-/// call back.
+/// The way to tell an owner that there is something to fetch: the C functions write to an eventfd,
+/// a simulation sets a mark. Called under the lock of the queue that it belongs to: it must not
+/// wait, nor call back.
 pub trait Signal: Send + Sync {
-    /// One more thing to fetch.
+    /// Tells that there is one more thing to fetch.
     fn signal(&self);
-    /// One thing less: it was taken back before anybody fetched it.
+    /// Tells that there is one thing less: the adapter took it back before the owner fetched it.
     fn take_back(&self);
 }

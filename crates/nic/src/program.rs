@@ -30,7 +30,7 @@ pub fn caught() -> u64 {
     CAUGHT.load(Ordering::Relaxed)
 }
 
-/// Those that this thread has caught.
+/// How many panics this thread has caught.
 pub fn caught_here() -> u64 {
     CAUGHT_HERE.get()
 }

@@ -40,7 +40,7 @@ impl Quota {
     }
 }
 
-/// Those of one device.
+/// The quotas of one device.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     pub pds: Quota,

@@ -1,5 +1,5 @@
-//! Memory of the processes of one host, which they reach by themselves: a WRITE or READ of a
-//! connection between two of them needs nobody at the target, neither its processor nor its
+//! Memory of the processes of one host, which they reach by themselves. A WRITE or READ of a
+//! connection between two of them needs nothing of the target, neither its processor nor its
 //! library.
 //!
 //! A process says which of its regions and queue pairs others may reach, and takes that back. The
@@ -22,16 +22,17 @@ pub trait Reach: Send + Sync {
     fn table(&self, regions: &Regions) -> Option<u8>;
     /// From now on peers may reach a region, which has this slot of a table.
     fn publish(&self, table: u8, slot: u16, region: &Region);
-    /// They may not any more. Returns when nobody does: at once, unless somebody does just now.
+    /// Peers may not reach a region any more. Returns when no peer does: at once, unless one does
+    /// just now.
     fn withdraw(&self, table: u8, slot: u16);
-    /// A queue pair in RTR knows its peer, who may speak soon: what answers and [`Reach::open`]
+    /// A queue pair in RTR knows its peer, which may speak soon: what answers and [`Reach::open`]
     /// need is made now, where it is not there.
     fn prepare(&self, _path: &Path) {}
     /// From now on the peer of a queue pair may reach regions of its protection domain. False where
     /// it could otherwise: then it can not any more, and may again when [`Reach::close`] has
     /// waited.
     fn open(&self, grant: &Grant<'_>) -> bool;
-    /// It may not any more. `wait`: returns when it does not.
+    /// The peer of a queue pair may not reach regions any more. `wait`: returns when it does not.
     fn close(&self, qpn: Qpn, wait: bool);
     /// Whether it does not now: [`Reach::close`] would return at once. It may not any more.
     fn is_closed(&self, _qpn: Qpn) -> bool {
@@ -71,10 +72,10 @@ pub trait Reach: Send + Sync {
         None
     }
     /// Copies between memory of ours and what the peer names, or changes that: what was there goes
-    /// to the piece. The last word of a WRITE becomes visible last; an atomic is done at once
-    /// for whoever changes the bytes by instructions, and only in memory that both processes map.
-    /// Where it can not, nothing is copied, or a part, as when a connection breaks:
-    /// `NoWay` where memory of the process is not reached at all, else `Refused`.
+    /// to the piece. The last word of a WRITE becomes visible last. An atomic is done at once for
+    /// all threads that change the bytes by instructions, and only in memory that both processes
+    /// map. Where it can not, nothing is copied, or a part, as when a connection breaks. `NoWay`
+    /// where memory of the process is not reached at all, else `Refused`.
     ///
     /// `way` is of the transfer's path, and of what went on it before. A FLUSH has no pieces.
     /// `Refused` where it would have to wait for anything, or is for all of a region.
@@ -84,9 +85,9 @@ pub trait Reach: Send + Sync {
 /// What a peer reaches of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Its key.
+    /// The region's key.
     pub key: u32,
-    /// Its protection domain.
+    /// The region's protection domain.
     pub pd: u32,
     /// `enum ibv_access_flags`.
     pub access: u32,
@@ -103,11 +104,11 @@ pub struct Region {
 /// A queue pair that lets its peer reach memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant<'a> {
-    /// Its number.
+    /// The queue pair's number.
     pub qpn: Qpn,
     /// To the peer.
     pub path: &'a Path,
-    /// Its protection domain.
+    /// The queue pair's protection domain.
     pub pd: u32,
     /// The table of its regions.
     pub table: u8,
@@ -121,7 +122,7 @@ pub(crate) struct Peer<'a> {
     pub(crate) path: Path,
     /// Our queue pair.
     pub(crate) from: Qpn,
-    /// Its path MTU.
+    /// The queue pair's path MTU.
     pub(crate) mtu: Mtu,
 }
 

@@ -1,4 +1,4 @@
-//! Atomics of which loom has models: of what wakes whoever waits.
+//! Atomics of which loom has models: of what wakes a waiting thread.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

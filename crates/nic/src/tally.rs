@@ -1,10 +1,10 @@
-//! A count that one thread at a time adds to, under a lock that it holds anyhow: so none of its
-//! steps is a locked instruction. What has come about is brought to a counter when somebody reads
+//! A count that one thread at a time adds to, under a lock that it holds anyhow. So none of its
+//! steps is a locked instruction. What has come about is brought to a counter when a thread reads
 //! that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// See the module.
+/// A count that one thread at a time adds to, under a lock that it holds anyhow: see the module.
 #[derive(Debug, Default)]
 pub struct Tally {
     count: AtomicU64,
@@ -13,14 +13,14 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts so many more; nobody else does meanwhile.
+    /// Counts so many more; no other thread does meanwhile.
     #[inline]
     pub fn add(&self, n: u64) {
         self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Brings what has not been brought yet to a counter, always the same. Whoever reads that may
-    /// do so, also several at once.
+    /// Brings what has not been brought yet to a counter, always the same. Each thread that reads
+    /// that may do so, also several at once.
     pub fn bring_to(&self, counter: &AtomicU64) {
         let count = self.count.load(Ordering::Relaxed);
         let before = self.told.swap(count, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Raw packet queue pairs on a device whose link is a list of frames: what is sent, and to whom
-//! rules give what comes.
+//! Raw packet queue pairs on a device whose link is a list of frames. Tested is what is sent, and
+//! to which queue pairs rules give what comes.
 
 mod kit;
 

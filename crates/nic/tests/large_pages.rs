@@ -12,7 +12,7 @@ use nic::Access;
 const LARGE: usize = 2 << 20;
 const PAGE: usize = 4096;
 
-/// A mapping of its own, whose pages are small unless somebody asks for others.
+/// A mapping of its own, whose pages are small unless the test asks for others.
 struct Mapping {
     at: *mut u8,
     len: usize,
@@ -35,7 +35,7 @@ impl Mapping {
     }
     /// A number in each page.
     fn fill(&self) {
-        // SAFETY: inside of the mapping, whose bytes nobody has a reference to; also below.
+        // SAFETY: inside of the mapping, whose bytes no thread has a reference to; also below.
         (0..self.len).step_by(PAGE).for_each(|at| unsafe { self.at.add(at).write((at / PAGE) as u8) });
     }
     fn is_filled(&self) -> bool {
@@ -62,7 +62,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; nobody has it any more.
+        // SAFETY: mapped in `new`; no thread has it any more.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
@@ -91,10 +91,10 @@ fn what_a_registration_brings_in_lies_in_large_pages_where_they_are_wanted_and_t
         if touched {
             mapping.fill();
         }
-        // From a page before the large one, or from it on, to two pages behind it.
+        // From a page before the large one, or from it on, to two pages after it.
         let from = mapping.at.addr().max(mapping.large() - PAGE);
         let len = mapping.large() + LARGE + 2 * PAGE - from;
-        // SAFETY: mapped until it is deregistered, and nobody has a reference to its bytes.
+        // SAFETY: mapped until it is deregistered, and no thread has a reference to its bytes.
         let mr = unsafe { pd.register(from as u64, len as u64, 0, Access::LOCAL_WRITE) }.unwrap();
         // An older kernel gives them for what was not touched, or not.
         if are_to_be_had || !wanted {
@@ -112,7 +112,7 @@ fn what_is_not_mapped_is_an_error_with_large_pages_too() {
     world.large_pages.store(true, Ordering::Relaxed);
     let pd = Arc::new(kit::device(world).alloc_pd().unwrap());
     let mapping = Mapping::new(4 * LARGE);
-    // SAFETY: a part of the mapping that nobody uses.
+    // SAFETY: a part of the mapping that no thread uses.
     unsafe { libc::munmap(mapping.at.add(3 * LARGE).cast(), PAGE) };
     let (at, len) = (mapping.at.addr() as u64, mapping.len as u64);
     // SAFETY: mapped until it is deregistered; nothing is registered where it is an error.

@@ -61,8 +61,8 @@ impl Reach for Neighbours {
         *self.0.may.lock().unwrap() = None;
         if wait {
             *self.0.waits.lock().unwrap() += 1;
-            // Whoever has a packet for the queue pair takes its lock. Debug assertions tell where
-            // we hold it.
+            // A thread that has a packet for the queue pair takes its lock. Debug assertions tell
+            // where we hold it.
             self.0.qp.get().and_then(Weak::upgrade).unwrap().state();
         }
     }
@@ -97,7 +97,7 @@ fn connected(device: &Arc<Device>, pd: &Arc<Pd>, dest_qpn: Qpn) -> (Arc<Qp>, QpA
     connected_with(1, device, pd, dest_qpn, |_| ())
 }
 
-/// The same with so many.
+/// Like [`connected`], with so many send requests.
 #[allow(clippy::disallowed_methods, reason = "a moment to begin from")]
 fn connected_with(
     max_send_wr: u32,

@@ -37,7 +37,7 @@ pub(crate) struct Arrival {
     asked: Asked,
 }
 
-/// What it is for.
+/// What a request that has arrived asks for.
 pub(crate) enum Asked {
     Connection(Box<Request>),
     Service(Box<SidrRequest>),
@@ -113,7 +113,7 @@ impl<W: World> Node<W> {
         result
     }
 
-    /// A request for a connection arrived, for one of our listeners or for nobody.
+    /// A request for a connection arrived, for one of our listeners or for none.
     pub(crate) fn on_request(&self, core: &mut Core, now: Instant, key: ConnKey, request: Box<Request>) {
         let ours = request.path.local_gid.ip();
         if let Some(why) = core.refused_by_rule() {
@@ -136,7 +136,7 @@ impl<W: World> Node<W> {
         core.arrived.push(Arrival { key, at, listener, asked: Asked::Connection(request) });
     }
 
-    /// Somebody asks for a datagram service of ours, or for one that nobody has.
+    /// A peer asks for a datagram service of ours, or for one that is not served here.
     pub(crate) fn on_sidr_request(
         &self,
         core: &mut Core,
@@ -162,7 +162,7 @@ impl<W: World> Node<W> {
     }
 
     /// The `nth` connection request from now on, 1 for the next, is refused before a listener sees
-    /// it: for tests of whoever asks.
+    /// it: for tests of the asking side.
     pub fn refuse_request(&self, nth: u64, why: Refusal) {
         self.cm_agent.lock().refused.push((nth.saturating_sub(1), why));
     }
@@ -179,7 +179,7 @@ impl<W: World> Node<W> {
     }
 
     /// What is to be known of a request before it is admitted; the system is asked, so no lock is
-    /// held. The way back, and whether whoever sent it still lives.
+    /// held. The way back, and whether the process that sent it still lives.
     pub(crate) fn look_up(&self, arrival: &Arrival) -> (Option<Route>, Option<Watch>) {
         let (path, process) = arrival.asked.by();
         let (source, dest) = (path.local_gid.ip(), path.remote_gid.ip());
@@ -190,7 +190,7 @@ impl<W: World> Node<W> {
     }
 
     /// A request gets an identifier, which its listener offers to the program, unless the request,
-    /// the listener or whoever sent it has ended.
+    /// the listener or the process that sent it has ended.
     pub(crate) fn admit(
         &self,
         core: &mut Core,
@@ -202,8 +202,8 @@ impl<W: World> Node<W> {
         let stands = core.cm(key).is_some_and(|(cm, conn)| cm.is_unanswered(conn));
         let listens = core.listeners.get(&at).is_some_and(|l| Arc::ptr_eq(&l.id, &listener));
         if !(watch.is_some() && stands && listens) {
-            // What lay in the socket of a process that was stopped, and whoever sent it is gone,
-            // among others.
+            // What lay in the socket of a process that was stopped, and whose sender is gone, among
+            // others.
             if let Some((cm, conn)) = core.cm(key) {
                 cm.destroy(now, conn);
             }
@@ -271,7 +271,7 @@ impl<W: World> Node<W> {
             let mut param = param.copied().unwrap_or(ConnParam { qp_num: 0, ..inner.offered.cut() });
             param.check()?;
             param.initiator_depth = param.initiator_depth.min(inner.offered.initiator_depth);
-            // The vendor is the asker's, whoever ours is (rdma_set_local_ece(3)).
+            // The vendor is the asker's, whichever ours is (rdma_set_local_ece(3)).
             let ece = Ece { vendor_id: inner.remote_ece.vendor_id, options: inner.local_ece.options };
             let starting_psn = inner.starting_psn.unwrap_or(random);
             let parameters = param.parameters(inner.qp.as_deref(), starting_psn, ece);
@@ -384,7 +384,7 @@ impl<W: World> Node<W> {
 }
 
 impl Asked {
-    /// The way back to whoever asks, and its process.
+    /// The way back to the peer that asks, and its process.
     fn by(&self) -> (&cm::PathRecord, u32) {
         match self {
             Asked::Connection(request) => (&request.path, request.process),
@@ -408,7 +408,7 @@ impl Asked {
                 (ConnParam::default(), ud, r.header, r.private_data)
             }
         };
-        // Whoever listens by an `AF_IB` address reads the header too.
+        // A program that listens by an `AF_IB` address reads the header too.
         let private_data = if id.lock().ib.is_some() { [header, data].concat() } else { data };
         let listener = Some(listener.clone());
         Event { listener, param, ud, private_data, ..plain(id, EventKind::ConnectRequest, 0) }

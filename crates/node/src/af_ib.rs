@@ -57,7 +57,7 @@ impl IbService {
         (self.sid & self.sid_mask) as u16
     }
 
-    /// The same with its whole service id.
+    /// The service with its whole service id.
     fn bound_to(self, space: PortSpace, port: u16) -> IbService {
         IbService { sid: u64::from(space.code()) << 16 | u64::from(port), sid_mask: u64::MAX, ..self }
     }

@@ -37,11 +37,11 @@ pub type ConnKey = (DeviceId, ConnId);
 /// Where a listener listens.
 pub(crate) type ListenKey = (PortSpace, IpAddr, u16);
 
-/// See the module.
+/// The tables that join identifiers, listeners and connections, under one lock.
 pub(crate) struct CmAgent {
     core: Mutex<Core>,
     timing: cm::Timing,
-    /// Of the next packet from QP1.
+    /// Sequence number of the next packet from QP1.
     pub(crate) gsi_psn: AtomicU32,
     pub(crate) everyone: Everyone,
     /// Queue pairs in [`Core::unheard`] and [`Core::waiting_ends`], to be read without the lock.
@@ -63,7 +63,8 @@ pub(crate) struct Core {
     pub(crate) waiting_ends: BTreeMap<Qpn, Waiting>,
     /// Requests that a listener takes, to be admitted when the lock has been given back.
     pub(crate) arrived: Vec<Arrival>,
-    /// Requests that are refused whoever listens: how many come before each, and why.
+    /// Requests that are refused whichever listener they are for: how many come before each, and
+    /// why.
     pub(crate) refused: Vec<(u64, Refusal)>,
     pub(crate) resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
     /// What messages are made in, one after the other.
@@ -99,7 +100,7 @@ impl CmAgent {
         self.core.lock()
     }
 
-    /// For the end of the process, which waits for nobody.
+    /// Locks for the end of the process, which waits for no thread.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
         self.core.try_lock()
     }
@@ -308,7 +309,7 @@ impl<W: World> Node<W> {
             if arrived.is_empty() {
                 return;
             }
-            // The system is asked about them while nobody waits for the lock.
+            // The system is asked about them while no other thread waits for the lock.
             let known: Vec<_> = arrived.into_iter().map(|a| (self.look_up(&a), a)).collect();
             core = self.cm_agent.lock();
             for (found, arrival) in known {

@@ -144,8 +144,8 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// Where the peer is a process of this host: be told when it ends, because nobody sends a DREQ
-    /// for one that was killed. `None` where it has ended already.
+    /// Watches a peer that is a process of this host, to be told when it ends, because no DREQ
+    /// comes for one that was killed. `None` where it has ended already.
     pub(crate) fn watch_peer(&self, local: bool, process: u32) -> Option<Watch> {
         let owner = process_name(process);
         if !local || self.blocks.owns(owner) { Some(Watch::NONE) } else { self.world.watch(owner) }

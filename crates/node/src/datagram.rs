@@ -159,7 +159,7 @@ impl<W: World> Node<W> {
         Ok(())
     }
 
-    /// `rdma_disconnect`: there is nobody to tell; the queue pair goes to the error state.
+    /// `rdma_disconnect`: there is no peer to tell; the queue pair goes to the error state.
     pub(crate) fn stop(&self, id: &Id) -> Result<(), Error> {
         let qp = {
             let inner = id.lock();

@@ -27,7 +27,7 @@ impl Default for Everyone {
 #[derive(Default)]
 struct List {
     ids: Vec<Weak<Id>>,
-    /// Those that are gone are looked for when there are so many.
+    /// Length of the list at which identifiers that are gone are looked for.
     sweep_at: usize,
 }
 
@@ -41,12 +41,12 @@ impl Everyone {
         list.ids.push(Arc::downgrade(id));
     }
 
-    /// How many somebody holds.
+    /// How many identifiers are still held.
     pub fn count(&self) -> usize {
         self.0.lock().ids.iter().filter(|id| id.strong_count() > 0).count()
     }
 
-    /// Those on a device that the program has not destroyed.
+    /// Identifiers on a device that the program has not destroyed.
     fn on(&self, device: &Arc<Device>) -> Vec<Arc<Id>> {
         let list = self.0.lock();
         let all: Vec<Arc<Id>> = list.ids.iter().filter_map(Weak::upgrade).collect();
@@ -61,9 +61,9 @@ impl Everyone {
 }
 
 impl<W: World> Node<W> {
-    /// RDMA_CM_EVENT_ADDR_CHANGE (rdma_get_cm_event(3)) for whom it concerns: with another hardware
-    /// address, which the default GID is made from, everybody on the device; else those whose
-    /// own address it bears no more.
+    /// RDMA_CM_EVENT_ADDR_CHANGE (rdma_get_cm_event(3)) for the identifiers it concerns. With
+    /// another hardware address, which the default GID is made from, that is every one on the
+    /// device; else those whose own address it bears no more.
     pub(crate) fn addresses_changed(&self, device: &Arc<Device>, before: &GidTable) {
         let now = &device.port().gids;
         let other_hardware = before.get(0).is_some_and(|old| now.get(0).is_none_or(|new| new.gid != old.gid));
@@ -76,8 +76,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// The interface of a device is gone: RDMA_CM_EVENT_DEVICE_REMOVAL for everybody on it and
-    /// nothing after it, its queue pairs flush, and who opened it is told
+    /// The interface of a device is gone: RDMA_CM_EVENT_DEVICE_REMOVAL for every identifier on it
+    /// and nothing after it. Its queue pairs flush, and the program that opened it is told
     /// (IBV_EVENT_DEVICE_FATAL). Peers find out by themselves: there is no way to them.
     pub(crate) fn device_removed(&self, now: Instant, device: &Arc<Device>) {
         let mut core = self.cm_agent.lock();

@@ -20,7 +20,7 @@ use crate::world::{Interface, Route, World};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceSpec {
-    /// Its name, 1 to 63 bytes.
+    /// The device's name, 1 to 63 bytes.
     pub name: String,
     /// How its packets travel.
     pub transport: Transport,
@@ -48,11 +48,11 @@ pub enum ConfigError {
     Shared {
         /// The device named first.
         first: String,
-        /// The other one.
+        /// The device named second.
         second: String,
-        /// Their transport.
+        /// The transport of both devices.
         transport: Transport,
-        /// Their interface.
+        /// The interface of both devices.
         interface: String,
     },
 }
@@ -169,7 +169,7 @@ pub fn guid(host_id: u64, transport: Transport, interface: u32) -> Guid {
     Guid(GUID_MARK | GUID_VERSION << 44 | u64::from(interface & 0xf) << 40 | low)
 }
 
-/// Whether a GUID is of this kind (which anybody can forge: a hint, to be confirmed).
+/// Whether a GUID is of this kind (which any host can forge: a hint, to be confirmed).
 pub fn is_ours(guid: Guid) -> bool {
     guid.0 & 0xffff_0000_0000_0000 == GUID_MARK
 }

@@ -84,7 +84,7 @@ impl<W: World> Node<W> {
             .take_back(|e| Arc::ptr_eq(&e.id, id) || e.listener.as_ref().is_some_and(|l| Arc::ptr_eq(l, id)));
         self.carry_out(core, now);
         drop(names);
-        // Requests nobody will see: their identifiers never reached the program.
+        // Requests the program will not see: their identifiers never reached it.
         for event in gone.into_iter().filter(|e| e.kind == EventKind::ConnectRequest) {
             if event.id.cookie.load(Ordering::Relaxed) == 0 && !Arc::ptr_eq(&event.id, id) {
                 self.destroy(&event.id);
@@ -108,7 +108,7 @@ impl<W: World> Node<W> {
     /// An ICMP error came for a packet of ours.
     ///
     /// `ours` is our communication id in it, where it is a message; `process` the block it was for,
-    /// where the error says that nobody has the port.
+    /// where the error says that no process has the port.
     pub(crate) fn peer_unreachable(
         &self,
         now: Instant,
@@ -143,16 +143,16 @@ impl<W: World> Node<W> {
         let is_borne = LazyCell::new(|| self.world.watch(name).is_some());
         ended.retain(|key| match core.ids.get(key).and_then(|id| id.lock().watch) {
             Some(known) => known == watch,
-            // One that came from nobody we watch yet: whoever that is is found out before it goes
-            // on.
+            // One from a process that is not watched yet: which process that is, is found out
+            // before it goes on.
             None => !*is_borne,
         });
         ended.into_iter().for_each(|key| self.end_by_exit(&mut core, now, key));
         self.carry_out(core, now);
     }
 
-    /// The process ends: what a kernel would say to its peers is said, once. Nobody here is left to
-    /// be told of anything.
+    /// The process ends: what a kernel would say to its peers is said, once. No thread here is left
+    /// to be told of anything.
     pub(crate) fn leave_connections(&self, now: Instant) {
         let Some(mut core) = self.cm_agent.try_lock() else { return };
         let mut batch = TxBatch::new();
@@ -160,7 +160,7 @@ impl<W: World> Node<W> {
             cm.leave(now);
             while let Some(output) = cm.poll() {
                 if let Output::Transmit { path, mad, attempt, .. } = output {
-                    // Whoever has a queue pair in hand may never let it go.
+                    // A thread that has a queue pair in hand may never let it go.
                     let way = farewell::way(&path, &mad, attempt, None);
                     self.send_mad(&way, path.pkey, &mad, &mut batch);
                 }

@@ -1,5 +1,5 @@
 //! What the world tells the node: packets go to their queue pairs, those for QP1 to
-//! [`gsi`](crate::gsi), the rest to whom it concerns.
+//! [`gsi`](crate::gsi), the rest to the part of the node it concerns.
 
 use std::iter::Peekable;
 use std::slice::Chunks;
@@ -186,7 +186,7 @@ impl<W: World> Node<W> {
             let Some(packet) = self.open_unsealed(bytes) else { continue };
             let dest_qp = packet.header.bth.dest_qp;
             if dest_qp == Qpn::GSI {
-                // The end of a connection takes the way of its data. Nobody else can be meant.
+                // The end of a connection takes the way of its data. No other process can be meant.
                 self.management(now, &Datagram { bytes, forwarded: true, ..*run }, &packet);
             } else if !self.blocks.owns(qpn_owner(dest_qp)) {
                 count(&self.counters.unknown_owner);

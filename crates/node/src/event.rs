@@ -116,7 +116,7 @@ pub struct UdParam {
     pub av: AddressVector,
     /// Queue pair there: [`Qpn::MULTICAST`] for a group, 0 in a request.
     pub qpn: Qpn,
-    /// Its Q_Key.
+    /// Q_Key of the queue pair.
     pub qkey: Qkey,
     /// What the program gave with its join of a group.
     pub context: u64,
@@ -125,7 +125,7 @@ pub struct UdParam {
 /// An event.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Whom it is for: for a connection request the new identifier.
+    /// The identifier it is for: for a connection request the new one.
     pub id: Arc<Id>,
     /// The listener, of a connection request.
     pub listener: Option<Arc<Id>>,

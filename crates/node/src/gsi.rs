@@ -36,8 +36,8 @@ impl<W: World> Node<W> {
         };
         let from = origin(d);
         let Some(device) = self.device_of_arrival(d.interface) else {
-            // Handed on by a process that has a device there: nobody can listen where this one has
-            // none.
+            // Handed on by a process that has a device there: no program can listen where this one
+            // has none.
             count(&self.counters.unknown_device);
             return self.refuse_unknown_service(now, from, &mad);
         };
@@ -46,15 +46,15 @@ impl<W: World> Node<W> {
             Destination::CommId(id) => {
                 let owner = comm_owner(id);
                 if self.blocks.owns(owner) || self.pass_message_on(now, &[owner], d) == Some(false) {
-                    // Ours, or nobody's: the answer for an unknown identifier is ours to give.
+                    // Ours, or no process's: the answer for an unknown identifier is ours to give.
                     self.on_mad(now, device, from, &mad);
                 }
             }
         }
     }
 
-    /// A request goes to whoever bears the name of the service; where nobody does, it is refused
-    /// here.
+    /// A request goes to the process that bears the name of the service; where none does, it is
+    /// refused here.
     fn request(
         &self,
         now: Instant,
@@ -80,7 +80,7 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// Refuses a request for a service that nobody here has.
+    /// Refuses a request for a service that no process here has.
     fn refuse_unknown_service(&self, now: Instant, from: Origin, request: &Mad) {
         let Some(refusal) = cm::ib::refuse_unknown_service(request) else { return };
         count(&self.counters.mads);
@@ -100,7 +100,7 @@ impl<W: World> Node<W> {
 
     /// Sends a MAD from QP1 to QP1; `batch` is what it is made in, whatever was in it before.
     pub(crate) fn send_mad(&self, way: &Path, pkey: Pkey, mad: &Mad, batch: &mut TxBatch) {
-        // Nobody looks at the sequence number, but it counts.
+        // No receiver looks at the sequence number, but it counts.
         let psn = Psn::new(self.cm_agent.gsi_psn.fetch_add(1, Ordering::Relaxed));
         let header = Header {
             bth: Bth { dest_qp: Qpn::GSI, psn, pkey, ..Bth::default() },

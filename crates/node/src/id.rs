@@ -131,7 +131,7 @@ pub struct Inner {
     pub reuse: bool,
     /// The service it is bound to, where that was said by an `AF_IB` address.
     pub ib: Option<IbService>,
-    /// What its queue pair, which it does not own, offers to the peer's.
+    /// What the identifier's queue pair, which it does not own, offers to the peer's.
     pub local_ece: Ece,
     /// What the peer's offers.
     pub remote_ece: Ece,
@@ -139,7 +139,8 @@ pub struct Inner {
     pub path: Option<PathChoice>,
     /// The listener of a request that the program has not begun to serve.
     pub(crate) listener: Option<ListenKey>,
-    /// What it is bound to. The port space is its own, or in RDMA_PS_IB that of its service id.
+    /// What the identifier is bound to. The port space is its own, or in RDMA_PS_IB that of its
+    /// service id.
     pub(crate) place: Option<Place>,
     pub(crate) claim: Option<Claimed>,
     /// The port itself, of a listener whose port others may be bound to.
@@ -242,7 +243,8 @@ impl Id {
         }
     }
 
-    /// What it holds. Keep the guard short, and call nothing of the node while it lives.
+    /// What the identifier holds. Keep the guard short, and call nothing of the node while it
+    /// lives.
     pub fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
@@ -279,7 +281,7 @@ impl<W: World> Node<W> {
         id
     }
 
-    /// The same for RDMA_PS_IB, which has queue pairs of any type.
+    /// Like [`Node::create_id`], for RDMA_PS_IB, which has queue pairs of any type.
     pub fn create_id_for(&self, channel: &Arc<EventChannel>, space: PortSpace, kind: QpType) -> Arc<Id> {
         let id = match space {
             PortSpace::Ib => Id::of_kind(space, kind, channel.clone()),
@@ -298,7 +300,7 @@ impl<W: World> Node<W> {
 
     /// `rdma_migrate_id`: later events go to `channel`, and those that wait move there.
     pub fn migrate(&self, id: &Arc<Id>, channel: &Arc<EventChannel>) {
-        // Whoever has an event for it has looked where to put it under this lock.
+        // A thread that has an event for it has looked where to put it under this lock.
         let _core = self.cm_agent.lock();
         let old = std::mem::replace(&mut id.lock().channel, channel.clone());
         for event in old.take_back(|e| Arc::ptr_eq(&e.id, id)) {

@@ -6,15 +6,15 @@
 //! | file | what lives there |
 //! |---|---|
 //! | [`world`] | what a node asks of the world around it, and what the world tells it |
-//! | `dispatch` | packets and everything else that the world tells: to queue pairs, to QP1, to whom it concerns |
+//! | `dispatch` | packets and everything else that the world tells: to queue pairs, to QP1, to the part it concerns |
 //! | `gsi` | QP1: management datagrams come in and leave; which process of the host they are for |
-//! | `strangers` | what is for nobody, and how much is done about it |
+//! | `strangers` | what is for no process, and how much is done about it |
 //! | [`number_blocks`] | queue pair numbers and communication ids, and whose they are |
 //! | [`devices`] | which devices there are |
 //! | `device_events` | what identifiers learn of their device |
 //! | [`id`] | rdma_cm identifiers |
 //! | [`event`] | rdma_cm events, their channels, connection parameters |
-//! | `bind`, `ports`, `af_ib`, `address` | addresses and ports: who may have which |
+//! | `bind`, `ports`, `af_ib`, `address` | addresses and ports: which identifier may have which |
 //! | `resolve` | rdma_resolve_addr, rdma_resolve_route |
 //! | [`connect`] | the side that connects |
 //! | [`accept`] | the side that is asked: rdma_listen, requests, rdma_accept, rdma_reject |
@@ -24,7 +24,7 @@
 //! | [`datagram`], `multicast` | datagram services and groups |
 //! | [`queue_pair`] | the queue pair of an identifier, moved to RTS |
 //! | [`objects`] | how many there are of what it has given out |
-//! | `cm_agent` | the tables behind all of these, and what the connection manager's outputs do |
+//! | `cm_agent` | the tables that all of these use, and what the connection manager's outputs do |
 //!
 //! # How a connection comes to be
 //!

@@ -38,7 +38,7 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(1);
 pub const FULL_FOR: Duration = Duration::from_secs(2);
 /// Requests that may wait at a listener, whatever backlog it asks for.
 pub const MAX_BACKLOG: usize = 1024;
-/// Requests that a device knows and nobody has answered, at all listeners together.
+/// Requests that a device knows and no program has answered, at all listeners together.
 pub const MAX_PENDING: usize = 4096;
 /// What a listener may have waiting however many listeners there are.
 const LEAST_SHARE: usize = 8;
@@ -56,13 +56,13 @@ struct Waiting {
 enum Turn {
     /// The next one's.
     Free,
-    /// This one's, which lies in the channel.
+    /// The turn of this identifier's request, which lies in the channel.
     Offered(Arc<Id>),
-    /// This one's, which the program has; until then.
+    /// The turn of this identifier's request, which the program has; until then.
     Fetched(Arc<Id>, Instant),
 }
 
-/// See the module.
+/// A listener and the requests that wait at it.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub id: Arc<Id>,
@@ -102,7 +102,7 @@ impl Listener {
         self.waiting.push_back(Waiting { event, until: now + FULL_FOR });
     }
 
-    /// The request to offer now, if it is anybody's turn.
+    /// The request to offer now, if one has its turn.
     pub fn offer(&mut self, now: Instant) -> Option<Event> {
         if matches!(self.turn, Turn::Fetched(_, until) if until <= now) {
             self.patience = (self.patience / 2).max(LEAST_PATIENCE);

@@ -23,7 +23,7 @@ use crate::{Errno, Error, Node};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Membership {
     group: IpAddr,
-    /// It sends to the group and gets nothing of it.
+    /// The identifier sends to the group and gets nothing of it.
     send_only: bool,
 }
 
@@ -105,8 +105,8 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// `rdma_leave_multicast`: the queue pair is detached; joins whose events nobody fetched are
-    /// forgotten. EADDRNOTAVAIL where the identifier does not belong to the group.
+    /// `rdma_leave_multicast`: the queue pair is detached; joins whose events the program did not
+    /// fetch are forgotten. EADDRNOTAVAIL where the identifier does not belong to the group.
     pub fn leave_multicast(&self, id: &Arc<Id>, group: IpAddr) -> Result<(), Error> {
         let group = normal(group);
         let (member, qp, channel) = {

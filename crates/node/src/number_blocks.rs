@@ -53,8 +53,8 @@ pub(crate) fn block_of(name: Name) -> Option<u32> {
     if let Name::Block(block) = name { Some(block.into()) } else { None }
 }
 
-/// Whether a name can be anybody's: block 0 holds QP0, QP1 and the identifier that stands for none,
-/// 0xfff the multicast number.
+/// Whether a process can bear a name: block 0 holds QP0, QP1 and the identifier that stands for
+/// none, 0xfff the multicast number.
 pub(crate) fn may_be_borne(name: Name) -> bool {
     !matches!(name, Name::Block(0 | 0xfff..))
 }
@@ -63,14 +63,14 @@ struct Block {
     prefix: u16,
     /// Numbers that nothing has had, in no order.
     fresh: Vec<u16>,
-    /// Those that were given back, oldest first.
+    /// Numbers that were given back, oldest first.
     used: VecDeque<u16>,
     _claim: Box<dyn Claim>,
 }
 
 impl Block {
-    /// A number that nobody can guess. One that was given back is used again as late as possible,
-    /// so old packets find nobody.
+    /// A number that no peer can guess. One that was given back is used again as late as possible,
+    /// so old packets find no queue pair or connection.
     fn take(&mut self, random: impl FnOnce() -> u32) -> Option<u16> {
         match self.fresh.len() {
             0 => self.used.pop_front(),
@@ -112,8 +112,8 @@ impl<W: World> NumberBlocks<W> {
         word.is_some_and(|word| word.load(Ordering::Acquire) >> (prefix % 64) & 1 == 1)
     }
 
-    /// A random communication id in a block of this process; whoever keeps the table of those in
-    /// use asks again where it is.
+    /// A random communication id in a block of this process; the caller keeps the table of those in
+    /// use and asks again where it is.
     pub fn comm_id(&self) -> Result<CommId, Error> {
         let mut inner = self.lock();
         if inner.blocks.is_empty() {

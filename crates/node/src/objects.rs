@@ -8,17 +8,17 @@ use crate::world::World;
 /// What exists in this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Objects {
-    /// Identifiers that somebody holds.
+    /// Identifiers that are held.
     pub ids: usize,
     /// Connections and requests that an identifier has; those that only end are not among them.
     pub connections: usize,
-    /// Places where somebody listens.
+    /// Places where an identifier listens.
     pub listeners: usize,
     /// Addresses being resolved.
     pub resolving: usize,
     /// Ends of connections that wait for an ACK.
     pub waiting_ends: usize,
-    /// Of each device, in their order.
+    /// Objects of each device, in their order.
     pub devices: Vec<OfDevice>,
 }
 

@@ -1,7 +1,7 @@
-//! Ports of the port spaces: who may have which. The rules are those of TCP (socket(7), ip(7),
-//! ipv6(7)), and hold for all processes of the host, because a port is a [`Name`]. Errors are the
-//! kernel's (cma_check_port): EADDRNOTAVAIL where either side is for all addresses, which loopback
-//! addresses are too, EADDRINUSE for the same address.
+//! Ports of the port spaces: which identifier may have which. The rules are those of TCP
+//! (socket(7), ip(7), ipv6(7)), and hold for all processes of the host, because a port is a
+//! [`Name`]. Errors are the kernel's (cma_check_port): EADDRNOTAVAIL where either side is for all
+//! addresses, which loopback addresses are too, EADDRINUSE for the same address.
 //!
 //! | bound | name | in conflict with |
 //! |---|---|---|
@@ -10,8 +10,8 @@
 //! | to `::` or `::1`, or to an `AF_IB` service id | no address | all |
 //!
 //! With RDMA_OPTION_ID_REUSEADDR several may hold a port until one of them listens: each holds a
-//! [`Name::Shared`], which is in conflict only with those who do not share. Whoever listens claims
-//! the port itself too: that name is how requests find it.
+//! [`Name::Shared`], which is in conflict only with those that do not share. An identifier that
+//! listens claims the port itself too: that name is how requests find it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,7 +29,8 @@ const PORT_TRIES: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub space: PortSpace,
-    /// See the module.
+    /// The address that names bear, an unspecified one for all of its family; `None` is all of
+    /// both.
     pub addr: Option<IpAddr>,
     /// Others may share it.
     pub reuse: bool,
@@ -45,7 +46,7 @@ impl<W: World> Node<W> {
         }
         for _ in 0..PORT_TRIES {
             let port = self.ephemeral();
-            // Nobody is given a port by chance that another shares.
+            // No identifier is given a port by chance that another shares.
             match self.claim_one(Place { reuse: false, ..place }, port) {
                 Err(Error::System(Errno::EADDRINUSE | Errno::EADDRNOTAVAIL)) => {}
                 Ok(claim) if place.reuse => {
@@ -73,8 +74,8 @@ impl<W: World> Node<W> {
         })
     }
 
-    /// Whoever shares a port begins to listen. The errors are those of a port that is taken, where
-    /// another of them listens.
+    /// An identifier that shares a port begins to listen. The errors are those of a port that is
+    /// taken, where another of them listens.
     pub(crate) fn claim_to_listen(&self, place: Place, port: u16) -> Result<Box<dyn Claim>, Error> {
         let Place { space, addr, .. } = place;
         self.claim_beside(Name::Port { space, addr, port }, addr, |other| match other {
@@ -132,8 +133,8 @@ fn overlap(a: Option<IpAddr>, b: Option<IpAddr>) -> bool {
     }
 }
 
-/// The error of whoever wants a port that another has: two that overlap are the same address, or
-/// one is for all.
+/// The error of an identifier that wants a port that another has: two that overlap are the same
+/// address, or one is for all.
 fn taken(mine: Option<IpAddr>, theirs: Option<IpAddr>) -> Errno {
     let everywhere = |addr: Option<IpAddr>| addr.is_none_or(|ip| ip.is_unspecified());
     if everywhere(mine) || everywhere(theirs) { Errno::EADDRNOTAVAIL } else { Errno::EADDRINUSE }

@@ -41,7 +41,7 @@ impl<W: World> Node<W> {
             if source.port() != 0 {
                 self.bind(id, source)?;
             } else if group || !everywhere(source.ip()).is_unspecified() {
-                // Whoever connects needs no name for a port: nobody asks for it.
+                // An identifier that connects needs no name for a port: no peer asks for it.
                 wanted = Some(normal(source.ip())).filter(|ip| !ip.is_unspecified());
                 wanted.map(|_| self.own_address(&source)).transpose()?;
             }
@@ -82,7 +82,8 @@ impl<W: World> Node<W> {
                     return Err(e);
                 }
                 if group || self.world.has_no_neighbour(&route) {
-                    // There is nobody to wait for: a group's hardware address follows from its own.
+                    // There is no neighbour to wait for: a group's hardware address follows from
+                    // its own.
                     self.finish_resolve(id, Ok(()));
                     return Ok(());
                 }

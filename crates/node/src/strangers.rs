@@ -1,14 +1,14 @@
-//! What is for nobody: requests for a service that nobody has, messages about connections that
-//! nobody knows, packets to queue pairs of no process. Anybody can send any number of them, so each
-//! kind costs a bounded amount of work a second, and none of it is remembered.
+//! What is for no process: requests for a service that none has, messages about connections that
+//! none knows, packets to queue pairs of none. Any host can send any number of them, so each kind
+//! costs a bounded amount of work a second, and none of it is remembered.
 //!
 //! | what | bounded by |
 //! |---|---|
-//! | asking the other processes for whoever bears a name that is not known yet, for a message | [`Allowance`] |
+//! | asking the other processes for the bearer of a name that is not known yet, for a message | [`Allowance`] |
 //! | ... for a packet to a queue pair | each block of numbers once in [`ABSENT_MS`] |
 //! | answering | another [`Allowance`]; the answers leave from [`PORTS`] source ports |
 //!
-//! What is beyond is dropped, never answered wrongly: whoever meant it repeats it.
+//! What is beyond is dropped, never answered wrongly: the sender that meant it repeats it.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,15 +20,15 @@ use crate::dispatch::count;
 use crate::world::{Datagram, Name, World};
 use crate::{Node, number_blocks};
 
-/// Source ports of answers to nobody in particular.
+/// Source ports of answers to no peer in particular.
 pub(crate) const PORTS: u32 = 4;
-/// For how long a block that nobody bore is taken to be nobody's: a process that claims it loses no
+/// For how long a block that no process bore is taken to be free: a process that claims it loses no
 /// more than packets that are sent again.
 const ABSENT_MS: u32 = 20;
 /// Addresses share so many accounts, by a hash that only we know.
 const ACCOUNTS: usize = 64;
 
-/// So many a second, and so many at once.
+/// How many are allowed a second, and how many at once.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     apart: Duration,
@@ -80,14 +80,14 @@ impl Allowance {
     fn account(&self, source: IpAddr) -> usize {
         let bits = match source {
             IpAddr::V4(v4) => u64::from(v4.to_bits()),
-            // Whoever has an address has its whole network.
+            // A host that has an address has its whole network.
             IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
         };
         ((bits ^ self.key).wrapping_mul(self.key | 1) >> 32) as usize % ACCOUNTS
     }
 }
 
-/// NumberBlocks that nobody bore a moment ago.
+/// Blocks of numbers that no process bore a moment ago.
 #[derive(Debug)]
 struct Absent {
     since: Instant,
@@ -109,12 +109,12 @@ impl Absent {
     }
 }
 
-/// See the module.
+/// How much is done about what is for no process.
 #[derive(Debug)]
 pub(crate) struct Strangers {
-    /// Of questions to other processes.
+    /// Allowance of questions to other processes.
     pub questions: Allowance,
-    /// Of answers.
+    /// Allowance of answers.
     pub answers: Allowance,
     absent: Absent,
 }
@@ -141,7 +141,7 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// Hands a message to the first of `names` that somebody bears. `None` where it is not allowed
+    /// Hands a message to the first of `names` that a process bears. `None` where it is not allowed
     /// to find out.
     pub(crate) fn pass_message_on(&self, now: Instant, names: &[Name], d: &Datagram<'_>) -> Option<bool> {
         if d.forwarded {

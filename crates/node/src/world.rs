@@ -48,11 +48,11 @@ pub enum Name {
         /// Port, not 0.
         port: u16,
     },
-    /// The same by one of several that share the port and do not listen (yet).
+    /// Like `Port`, of one of several identifiers that share the port and do not listen (yet).
     Shared {
         /// Port space.
         space: PortSpace,
-        /// As in `Port`.
+        /// The address, as in `Port`.
         addr: Option<IpAddr>,
         /// Port, not 0.
         port: u16,
@@ -62,7 +62,7 @@ pub enum Name {
 }
 
 impl Name {
-    /// Whether it is of somebody bound to a port, wherever.
+    /// Whether the name is of an identifier bound to a port, wherever.
     pub fn is_of_port(&self, wanted: PortSpace, number: u16) -> bool {
         match *self {
             Name::Port { space, port, .. } | Name::Shared { space, port, .. } => {
@@ -79,7 +79,7 @@ pub trait Claim: Send + Sync {}
 /// Why a name could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// Another process, or this one, holds it.
+    /// Another process, or this one, holds the name.
     #[error("the name is in use")]
     InUse,
     /// The system refused for want of something; its errno.
@@ -125,7 +125,7 @@ pub struct Datagram<'a> {
     pub dest: SocketAddr,
     /// Interface (device) it belongs to.
     pub interface: u32,
-    /// It came by way of another process of this host (which could not use it).
+    /// The datagram came by way of another process of this host (which could not use it).
     pub forwarded: bool,
     /// Whether an ACK for it may wait until [`Guest::release`].
     pub hold: Hold,
@@ -138,17 +138,17 @@ pub struct Datagram<'a> {
 pub enum Input<'a> {
     /// A packet.
     Datagram(Datagram<'a>),
-    /// Packets of one sender that came together, as the system puts them together (UDP_GRO): the
-    /// bytes of the datagram hold them one behind the other, each of `size` bytes (1 or more)
-    /// but for the last, which may be shorter.
+    /// Packets of one sender that came together, as the system puts them together (UDP_GRO). The
+    /// bytes of the datagram hold them one after the other, each of `size` bytes (1 or more) but
+    /// for the last, which may be shorter.
     Datagrams {
         /// All of them.
         run: Datagram<'a>,
         /// Bytes of each but the last.
         size: usize,
     },
-    /// The same from a process of this host, by no network: the last four bytes of each packet are
-    /// room for an ICRC that nobody filled in.
+    /// Like `Datagrams`, from a process of this host, by no network. The last four bytes of each
+    /// packet are room for an ICRC that was not filled in.
     Unsealed {
         /// All of them.
         run: Datagram<'a>,
@@ -166,7 +166,7 @@ pub enum Input<'a> {
     Frame {
         /// The interface.
         interface: u32,
-        /// This host sent it, and nothing brings it back.
+        /// This host sent the frame, and nothing brings it back.
         outgoing: bool,
         /// From the destination's hardware address to the end of the payload, VLAN tags included.
         bytes: &'a [u8],
@@ -185,7 +185,7 @@ pub enum Input<'a> {
         dest: IpAddr,
         /// Our address it came from.
         source: IpAddr,
-        /// The errno the system maps it to (ECONNREFUSED: nobody listens on the UDP port).
+        /// The errno the system maps it to (ECONNREFUSED: no process listens on the UDP port).
         errno: Errno,
         /// The first bytes of the packet, from BTH on; may be short.
         sent: &'a [u8],
@@ -197,12 +197,12 @@ pub enum Input<'a> {
     Gone(Name, Watch),
 }
 
-/// Which one of the processes that bear a name one behind the other is watched.
+/// Which one of the processes that bear a name one after the other is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch(pub u64);
 
 impl Watch {
-    /// One of whose end nothing is told.
+    /// A process of whose end nothing is told.
     pub const NONE: Watch = Watch(0);
 }
 
@@ -214,8 +214,8 @@ pub trait World: Link + Frames + Platform {
     fn attach(&self, interface: u32) -> Result<(), Errno>;
     /// Asks the routing table. ENETUNREACH, EHOSTUNREACH and the like where no route leads there.
     fn route(&self, query: RouteQuery) -> Result<Route, Errno>;
-    /// Whether the next hop of a route needs no finding out: this host itself, or behind a link
-    /// that has no neighbours.
+    /// Whether the next hop of a route needs no finding out: this host itself, or on a link that
+    /// has no neighbours.
     fn has_no_neighbour(&self, _route: &Route) -> bool {
         false
     }
@@ -227,7 +227,7 @@ pub trait World: Link + Frames + Platform {
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError>;
     /// The names other processes and this one hold for a port, shared ones too.
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name>;
-    /// Hands a packet to the process that bears `name`; false where nobody of this user does.
+    /// Hands a packet to the process that bears `name`; false where no process of this user does.
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool;
     /// Hands packets for QP1 to the process that bears one of `names`, past any network. False
     /// where they have to go by [`Link::send`]: no process of this host and user bears one, or
@@ -237,8 +237,8 @@ pub trait World: Link + Frames + Platform {
     }
     /// Whether [`World::forward`] to `name` is cheap, because its bearer is known from earlier.
     fn is_known(&self, name: Name) -> bool;
-    /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where
-    /// nobody bears it.
+    /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where no
+    /// process bears it.
     fn watch(&self, name: Name) -> Option<Watch>;
     /// The host's random part of GUIDs: the same for all processes of this host and namespace, 40
     /// bits.
@@ -247,8 +247,8 @@ pub trait World: Link + Frames + Platform {
     fn now(&self) -> Instant;
 }
 
-/// Whom the last short messages by some way were for: the next ones mostly are for the same queue
-/// pairs, which need not be looked up then. It keeps none of them.
+/// Queue pairs that the last short messages by some way were for. The next ones mostly are for the
+/// same, which need not be looked up then. It keeps none of them.
 #[derive(Debug, Default)]
 pub struct Before([Addressee; Before::MOST]);
 
@@ -270,7 +270,7 @@ impl Before {
         if (last.qpn, last.interface) == (qpn, interface) { last.qp.upgrade() } else { None }
     }
 
-    /// One was.
+    /// A message by an interface was for this queue pair.
     pub(crate) fn was(&mut self, qp: &Arc<Qp>, interface: u32) {
         self.0[qp.qpn().get() as usize % Before::MOST] =
             Addressee { qpn: qp.qpn(), interface, qp: Arc::downgrade(qp) };
@@ -281,9 +281,9 @@ impl Before {
 pub trait Guest: Send + Sync + 'static {
     /// Takes what the world has to tell.
     fn input(&self, now: Instant, input: Input<'_>);
-    /// Takes [`Input::Short`] apart from its bytes, so that nobody puts it together for each
-    /// message: `from` says where it came from and went to, `before` is of the messages that
-    /// came before by the same way.
+    /// Takes [`Input::Short`] apart from its bytes, so that no caller puts it together for each
+    /// message. `from` says where it came from and went to; `before` is of the messages that came
+    /// before by the same way.
     fn short(
         &self,
         now: Instant,

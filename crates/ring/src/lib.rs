@@ -5,10 +5,10 @@
 //!
 //! The memory is words of eight bytes, in lines of 64 bytes:
 //!
-//! | line | word | what | who writes it |
+//! | line | word | what | written by |
 //! |---|---|---|---|
 //! | 0 | 0 | how many lines the reader is done with, counted from the beginning | reader |
-//! | 0 | 1 | not 0 where the reader sleeps: who writes a record wakes it, and whom the number says ([`Whom`]) | reader; the writer takes it back |
+//! | 0 | 1 | not 0 where the reader sleeps: the writer of a record wakes it, and the number says which thread ([`Whom`]) | reader; the writer takes it back |
 //! | 1 | | nothing: what the reader writes and the first record do not share a line that a processor fetches with its neighbour | |
 //! | 2 and on | | records | writer |
 //!
@@ -19,8 +19,8 @@
 //! of it and the front of the ring will do.
 //!
 //! The reader watches the first word of the next record, so a message costs the two processors as
-//! few lines as it fills. The writer makes that word 0 before it publishes the record in front of
-//! it: what lay there before, bytes of an older record, is never taken for a record.
+//! few lines as it fills. Before the writer publishes a record, it makes the first word of the next
+//! one 0. So what lay there, bytes of an older record, is never taken for a record.
 //!
 //! What the other process writes is input, as a packet is: a reader looks at a record's length
 //! once, and copies out what it looks at, or only copies (a long body); a number that can not be is
@@ -57,8 +57,8 @@ pub use writer::{PushError, Writer};
 /// One word of the shared memory.
 pub type Word = atomic::AtomicU64;
 
-/// The memory that two processes share. Whoever maps it may know a faster way to copy many words
-/// than one by one.
+/// The memory that two processes share. The process that maps it may know a faster way to copy many
+/// words than one by one.
 pub trait Memory: Deref<Target = [Word]> {
     /// Stores bytes, as many words as there are eights of them.
     fn store(words: &[Word], bytes: &[[u8; 8]]) {
@@ -77,8 +77,8 @@ pub trait Memory: Deref<Target = [Word]> {
 impl Memory for Arc<[Word]> {}
 
 /// Whether nothing is there to read, as the word says that the reader watches
-/// ([`Reader::watches`]). Where there is, most of it may be in the line behind that word's, which
-/// is on its way from the writer's processor then.
+/// ([`Reader::watches`]). Where there is, most of it may be in the line after that word's, which is
+/// on its way from the writer's processor then.
 #[inline]
 pub fn seems_empty<M: Memory>(memory: &M, watches: usize) -> bool {
     let is_empty = memory[watches].load(Acquire) == 0;
@@ -92,7 +92,7 @@ pub fn seems_empty<M: Memory>(memory: &M, watches: usize) -> bool {
 const LINE: usize = 8;
 /// Bytes of a line.
 const LINE_BYTES: usize = 64;
-/// Lines in front of the records.
+/// Lines before the records.
 const HEAD: usize = 2;
 /// Where the reader's progress is, and whether it sleeps.
 const DONE: usize = 0;
@@ -107,13 +107,13 @@ const SKIP: u32 = u32::MAX;
 /// Fewest lines of records that make a ring.
 const FEWEST: usize = 4;
 
-/// Who is to be woken when a record is written while the reader sleeps. A process that reads has
-/// two that may.
+/// Which thread is to be woken when a record is written while the reader sleeps. A process that
+/// reads has two that may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Whom {
     /// The thread that is always there.
     Engine,
-    /// One that came to wait.
+    /// A thread that came to wait.
     Visitor,
 }
 
@@ -125,8 +125,8 @@ impl Whom {
         }
     }
 
-    /// What the reader wrote; `None` where it does not sleep. No number is an error: somebody who
-    /// is always there is woken.
+    /// What the reader wrote; `None` where it does not sleep. No number is an error: the thread
+    /// that is always there is woken.
     const fn of(word: u64) -> Option<Whom> {
         match word {
             0 => None,

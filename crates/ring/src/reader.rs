@@ -31,7 +31,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Its bytes. They are there, whatever the writer says later.
+    /// The record's length in bytes. They are there, whatever the writer says later.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "a record may be empty, and nobody asks")]
     pub fn len(&self) -> usize {
@@ -42,12 +42,12 @@ impl Found {
 /// A record that is looked at where it lies, and is left when this goes, by whatever way.
 pub struct Held<'a, M: Memory> {
     reader: &'a mut Reader<M>,
-    /// There until then.
+    /// The record, until this goes.
     found: Option<Found>,
 }
 
 impl<M: Memory> Held<'_, M> {
-    /// Its words, as [`Reader::words`].
+    /// The record's words, as [`Reader::words`].
     #[inline]
     pub fn words(&self) -> &[Word] {
         self.found.as_ref().map_or(&[], |found| self.reader.words(found))
@@ -114,7 +114,8 @@ impl<M: Memory> Reader<M> {
         }
     }
 
-    /// Its words, which the writer may change at any time; the last one may be of fewer bytes.
+    /// The record's words, which the writer may change at any time; the last one may be of fewer
+    /// bytes.
     #[inline]
     pub fn words(&self, found: &Found) -> &[Word] {
         &self.line(found.at)[1..found.lines * LINE]
@@ -127,13 +128,13 @@ impl<M: Memory> Reader<M> {
         copy_out::<M>(self.words(found), &mut to[..len]);
     }
 
-    /// The record that was found last, until what is returned goes; then the reader goes on behind
+    /// The record that was found last, until what is returned goes; then the reader goes on after
     /// it.
     pub fn hold(&mut self, found: Found) -> Held<'_, M> {
         Held { reader: self, found: Some(found) }
     }
 
-    /// Goes on behind the record that was found last.
+    /// Goes on after the record that was found last.
     #[inline]
     pub fn leave(&mut self, found: Found) {
         self.position += found.lines as u64;
@@ -166,11 +167,11 @@ impl<M: Memory> Reader<M> {
         (HEAD + self.at) * LINE
     }
 
-    /// Says that nobody looks any more, so that whoever writes wakes `whom`; false where there is
+    /// Says that no thread looks any more, so that the writer wakes `whom`. False where there is
     /// something to read already, and then it is as if nothing had been said.
     pub fn sleep(&mut self, whom: Whom) -> bool {
-        // It says so already, since a time at which nothing was there, and whoever wrote since
-        // would have taken it back.
+        // It says so already, since a time at which nothing was there, and a writer that wrote
+        // since would have taken it back.
         let says_so = self.told == self.position && self.memory[ASLEEP].load(Acquire) == whom.word();
         if says_so && self.is_empty() {
             return true;
@@ -185,7 +186,7 @@ impl<M: Memory> Reader<M> {
         sleeps
     }
 
-    /// Somebody looks from now on until [`Reader::sleep`]: whoever writes wakes nobody.
+    /// A thread looks from now on until [`Reader::sleep`]: the writer wakes none.
     pub fn stay_awake(&mut self) {
         // A line that the writer looks at with each record.
         if self.memory[ASLEEP].load(Relaxed) != 0 {
@@ -193,7 +194,7 @@ impl<M: Memory> Reader<M> {
         }
     }
 
-    /// Nobody looks at what was read: the writer may have its lines again.
+    /// The reader is done with what was read: the writer may have its lines again.
     #[inline]
     fn tell(&mut self) {
         self.memory[DONE].store(self.position, Release);

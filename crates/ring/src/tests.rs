@@ -59,13 +59,13 @@ fn a_writer_begins_again_where_the_reader_has_read_all_and_only_there() {
         writer.push(&[&[n as u8; 300]]).unwrap();
         assert_eq!(read(reader), Some(vec![n as u8; 300]));
     };
-    // Who reads all and says so finds all in the front.
+    // A reader that reads all and says so finds all in the front.
     for n in 0..1000 {
         send(n, &mut reader);
         assert!(reader.is_empty());
     }
     assert_eq!(touched(&memory, 140..LINES), 0);
-    // Who does not say so is not overtaken: the writer goes on behind what may not be read yet.
+    // One that does not say so is not overtaken: the writer goes on after what may not be read yet.
     for n in 0..40 {
         send(n, &mut reader);
     }
@@ -212,7 +212,7 @@ fn a_body_begins_with_a_line_behind_the_head() {
         (&bytes[..4], &bytes[BODY..BODY + 8], &bytes[BODY + 96..]),
         (&b"head"[..], &b"a body's"[..], &b"last"[..])
     );
-    // The head may fill all in front of the body, and there may be no body.
+    // The head may fill all before the body, and there may be no body.
     for (head, body) in [(&[1; BODY][..], &[2; 64][..]), (&[3; BODY], &[]), (&[], &[4]), (&[], &[])] {
         assert_eq!(push_with(&mut writer, head, body), Ok(()));
         assert_eq!(read_with(&mut reader, head.len()), Some((head.to_vec(), body.to_vec())));
@@ -310,7 +310,7 @@ fn the_reader_is_woken_once_for_each_time_it_sleeps() {
         assert_eq!((writer.must_wake(), writer.must_wake()), (Some(whom), None));
         assert!(read(&mut reader).is_some());
     }
-    // The last word counts, and one that is none wakes who is always there.
+    // The last word counts, and one that is none wakes the thread that is always there.
     assert!(reader.sleep(Whom::Visitor) && reader.sleep(Whom::Engine));
     memory[ASLEEP].store(77, Ordering::Relaxed);
     assert_eq!(writer.must_wake(), Some(Whom::Engine));

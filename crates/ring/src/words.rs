@@ -8,7 +8,7 @@ use crate::{Memory, Word};
 /// From so many words on the memory may know a faster way than one by one.
 pub(crate) const MANY: usize = 32;
 
-/// Writes pieces of bytes one behind the other.
+/// Writes pieces of bytes one after the other.
 pub(crate) struct Filler<'a, M> {
     to: &'a [Word],
     memory: PhantomData<M>,

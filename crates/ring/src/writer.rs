@@ -5,14 +5,14 @@ use crate::atomic::fence;
 use crate::words::{self, Filler};
 use crate::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
 
-/// Lines behind which a writer begins again ([`Writer::begin_again`]).
+/// Lines after which a writer begins again ([`Writer::begin_again`]).
 const ENOUGH: usize = 128;
 
-/// The same for short records ([`Writer::push_words`]), at first: so that few pages are touched,
-/// and the caches of both processors hold them.
+/// Like [`ENOUGH`], for short records ([`Writer::push_words`]), at first: so that few pages are
+/// touched, and the caches of both processors hold them.
 const SHORT_ENOUGH: usize = 1024;
 
-/// Lines behind the next record's first that are fetched before there is one: a message of 64 bytes
+/// Lines after the next record's first that are fetched before there is one: a message of 64 bytes
 /// fills two, and a word of the third is made 0.
 const AHEAD: usize = 2;
 
@@ -27,7 +27,7 @@ pub struct Writer<M> {
     at: usize,
     /// How many of them the reader was done with when last looked at.
     done: u64,
-    /// Lines behind which short records begin again; twice as many each time that there was no room
+    /// Lines after which short records begin again; twice as many each time that there was no room
     /// for one.
     enough: usize,
 }
@@ -35,9 +35,9 @@ pub struct Writer<M> {
 /// Why a record was not written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PushError {
-    /// There is no room for it now.
+    /// There is no room for the record now.
     Full,
-    /// It is longer than half of the ring, so that there may never be room for it.
+    /// The record is longer than half of the ring, so that there may never be room for it.
     TooLong,
     /// The reader says that it has read what was not written.
     Broken,
@@ -47,7 +47,7 @@ pub enum PushError {
 struct Reserved {
     len: u32,
     lines: usize,
-    /// The line behind it.
+    /// The line after the record.
     next: usize,
 }
 
@@ -64,7 +64,7 @@ impl<M: Memory> Writer<M> {
         self.capacity / 2 * crate::LINE_BYTES - crate::RECORD_HEADER
     }
 
-    /// Writes one record, these parts one behind the other, and publishes it. Nothing is written
+    /// Writes one record, these parts one after the other, and publishes it. Nothing is written
     /// where it fails.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl<M: Memory> Writer<M> {
         }
     }
 
-    /// Writes one record of these words, each lowest byte first, and a few bytes behind them. The
+    /// Writes one record of these words, each lowest byte first, and a few bytes after them. The
     /// same as [`Writer::push`], with less to look at.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl<M: Memory> Writer<M> {
     /// See [`PushError`].
     #[inline]
     pub fn push_words<const N: usize>(&mut self, head: [u64; N], bytes: &[u8]) -> Result<(), PushError> {
-        // Where half of what lies in front of it was read, there is room for many.
+        // Where half of what lies before it was read, there is room for many.
         if self.at >= self.enough {
             self.begin_unless_unread(self.at / 2);
         }
@@ -123,8 +123,8 @@ impl<M: Memory> Writer<M> {
         let (front, body) = words.split_at(N.min(words.len()));
         let (near, far) = body.split_at((LINE - 1 - N).min(body.len()));
         let (near_bytes, far_bytes) = bytes.split_at(bytes.len().min(size_of_val(near)));
-        // The line that the reader watches comes last and at once: were another one waited for in
-        // between, he would take it back, and it would have to come a second time.
+        // The line that the reader watches comes last and at once. Were another one waited for in
+        // between, the reader would take it back, and it would have to come a second time.
         words::fill::<M>(far, far_bytes);
         words::fill::<M>(near, near_bytes);
         words::store(front, head.map(u64::to_le_bytes).as_slice());
@@ -207,8 +207,8 @@ impl<M: Memory> Writer<M> {
         }
     }
 
-    /// Who is to be woken now for what was written before, where the reader sleeps. Once for each
-    /// time that it goes to sleep.
+    /// The thread to be woken now for what was written before, where the reader sleeps. Once for
+    /// each time that it goes to sleep.
     #[inline(always)]
     pub fn must_wake(&self) -> Option<Whom> {
         // The reader says that it sleeps, then looks for records; here a record is written, then
@@ -218,7 +218,7 @@ impl<M: Memory> Writer<M> {
         if asleep.load(Relaxed) == 0 { None } else { Whom::of(asleep.swap(0, AcqRel)) }
     }
 
-    /// Who would be woken ([`Writer::must_wake`]).
+    /// The thread that would be woken ([`Writer::must_wake`]).
     pub fn sleeper(&self) -> Option<Whom> {
         fence(SeqCst);
         Whom::of(self.memory[ASLEEP].load(Relaxed))

@@ -25,15 +25,16 @@ use crate::peer_cfg::PeerCfg;
 /// What becomes of a connection (`enum rpma_conn_event`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnEvent {
-    /// It stands.
+    /// The connection stands.
     Established,
     /// Either side has disconnected it.
     Closed,
-    /// It failed: an operation did, the device is gone, or the peer fell silent while it was made.
+    /// The connection failed: an operation did, the device is gone, or the peer fell silent while
+    /// it was made.
     Lost,
     /// The peer, or its system, refused it.
     Rejected,
-    /// Nobody answered.
+    /// The peer did not answer.
     Unreachable,
 }
 
@@ -67,7 +68,7 @@ impl Display for ConnEvent {
 }
 
 /// A connection: a handle, clones are the same one, any thread may use any of them. The last one
-/// dropped disconnects: nobody waits, what is under way is flushed, memory follows.
+/// dropped disconnects: no call waits, what is under way is flushed, memory follows.
 #[derive(Clone)]
 pub struct Conn(Arc<Inner>);
 
@@ -96,7 +97,7 @@ impl Conn {
     }
 
     /// The next event: whether it was established, and then how it ended. Cancelling loses none;
-    /// each comes once, to one of those who wait.
+    /// each comes once, to one of the callers that wait.
     ///
     /// # Errors
     ///
@@ -123,14 +124,14 @@ impl Conn {
                 },
                 _ => return Err(Error::NoEvent),
             };
-            // Another who waits may have been first.
+            // Another caller that waits may have been first.
             if told.compare_exchange(before, after, Ordering::AcqRel, Ordering::Acquire).is_ok() {
                 log!(Level::Notice, "{event}");
                 return Ok(event);
             }
         }
     }
-    /// The same, blocking.
+    /// Like [`Conn::next_event`], blocking.
     ///
     /// # Errors
     ///
@@ -174,7 +175,7 @@ impl Conn {
     pub async fn recv(&self) -> Result<Option<Message>> {
         Ok(self.qp().recv().await?)
     }
-    /// The same, blocking.
+    /// Like [`Conn::recv`], blocking.
     ///
     /// # Errors
     ///
@@ -183,7 +184,7 @@ impl Conn {
         Ok(self.qp().recv_wait()?)
     }
 
-    /// Its completion queue, for operations that are posted to it; once.
+    /// The connection's completion queue, for operations that are posted to it; once.
     pub fn take_cq(&self) -> Option<Cq> {
         self.posted().take().then(|| Cq::new(self.clone()))
     }

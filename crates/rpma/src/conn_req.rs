@@ -42,9 +42,9 @@ impl ConnReq {
     ///
     /// # Errors
     ///
-    /// `Provider` where there is no way, or nobody answers in time, or the configuration has a size
-    /// of 0 for the completion queue; `Inval` where the way leads over another device than the
-    /// peer's; `NoMem`.
+    /// `Provider` where there is no way, or no answer in time, or the configuration has a size of 0
+    /// for the completion queue; `Inval` where the way leads over another device than the peer's;
+    /// `NoMem`.
     pub async fn new(peer: &Peer, to: impl ToAddr, cfg: &ConnCfg) -> Result<ConnReq> {
         if cfg.cq_size == 0 {
             return Err(Error::Inval("a completion queue of size 0"));
@@ -56,7 +56,7 @@ impl ConnReq {
         }
         Ok(ConnReq { which: Which::Outgoing(route), peer: peer.clone(), cfg: cfg.clone() })
     }
-    /// The same, blocking.
+    /// Like [`ConnReq::new`], blocking.
     ///
     /// # Errors
     ///

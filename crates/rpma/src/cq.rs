@@ -64,7 +64,7 @@ pub enum Wc {
     Completion {
         /// The number that it was posted with.
         context: u64,
-        /// How it went.
+        /// How the operation went.
         result: Result<Completion>,
     },
     /// A message has come.
@@ -95,7 +95,7 @@ struct List {
     new: Vec<Entry>,
     /// Posted, and not given to the program yet; those that are under way to the list among them.
     under_way: usize,
-    /// Who waits for more.
+    /// The waker of the thread or task that waits for more.
     waker: Option<Kept<Waker>>,
     taken: bool,
 }
@@ -133,7 +133,7 @@ impl Posted {
         };
         wake_all(waker);
     }
-    /// Whether nobody has the queue yet.
+    /// Whether the queue was not taken before; it is taken then.
     pub fn take(&self) -> bool {
         !std::mem::replace(&mut self.list.lock().taken, true)
     }
@@ -166,7 +166,7 @@ impl Cq {
         let messages = !posted.rcq;
         self.next_with(messages).await
     }
-    /// The same of both queues, where they share a channel (rpma_conn_wait(3)).
+    /// The next completion of both queues, where they share a channel (rpma_conn_wait(3)).
     ///
     /// # Errors
     ///

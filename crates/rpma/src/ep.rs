@@ -49,7 +49,7 @@ impl Ep {
         let listener = verbena::listen(on).provider(peer.provider()).await?;
         Ok(Ep { listener, peer: peer.clone() })
     }
-    /// The same, blocking.
+    /// Like [`Ep::listen`], blocking.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Ep {
     pub async fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         Ok(ConnReq::incoming(&self.peer, cfg, self.listener.request().await?))
     }
-    /// The same, blocking.
+    /// Like [`Ep::next_conn_req`], blocking.
     ///
     /// # Errors
     ///

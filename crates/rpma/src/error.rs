@@ -1,5 +1,5 @@
 //! What goes wrong: upstream's error codes (`RPMA_E_*`) as an enum, with its texts
-//! (rpma_err_2str(3)) and, behind them, the cause.
+//! (rpma_err_2str(3)) and, after them, the cause.
 //!
 //! ```
 //! use rpma::{Error, MrRemote};

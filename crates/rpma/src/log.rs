@@ -50,10 +50,10 @@ const LEVELS: [Level; 6] =
 /// Which threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threshold {
-    /// Messages above it are not made; [`Level::Warning`] where nobody says otherwise.
+    /// Messages above it are not made; [`Level::Warning`] where the program sets none.
     Main,
-    /// For logging functions; without a program's own, what goes to stderr. None where nobody says
-    /// otherwise.
+    /// For logging functions; without a program's own, what goes to stderr. None where the program
+    /// sets none.
     Aux,
 }
 
@@ -69,7 +69,7 @@ pub struct Message<'a> {
     pub level: Level,
     /// Where it comes from: source file and line.
     pub file: &'static str,
-    /// Its line.
+    /// The message's line.
     pub line: u32,
     /// The module, in place of upstream's function name.
     pub module: &'static str,

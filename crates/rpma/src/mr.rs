@@ -221,7 +221,7 @@ impl MrLocal {
     pub fn usage(&self) -> Usage {
         self.usage
     }
-    /// For the peer: see the module. Who has it reaches the memory.
+    /// For the peer: see the module. Any process that has it reaches the memory.
     pub fn descriptor(&self) -> [u8; MrRemote::DESCRIPTOR] {
         MrRemote { memory: self.mr.remote(), usage: self.usage }.descriptor()
     }
@@ -238,8 +238,8 @@ impl MrRemote {
     /// Bytes of a descriptor.
     pub const DESCRIPTOR: usize = 21;
 
-    /// From a descriptor; bytes behind it are ignored. Whoever can change it on its way has others'
-    /// memory written: private data of connections is not protected
+    /// From a descriptor; bytes after it are ignored. An attacker that can change it on its way has
+    /// others' memory written: private data of connections is not protected
     /// (rpma_mr_remote_from_descriptor(3)).
     ///
     /// # Errors
@@ -271,7 +271,7 @@ impl MrRemote {
     pub fn usage(&self) -> Usage {
         self.usage
     }
-    /// Whether it can be flushed that far (rpma_mr_remote_get_flush_type(3)).
+    /// Whether the memory can be flushed that far (rpma_mr_remote_get_flush_type(3)).
     pub fn has_flush(&self, how: FlushType) -> bool {
         self.usage.contains(how.usage())
     }

@@ -4,7 +4,7 @@
 //!
 //! | operation | native | where either end does not have it |
 //! |---|---|---|
-//! | [`Conn::flush`] to visibility | FLUSH | a READ of 8 bytes at most, behind all WRITEs |
+//! | [`Conn::flush`] to visibility | FLUSH | a READ of 8 bytes at most, after all WRITEs |
 //! | [`Conn::flush`] to persistence | FLUSH | the same, where the peer has declared direct write to persistent memory; else `NoSupp` |
 //! | [`Conn::atomic_write`] | ATOMIC WRITE | a WRITE of 8 bytes |
 //!
@@ -64,7 +64,7 @@ pub(crate) const FLUSH_READ: usize = 8;
 type Below<B> = (verbena::Result<Completion>, B);
 
 /// A READ, WRITE or SEND. Nothing happens before it is awaited, waited for or posted; from then on
-/// it goes on, whoever drops it.
+/// it goes on, also when dropped.
 #[must_use = "an operation does nothing unless awaited, waited for or posted"]
 #[derive(Debug)]
 pub struct Op<'c, K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static> {
@@ -74,7 +74,7 @@ pub struct Op<'c, K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static>
 
 #[derive(Debug)]
 enum State<'c, K: Kind<B>, B: std::marker::Send + 'static> {
-    /// It can not be.
+    /// An operation that is refused before it is posted.
     Refused(Error, B),
     Asked(verbena::Op<'c, K, B>),
     Over,
@@ -272,8 +272,8 @@ impl Conn {
         let to = dst.from(offset);
         Op::new(self, to.map(|to| move |src| self.qp().write(src, to)), src)
     }
-    /// The same, and tells the peer so: it gets a message without bytes, with this number
-    /// (rpma_write_with_imm(3)).
+    /// Like [`Conn::write`], and tells the peer so: it gets a message without bytes, with this
+    /// number (rpma_write_with_imm(3)).
     pub fn write_with_imm<B: IoBuf>(
         &self,
         src: B,
@@ -288,14 +288,14 @@ impl Conn {
     pub fn send<B: IoBuf>(&self, src: B) -> Op<'_, Send, B> {
         Op::new(self, Ok(|src| self.qp().send(src)), src)
     }
-    /// The same with a number (rpma_send_with_imm(3)).
+    /// Like [`Conn::send`], with a number (rpma_send_with_imm(3)).
     pub fn send_with_imm<B: IoBuf>(&self, src: B, imm: u32) -> Op<'_, Send, B> {
         Op::new(self, Ok(move |src| self.qp().send(src).imm(imm)), src)
     }
 
-    /// Stores eight bytes at once (rpma_atomic_write(3)): nobody sees a part of them, where both
-    /// ends have ATOMIC WRITE. A WRITE that stands for it is as atomic as the peer's adapter
-    /// makes it.
+    /// Stores eight bytes at once (rpma_atomic_write(3)): no reader sees a part of them, where both
+    /// ends have ATOMIC WRITE. A WRITE that stands for it is as atomic as the peer's adapter makes
+    /// it.
     ///
     /// `Inval` where `offset` is no multiple of 8.
     pub fn atomic_write(&self, dst: &MrRemote, offset: u64, src: [u8; 8]) -> Ordered<'_> {

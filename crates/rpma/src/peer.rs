@@ -36,7 +36,7 @@ impl Peer {
         Peer::local_of(&Provider::current()?, address)
     }
 
-    /// The same of this provider.
+    /// Like [`Peer::local`], of this provider.
     ///
     /// # Errors
     ///
@@ -45,19 +45,19 @@ impl Peer {
         Ok(Peer { pd: provider.device_of(address)?.new_pd()? })
     }
 
-    /// The same on the device that leads to an address of a remote host
+    /// With a domain of its own on the device that leads to an address of a remote host
     /// (RPMA_UTIL_IBV_CONTEXT_REMOTE); its port does not matter.
     ///
     /// # Errors
     ///
-    /// `Provider` where there is no way, or nobody answers within 1 s; `NoMem`.
+    /// `Provider` where there is no way, or no answer within 1 s; `NoMem`.
     pub async fn remote(to: impl ToAddr) -> Result<Peer> {
         let timeout = crate::ConnCfg::default().timeout;
         let route = verbena::resolve(to).timeout(timeout).await?;
         Ok(Peer { pd: route.pd().device().new_pd()? })
     }
 
-    /// Its protection domain: buffers of the program's own are registered there.
+    /// The peer's protection domain: buffers of the program's own are registered there.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }

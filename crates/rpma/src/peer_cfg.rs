@@ -1,4 +1,4 @@
-//! What a peer says of itself to those who write to it (rpma_peer_cfg_new(3)), and its descriptor:
+//! What a peer says of itself to peers that write to it (rpma_peer_cfg_new(3)), and its descriptor:
 //!
 //! | byte | what |
 //! |---|---|
@@ -42,8 +42,8 @@ impl PeerCfg {
         PeerCfg::default()
     }
 
-    /// The same, with the word that this peer executes FLUSH and ATOMIC WRITE, where its device
-    /// does: they need no emulation then, and a persistent FLUSH needs no direct write.
+    /// Like [`PeerCfg::new`], with the word that this peer executes FLUSH and ATOMIC WRITE, where
+    /// its device does: they need no emulation then, and a persistent FLUSH needs no direct write.
     pub fn of(peer: &Peer) -> PeerCfg {
         let device = peer.pd().device();
         let has_flush = device.supports(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT);
@@ -53,7 +53,7 @@ impl PeerCfg {
     }
 
     /// Declares whether what is written reaches persistent memory with no more ado (librpma(7),
-    /// DIRECT WRITE TO PMEM). Who declares it falsely loses data.
+    /// DIRECT WRITE TO PMEM). A program that declares it falsely loses data.
     pub fn set_direct_write_to_pmem(&mut self, supported: bool) {
         self.direct_write_to_pmem = supported;
     }
@@ -70,7 +70,7 @@ impl PeerCfg {
         self.native & ATOMIC_WRITE != 0
     }
 
-    /// Its descriptor, 1 or 2 bytes: see the module.
+    /// The configuration's descriptor, 1 or 2 bytes: see the module.
     pub fn descriptor(&self) -> Vec<u8> {
         let direct = u8::from(self.direct_write_to_pmem);
         if self.native == 0 { vec![direct] } else { vec![direct, self.native] }
@@ -83,10 +83,10 @@ impl PeerCfg {
         PeerCfg { direct_write_to_pmem: direct != 0, native: native & (FLUSH | ATOMIC_WRITE) }
     }
 
-    /// From a descriptor; bytes behind it are ignored, but for the second.
+    /// From a descriptor; bytes after it are ignored, but for the second.
     ///
-    /// Whoever can change it on its way can have data lost: private data of connections is not
-    /// protected.
+    /// An attacker that can change it on its way can have data lost: private data of connections is
+    /// not protected.
     ///
     /// # Errors
     ///

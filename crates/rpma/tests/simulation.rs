@@ -111,7 +111,7 @@ async fn a_peer_that_is_cut_off_is_lost_and_one_that_dies_has_closed(left: Host,
 async fn nobody_answers_or_nobody_listens(left: Host, right: Host) {
     let (host, there) = (right.clone(), right.clone());
     drop(right.spawn(async move {
-        // Who listens at another port has its system answer for this one.
+        // A host that listens at another port has its system answer for this one.
         let ep = Ep::listen(&Peer::local(host.addr())?, "0.0.0.0:7001").await?;
         ep.next_conn_req(&ConnCfg::default()).await.map(drop)
     }));

@@ -16,13 +16,13 @@ pub struct Faults {
     pub jitter: Duration,
     /// Never arrives.
     pub loss: f64,
-    /// Arrives twice, the copy at once behind it.
+    /// Arrives twice, the copy at once after it.
     pub duplicate: f64,
     /// Arrives again, up to `replay_delay` later.
     pub replay: f64,
     /// Longest time after which a packet comes again.
     pub replay_delay: Duration,
-    /// Arrives up to `reorder_delay` late, overtaken by those behind it.
+    /// Arrives up to `reorder_delay` late, overtaken by those after it.
     pub reorder: f64,
     /// Longest time a packet is late.
     pub reorder_delay: Duration,

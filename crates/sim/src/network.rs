@@ -15,7 +15,7 @@ const LOCAL: Duration = Duration::from_micros(5);
 struct Link {
     /// When the last packet in order arrives.
     last: u64,
-    /// Nothing arrives before.
+    /// No packet arrives before this time.
     clogged_until: u64,
     /// Everything sent before is lost.
     cut_until: u64,

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | a ring to the process that bears a block of queue pair numbers | [`Channel`], from the first packet on |
 //! | tables that are lent in return for a ring, some time later | `regions` and `grants`, reached from [`Channel::lent_at`] on |
-//! | a process that uses what is taken back is waited for | nobody does between two calls: all of a simulation is one thread |
+//! | a process that uses what is taken back is waited for | no process does between two calls: all of a simulation is one thread |
 //! | the end of the connection to a name | [`Channel::ends_at`]; until then what is sent goes to the dead |
 
 use std::collections::BTreeMap;
@@ -23,7 +23,8 @@ use crate::{Dice, Faults};
 
 /// Tables of regions that a process lends.
 const TABLES: usize = 4;
-/// Until a record of a channel is read: at least, and at most beyond that where nobody polls.
+/// Time until a record of a channel is read: at least, and at most beyond that where no process
+/// polls.
 const FASTEST: Duration = Duration::from_micros(1);
 const SLOWEST: Duration = Duration::from_micros(9);
 /// Until a process that was sent to has lent its memory, at most.
@@ -54,7 +55,7 @@ struct Granted {
     access: u32,
 }
 
-/// See the module.
+/// Channels between the processes of one host, and memory that they reach by themselves.
 #[derive(Debug)]
 pub(crate) struct SameHost {
     /// Whether processes that start have all this.
@@ -139,7 +140,8 @@ impl SameHost {
         self.channels.get_mut(&key)
     }
 
-    /// When a record that is put into a channel now is read, and by whom; not before `clogged`.
+    /// When a record that is put into a channel now is read, and by which process; not before
+    /// `clogged`.
     pub fn put(
         &mut self,
         [now, clogged]: [u64; 2],
@@ -229,7 +231,7 @@ impl SameHost {
         to_it.for_each(|channel| channel.ends_at = channel.ends_at.or(Some(now + nanos(NEWS))));
     }
 
-    /// Nobody has its channels any more; when the last record of them is read.
+    /// No process has its channels any more; returns when the last record of them is read.
     pub fn leave(&mut self, process: ProcessId) -> u64 {
         let its = |channel: &(&(ProcessId, u16), &Channel)| channel.0.0 == process;
         let last = self.channels.iter().filter(its).map(|(_, channel)| channel.last).max();

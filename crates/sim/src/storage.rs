@@ -1,6 +1,6 @@
 //! Memory of a host that outlives its processes, and what a loss of power leaves of it.
 //!
-//! A file is there twice: as programs see it, in caches and in the memory behind them, and as it is
+//! A file is there twice: as programs see it, in caches and in the memory under them, and as it is
 //! persistent. A flush makes a range persistent as it is then. Before that any word may become
 //! persistent at any time, in any order, since a processor writes its caches back when it likes.
 //! Words are eight aligned bytes, which no storage tears; all that is larger is torn here, also
@@ -24,8 +24,8 @@ const WORD: usize = 8;
 #[repr(C, align(4096))]
 struct Page([AtomicU64; WORDS]);
 
-/// A file of a host as its programs see it. After a loss of power this is what they had, and nobody
-/// else sees it.
+/// A file of a host as its programs see it. After a loss of power this is what they had, and no
+/// other program sees it.
 #[derive(Clone, Debug)]
 pub struct Mapped {
     pages: Arc<[Page]>,
@@ -38,8 +38,8 @@ impl Mapped {
         let page = |page| Page(std::array::from_fn(|word| AtomicU64::new(words(page * WORDS + word))));
         Mapped { pages: (0..len.div_ceil(WORD * WORDS)).map(page).collect(), len, host }
     }
-    /// Its first byte: of whole pages, all of it atomics. They are there as long as the value and
-    /// its clones.
+    /// The file's first byte: of whole pages, all of it atomics. They are there as long as the
+    /// value and its clones.
     pub fn first(&self) -> *const AtomicU64 {
         self.pages.as_ptr().cast()
     }
@@ -51,7 +51,7 @@ impl Mapped {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
-    /// Whose it is.
+    /// The host that has the file.
     pub fn host(&self) -> HostId {
         self.host
     }
@@ -76,7 +76,7 @@ struct File {
 }
 
 impl File {
-    /// These words become persistent as they are.
+    /// Makes these words persistent as they are.
     fn persist(&mut self, words: impl Iterator<Item = usize>) {
         for at in words {
             if let (Some(seen), Some(persistent)) = (self.seen.word(at), self.persistent.get_mut(at)) {
@@ -149,7 +149,8 @@ impl Storage {
         self.fails = Some(nth);
     }
 
-    /// The processor writes some lines back, asked by nobody: of each file up to a page, somewhere.
+    /// The processor writes some lines back, without being asked: of each file up to a page,
+    /// somewhere.
     pub fn write_back(&mut self) {
         let Storage { files, dice, .. } = self;
         for file in files.values_mut() {

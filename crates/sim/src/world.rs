@@ -52,17 +52,17 @@ const FIRST_SOURCE_PORT: u32 = 32_768;
 pub(crate) struct Host {
     pub interface: Interface,
     pub names: BTreeMap<Name, ProcessId>,
-    /// Who watches whose process, under which name.
+    /// Which process watches which one, under which name.
     pub watchers: BTreeSet<(ProcessId, ProcessId, Name)>,
     /// Living processes.
     pub processes: BTreeSet<ProcessId>,
-    /// Those with the UDP port open.
+    /// Processes with the UDP port open.
     pub attached: BTreeSet<ProcessId>,
-    /// Who joined which multicast group.
+    /// Which process joined which multicast group.
     pub groups: BTreeSet<(IpAddr, ProcessId)>,
     pub dice: Dice,
     pub storage: Storage,
-    /// What they are to each other.
+    /// What the processes are to each other.
     pub same_host: SameHost,
     /// Processes that died in the midst of a call.
     pub died: Vec<ProcessId>,
@@ -74,7 +74,7 @@ impl Host {
         self.names.get(&Name::Block(block)).copied()
     }
 
-    /// A process does a step of its own, or somebody with it: it may die of that. Whether it lives.
+    /// Whether a process lives after a step of its own, or of another with it: it may die of that.
     pub fn goes_on(&mut self, now: u64, process: ProcessId) -> bool {
         let lives = self.processes.contains(&process);
         if lives && self.same_host.burn(process) {
@@ -206,7 +206,8 @@ impl SimWorld {
     pub(crate) fn with_host<T>(&self, f: impl FnOnce(&mut Host) -> T) -> T {
         f(&mut self.shared.hosts()[self.host.0])
     }
-    /// The same as one step of the process, which may die of it. A dead one does nothing.
+    /// Like [`SimWorld::with_host`], as one step of the process, which may die of it. A dead one
+    /// does nothing.
     pub(crate) fn step<T>(&self, f: impl FnOnce(&mut Host, ProcessId) -> T) -> Option<T> {
         let now = self.shared.clock.nanos();
         self.with_host(|host| host.goes_on(now, self.process).then(|| f(host, self.process)))

@@ -64,7 +64,7 @@ fn requests_have_their_effect_and_complete_in_the_order_in_which_they_were_poste
         area[..3_000].copy_from_slice(&bytes(LONG, 1)[100..3_100]);
         assert!(b.memory.holds(1_000, &area) && a.memory.holds(300_000, &area), "{way:?}");
         assert!(b.memory.holds(200_000, &bytes(LONG, 1)) && b.memory.holds(50_000, &bytes(2_000, 1)));
-        // The WRITE behind the FETCH ADD may have had either of what was there; the fenced one has
+        // The WRITE after the FETCH ADD may have had either of what was there; the fenced one has
         // what it left.
         assert_eq!(a.memory.read(320_000, 8), 0_u64.to_ne_bytes());
         assert_eq!(
@@ -287,8 +287,8 @@ fn a_window_is_good_until_it_is_invalidated_here_or_by_the_peer() {
     }
 }
 
-/// Posted so that nobody waits for any of them: the first ones need no packet, those behind them
-/// do, and a long one among these does not.
+/// Posted without waiting for any of them: the first ones need no packet, those after them do, and
+/// a long one among these does not.
 #[test]
 fn a_stream_of_short_requests_keeps_its_order_whichever_way_each_goes() {
     for way in WAYS {
@@ -327,7 +327,7 @@ fn a_stream_of_short_requests_keeps_its_order_whichever_way_each_goes() {
             Way::Mapped => 201..=201,
         };
         assert!(expected.contains(&copies), "{way:?} {copies}");
-        // Whoever waits for each is served at once again.
+        // A program that waits for each is served at once again.
         let before = pair.sim.counters().copied;
         for n in 0..3 {
             pair.a.request(n, pair.b.write(0), numbers, 8);
@@ -339,7 +339,7 @@ fn a_stream_of_short_requests_keeps_its_order_whichever_way_each_goes() {
     }
 }
 
-/// Both ways are tried, and what goes one way stays behind what went the other before it.
+/// Both ways are tried, and what goes one way stays after what went the other before it.
 #[test]
 fn a_stream_of_long_requests_keeps_its_order_whichever_way_each_goes() {
     const ROUND: usize = 50;

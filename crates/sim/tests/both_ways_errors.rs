@@ -152,7 +152,7 @@ fn a_queue_pair_in_the_error_state_flushes_all_in_order_and_has_no_more_effect()
                 a.receive(n, 0, 8);
             }
             a.request(1, b.write(0), 0, 8);
-            // Nobody has a receive for it.
+            // The peer has no receive for it.
             a.request(2, SEND, 0, len);
             a.request(3, b.write(0), 0, 8);
             a.post(SendWr { signaled: false, ..signaled(4, b.read(0), a.memory.sge(0, 8)) });

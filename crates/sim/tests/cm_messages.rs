@@ -90,7 +90,7 @@ impl Pair {
         self.sim.partition(from, to, time);
     }
 
-    /// So many milliseconds.
+    /// A duration of some milliseconds.
     fn some_ms(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(self.dice.between(least, most))
     }
@@ -180,7 +180,7 @@ fn an_answer_that_takes_minutes_is_waited_for() {
     each("an_answer_that_takes_minutes", |mut p| {
         let ours = p.asked();
         let theirs = p.request();
-        // Longer than a request is repeated for that nobody has acknowledged.
+        // Longer than a request is repeated for that the peer has not acknowledged.
         p.sim.run_for(Duration::from_secs(p.dice.between(90, 140)));
         assert!(p.client.next().is_none());
         p.accept(&theirs);
@@ -205,7 +205,7 @@ fn a_refusal_carries_the_private_data_of_the_program_through_loss() {
     });
 }
 
-/// Both are told of the end once, then that the time wait is over.
+/// Both ends are told of the end once, then that the time wait is over.
 fn both_end(p: &mut Pair, within: Duration) {
     for of_server in [false, true] {
         let event = p.wait(of_server, within);

@@ -1,5 +1,5 @@
 //! A host that writes connection manager messages in another's name, beside connections that are
-//! made and used: nothing ends, and nobody is connected to anybody else.
+//! made and used. Nothing ends, and no process is connected to any other one.
 
 mod kit;
 
@@ -20,7 +20,7 @@ use wire::{CommId, Guid, Mtu, Pkey, Psn, Qkey, Qpn, ServiceId};
 const SEEDS: u64 = 100;
 const MS: Duration = Duration::from_millis(1);
 
-/// Sends a MAD from `source`, whoever that is, to `dest`.
+/// Sends a MAD from `source`, whichever host that is, to `dest`.
 fn forge(stranger: &SimNode, source: IpAddr, dest: IpAddr, mad: &Mad) {
     let header = Header {
         bth: Bth { dest_qp: Qpn::GSI, ..Bth::default() },
@@ -155,7 +155,7 @@ fn requests_that_name_the_queue_pair_of_either_end_leave_the_connection_alone() 
     });
 }
 
-/// What whoever guesses the client's communication id would say to it.
+/// What a host that guesses the client's communication id would say to it.
 fn answers(dice: &mut Dice, ours: CommId, from: &Party) -> [Mad; 2] {
     let rep = Rep {
         local_comm_id: CommId(0x0bad_cafe),

@@ -64,7 +64,7 @@ fn a_queue_pair_that_ends_with_requests_under_way_takes_no_event_from_others() {
         let [here, there] = two(&mut sim);
         let (plain, peer) = (Endpoint::new(&here), Endpoint::new(&there));
         let channel = Channel::new(Box::new(Mark::default()));
-        // Room for one completion: what nobody will fetch must not fill it either.
+        // Room for one completion: what no program will fetch must not fill it either.
         let cq = Cq::new(1, Some(channel.clone()), plain.events.clone()).unwrap();
         let cap = QpCap { max_send_wr: DEPTH, max_recv_wr: 1, max_inline_data: 64, ..QpCap::default() };
         let [ends, stays] = [0, 1].map(|_| {

@@ -69,7 +69,7 @@ fn a_strangers_packets_are_dropped_even_with_the_right_numbers() {
 struct Ending {
     together: bool,
     exits: bool,
-    /// So many steps of the simulation later the other end gets no processor for a while.
+    /// Steps of the simulation after which the other end gets no processor for a while.
     stalls_after: Option<u64>,
 }
 
@@ -268,7 +268,7 @@ fn starting_psns_cannot_be_foreseen() {
 fn an_answer_to_an_earlier_resolution_does_not_end_a_later_one() {
     let (mut sim, [node, _other]) = hosts();
     let caller = Caller::new(&node);
-    // Nobody is there; the neighbour's silence is told after three seconds, but the first caller
+    // No host is there; the neighbour's silence is told after three seconds, but the first caller
     // waits for one only.
     assert!(caller.resolve(8, 1));
     assert!(!caller.resolve(2, 1), "one at a time");

@@ -127,7 +127,7 @@ const fn midway(name: &'static str, midway: fn(&mut Ends)) -> Misfit {
     Misfit { name, before: nothing, after: nothing, midway }
 }
 
-/// Of numbers and packets.
+/// Misfits of numbers and packets.
 const NUMBERS: &[Misfit] = &[
     before("fits", nothing),
     before("one more number awaited", |e| e.sides[1].rq_psn = e.sides[1].rq_psn.add(1)),
@@ -147,7 +147,7 @@ const NUMBERS: &[Misfit] = &[
     }),
 ];
 
-/// Of the queue pairs' attributes and states.
+/// Misfits of the queue pairs' attributes and states.
 const ATTRIBUTES: &[Misfit] = &[
     before("no responder resources", |e| e.sides[1].resources = 0),
     before("one READ at a time", |e| [e.sides[1].resources, e.sides[0].depth] = [1, 1]),
@@ -179,7 +179,7 @@ const ATTRIBUTES: &[Misfit] = &[
     before("the peer is an XRC initiator", |e| e.replace(QpType::XrcSend)),
 ];
 
-/// Of memory.
+/// Misfits of memory.
 const MEMORY: &[Misfit] = &[
     before("a region of another domain", |e| {
         let pd = Arc::new(e.b.node.devices()[0].alloc_pd().unwrap());
@@ -276,8 +276,8 @@ const CHANGES: &[Misfit] = &[
     }),
 ];
 
-/// Numbers that the peer has seen. What it remembers of READs and atomics it answers again, and of
-/// those that needed nobody there it remembers nothing: so these are left out.
+/// Numbers that the peer has seen. What it remembers of READs and atomics it answers again. Of
+/// those that needed no thread of its process it remembers nothing: so these are left out.
 const USED_UP: &[Misfit] = &[
     midway("this end begins again with its first number", |e| e.again([true, false])),
     midway("this end begins again with another path MTU", |e| {

@@ -32,7 +32,7 @@ struct Member {
 }
 
 impl Member {
-    /// Its identifier is bound to `address` and has resolved `group`.
+    /// A member whose identifier is bound to `address` and has resolved `group`.
     fn new(sim: &mut Sim, host: sim::HostId, address: IpAddr, group: IpAddr) -> Member {
         let process = sim.start(host, &Config::default());
         let node = sim.node(process).unwrap();

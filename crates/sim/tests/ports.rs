@@ -1,5 +1,5 @@
-//! Ports and listeners of rdma_cm between processes of simulated hosts: who may have a port, and
-//! who is asked.
+//! Ports and listeners of rdma_cm between processes of simulated hosts: which process may have a
+//! port, and which one is asked.
 
 mod kit;
 
@@ -85,7 +85,7 @@ fn hosts() -> (Sim, Vec<Party>, Party) {
 fn a_request_finds_the_process_that_listens_for_its_family() {
     let (mut sim, ours, client) = hosts();
     let (any4, any6) = (IpAddr::from([0; 4]), IpAddr::from([0; 16]));
-    // The first process answers for a port nobody has; the others listen on a wildcard each.
+    // The first process answers for a port that none has; the others listen on a wildcard each.
     let _others = [ours[1].listening(any4, 1), ours[2].listening(any6, 1)];
     let _first = ours[0].id();
     for (dest, listener) in [(v4(1), 1), (v6(1), 2)] {

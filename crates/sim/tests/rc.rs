@@ -34,7 +34,7 @@ struct End {
     landing: Buffer,
     /// Received messages.
     inbox: Buffer,
-    /// What the peer's WRITEs and READs work on; behind it eight bytes for its atomics.
+    /// What the peer's WRITEs and READs work on; after it eight bytes for its atomics.
     areas: Buffer,
     jobs: Vec<Job>,
     posted: usize,
@@ -403,7 +403,7 @@ fn bad(dice: &mut Dice) -> Faults {
     }
 }
 
-/// The same, with links that stop and directions that lose everything for a while.
+/// Like [`bad`], with links that stop and directions that lose everything for a while.
 fn worse(dice: &mut Dice) -> Faults {
     Faults {
         clog: 0.002,

@@ -1,6 +1,6 @@
-//! A process that is killed at any step, in the midst of calls of its own and of copies that others
-//! do with its memory, or ends the connection: what its peer on the same host is told is true, its
-//! queue ends, and nobody touches the memory of the dead.
+//! A process that is killed at any step, or ends the connection. The step may be in the midst of
+//! calls of its own and of copies that others do with its memory. What its peer on the same host is
+//! told is true, its queue ends, and no process touches the memory of the dead one.
 
 mod kit;
 
@@ -25,7 +25,8 @@ enum Death {
     AtStep(u64),
     /// Between two things that happen.
     Between(u64),
-    /// It does not: at some moment it ends the connection, and uses its memory for something else.
+    /// The process lives: at some moment it ends the connection, and uses its memory for something
+    /// else.
     Ends(u64),
 }
 
@@ -102,7 +103,8 @@ impl Run {
         true
     }
 
-    /// What it had, and nobody is to see anything of this from now on.
+    /// Keeps what the dead process had, and poisons its memory: no process is to see anything of
+    /// this.
     fn poison(&mut self) {
         let dead = &mut self.sides[1];
         dead.left = Some(dead.memory.read(0, ALL));
@@ -112,7 +114,7 @@ impl Run {
         }
     }
 
-    /// It ends the connection, and has all back that it has posted.
+    /// The process that lives ends the connection, and has all back that it has posted.
     fn end_connection(&mut self) {
         let side = &self.sides[1];
         side.party.node.disconnect(side.id.as_ref().unwrap()).unwrap();
@@ -229,7 +231,7 @@ impl Run {
             assert!(stepped, "its queue does not end: {:?} {all:?}", side.endpoint.qp.state());
         }
         let ended = self.sim.elapsed();
-        // Nothing comes behind the flushes but those of what is posted now.
+        // Nothing comes after the flushes but those of what is posted now.
         let end = self.sim.elapsed() + Duration::from_millis(300);
         while self.step(end) {}
         let before = self.sides[0].posted;
@@ -253,7 +255,7 @@ impl Run {
         alive.party.node.destroy(&id);
         self.sim.run_for(Duration::from_secs(60));
         assert_eq!(self.sides[0].party.node.connections(), 0);
-        // All memory of a process goes with it, but for events that nobody has fetched.
+        // All memory of a process goes with it, but for events that the program has not fetched.
         self.sides.iter().for_each(|side| while side.party.next().is_some() {});
         for process in [self.sides[1].party.process, self.sides[0].party.process, self.witness.process] {
             self.sim.kill(process);

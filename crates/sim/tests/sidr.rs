@@ -46,7 +46,7 @@ impl Party {
         self.node.listen(&id, backlog).unwrap();
         id
     }
-    /// Its datagram queue pair with one receive of 256 bytes.
+    /// The side's datagram queue pair with one receive of 256 bytes.
     fn equip(&self, id: &Arc<Id>) -> (Endpoint, Buffer) {
         let endpoint = Endpoint::of(&self.node, QpType::Ud);
         self.node.set_qp(id, &endpoint.qp).unwrap();
@@ -86,7 +86,7 @@ fn param() -> ConnParam {
     ConnParam::default()
 }
 
-/// Sends `text` to whom an event named.
+/// Sends `text` to the queue pair that an event named.
 fn say(node: &SimNode, from: &Endpoint, event: &Event, text: &[u8]) {
     let ud = event.ud.expect("an address");
     let to = Datagram { ah: Ah::new(&from.pd, ud.av).unwrap(), qpn: ud.qpn, qkey: ud.qkey };

@@ -1,5 +1,5 @@
-//! Messages of connection managers that concern nobody, in any number: they are answered so often
-//! and no more, and leave nothing behind.
+//! Messages of connection managers that concern no process, in any number: they are answered so
+//! often and no more, and leave nothing behind.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -112,7 +112,7 @@ fn a_flood_for_nobody_is_answered_so_often_and_no_more_and_leaves_connections_al
     let answered = sim.counters().sent;
     assert!((1_000..2_000).contains(&answered), "{answered} answers in a second");
     assert!(counted(&node, "node.strangers") > 38_000);
-    // Some time later the stranger is heard as anybody is.
+    // Some time later the stranger is heard as any host is.
     sim.run_for(Duration::from_secs(1));
     request(&node, 1);
     sim.run_for(Duration::from_millis(1));
@@ -148,9 +148,9 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     hear(&[0xff; 64], 64);
     hear(&of_another[..14], 64);
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (1, 1));
-    // The same, for headers of several packets, behind which nothing stands.
+    // As before, for headers of several packets, after which nothing stands.
     let words = [AtomicU64::new(0)];
-    // Behind headers stands the path MTU, by its code.
+    // After headers stands the path MTU, by its code.
     let with_mtu = |bytes: &[u8], code| [bytes, &[code]].concat();
     let good = with_mtu(&of_another[..20], 3);
     let more = with_mtu(&[&of_another[..20], &[0; 4]].concat(), 3);

@@ -71,7 +71,7 @@ fn init(of: &Endpoint, kind: QpType, srq: &Arc<Srq>) -> QpInit {
 }
 
 impl Scene {
-    /// Sends headers and, behind them, `len` bytes of the source from `at` on.
+    /// Sends headers and, after them, `len` bytes of the source from `at` on.
     fn send(&self, headers: &[u8], at: usize, len: usize) {
         let space = LEN - 4096;
         self.source.write(space, headers);

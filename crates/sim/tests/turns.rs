@@ -1,5 +1,5 @@
-//! What one peer asks for holds nobody else up: turns, timers, partitions, seen by whole hosts that
-//! get packets no honest peer sends.
+//! What one peer asks for holds no other one up: turns, timers, partitions, seen by whole hosts
+//! that get packets no honest peer sends.
 
 mod kit;
 
@@ -54,7 +54,7 @@ fn forge(node: &SimNode, header: &Header, payload: &[u8]) {
     forge_held(node, header, payload, Hold::No);
 }
 
-/// The same; `hold` says whether an ACK may wait.
+/// Like [`forge`]; `hold` says whether an ACK may wait.
 fn forge_held(node: &SimNode, header: &Header, payload: &[u8], hold: Hold) {
     let len = header.len();
     let mut bytes = vec![0; len + payload.len() + ICRC_LEN];

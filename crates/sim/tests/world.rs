@@ -34,7 +34,7 @@ fn world(sim: &Sim, process: ProcessId) -> Arc<SimWorld> {
     sim.node(process).unwrap().world().clone()
 }
 
-/// Sends so many packets for a queue pair that nobody has.
+/// Sends so many packets for a queue pair that no process has.
 fn send(sim: &Sim, from: ProcessId, to: IpAddr, packets: usize) {
     let path = Path {
         source: if to == HERE { THERE } else { HERE },
@@ -128,7 +128,7 @@ fn the_names_of_a_killed_process_are_free_at_once() {
 fn the_memory_of_a_killed_process_goes_with_it() {
     let (mut sim, _, [p, _]) = two(Faults::none());
     let node = sim.node(p).unwrap();
-    // A queue pair that nobody destroyed and its device hold each other.
+    // A queue pair that was not destroyed and its device hold each other.
     drop(kit::Endpoint::new(&node));
     let device = Arc::downgrade(&node.devices()[0]);
     drop(node);

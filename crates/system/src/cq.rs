@@ -30,13 +30,13 @@ struct Raw {
     armed: bool,
 }
 
-// SAFETY: the objects may be used by all threads; the lock says that nobody destroys them
+// SAFETY: the objects may be used by all threads; the lock says that no thread destroys them
 // meanwhile.
 unsafe impl Send for Raw {}
 
 impl Cq {
-    /// One of at least so many entries; `signal` is called, with no lock held, when a completion
-    /// has come after [`Cq::arm`].
+    /// A queue of at least so many entries; `signal` is called, with no lock held, when a
+    /// completion has come after [`Cq::arm`].
     ///
     /// # Errors
     ///
@@ -55,7 +55,7 @@ impl Cq {
         // SAFETY: context and channel live; the queue has no context of its own.
         let cq = unsafe { (calls.ibv_create_cq)(context, entries, null_mut(), channel.as_ptr(), 0) };
         let cq = object(cq).inspect_err(|_| {
-            // SAFETY: it lives, and nobody has it afterwards.
+            // SAFETY: it lives, and is not used afterwards.
             if unsafe { (calls.ibv_destroy_comp_channel)(channel.as_ptr()) } != 0 {
                 system.leak();
             }
@@ -90,7 +90,7 @@ impl Cq {
         }
     }
 
-    /// Has it used by who makes a queue pair.
+    /// Has it used by the call that makes a queue pair.
     pub(crate) fn with<T>(&self, make: impl FnOnce(*mut ibv_cq) -> Result<T, Error>) -> Result<T, Error> {
         let lock = self.raw.lock();
         make(lock.as_ref().ok_or(GONE)?.cq.as_ptr())
@@ -124,7 +124,7 @@ impl Cq {
         let calls = &self.device.system.calls;
         let (mut cq, mut context) = (null_mut(), null_mut());
         // SAFETY: the channel lives, and does not block; its one queue lives, whose events are
-        // acknowledged at once, so that destroying it waits for nobody.
+        // acknowledged at once, so that destroying it waits for no thread.
         unsafe {
             while (calls.ibv_get_cq_event)(raw.channel.as_ptr(), &raw mut cq, &raw mut context) == 0 {
                 (calls.ibv_ack_cq_events)(cq, 1);
@@ -146,7 +146,8 @@ impl Cq {
         raw.armed
     }
 
-    /// It is no more, and tells nobody: no queue pair has it. Once: later calls do nothing.
+    /// Destroys the queue, which tells of nothing any more: no queue pair has it. Once: later calls
+    /// do nothing.
     pub fn destroy(&self) {
         let system = &self.device.system;
         if !system.is_ours() {
@@ -156,8 +157,8 @@ impl Cq {
         if let Some(watch) = raw.watch.take() {
             system.reactor.forget(watch);
         }
-        // SAFETY: both live, and nobody else has them any more. The channel stays where its queue
-        // does.
+        // SAFETY: both live, and no other thread has them any more. The channel stays where its
+        // queue does.
         unsafe {
             if (system.calls.ibv_destroy_cq)(raw.cq.as_ptr()) != 0
                 || (system.calls.ibv_destroy_comp_channel)(raw.channel.as_ptr()) != 0

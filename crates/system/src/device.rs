@@ -22,7 +22,7 @@ pub struct Device {
     name: String,
     /// READs and atomics that it serves at once, of one queue pair.
     pub(crate) max_responder: u8,
-    /// Those that it starts at once.
+    /// READs and atomics that it starts at once, of one queue pair.
     pub(crate) max_initiator: u8,
     pub(crate) has_atomics: bool,
     mtu: u32,
@@ -68,7 +68,7 @@ impl Device {
         })
     }
 
-    /// Its name.
+    /// The device's name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -119,7 +119,7 @@ impl Device {
             | without(can(extended::CAN_FLUSH_PERSISTENT), Access::FLUSH_PERSISTENT);
         access & !missing
     }
-    /// Whether it can be asked for ATOMIC WRITE.
+    /// Whether the device can be asked for ATOMIC WRITE.
     pub fn has_atomic_write(&self) -> bool {
         self.capabilities & extended::CAN_WRITE_ATOMICALLY != 0
     }

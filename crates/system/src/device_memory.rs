@@ -32,7 +32,7 @@ unsafe impl Send for DeviceMemory {}
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
-    /// So many bytes, at least one.
+    /// Allocates so many bytes, at least one.
     ///
     /// # Errors
     ///

@@ -1,6 +1,6 @@
-//! What the connection manager tells of identifiers: one channel for all of them, read by whoever
-//! is told that there is something; each event is copied, acknowledged, and put to its identifier's
-//! [`Inbox`].
+//! What the connection manager tells of identifiers: one channel for all of them, read by the
+//! thread that is told that there is something; each event is copied, acknowledged, and put to its
+//! identifier's [`Inbox`].
 
 use std::collections::VecDeque;
 use std::net::Ipv6Addr;
@@ -28,13 +28,14 @@ pub struct Event {
     pub status: i32,
     /// What the peer said, as it looks from here.
     pub param: ConnParam,
-    /// Of a datagram service or a group: whom to send to; of a group with the number of its join.
+    /// Of a datagram service or a group: the destination to send to; of a group with the number of
+    /// its join.
     pub ud: Option<UdParam>,
     /// What its program said.
     pub private_data: Vec<u8>,
 }
 
-/// Events that nobody has looked at.
+/// Events that no identifier has looked at.
 pub struct Inbox {
     events: Mutex<VecDeque<Event>>,
     signal: Box<dyn Signal>,
@@ -48,11 +49,11 @@ impl Signal for Deaf {
 }
 
 impl Inbox {
-    /// One that calls `signal` for each event, with locks held.
+    /// An inbox that calls `signal` for each event, with locks held.
     pub fn new(signal: Box<dyn Signal>) -> Arc<Inbox> {
         Arc::new(Inbox { events: Mutex::new(Rank::SystemInbox, VecDeque::new()), signal })
     }
-    /// One that tells nobody.
+    /// An inbox that tells no thread of its events.
     pub fn deaf() -> Arc<Inbox> {
         Inbox::new(Box::new(Deaf))
     }

@@ -123,14 +123,14 @@ impl Extended {
         match NonNull::new(unsafe { extend(qp.as_ptr()) }) {
             Some(extended) => Some((qp, Extended { qp: extended, flush, atomic_write })),
             None => {
-                // SAFETY: just made, and nobody has it.
+                // SAFETY: just made, and no other thread has it.
                 unsafe { (calls.ibv_destroy_qp)(qp.as_ptr()) };
                 None
             }
         }
     }
 
-    /// Whether it does what ibv_post_send(3) does not.
+    /// Whether the device does what ibv_post_send(3) does not.
     pub fn does(&self, op: &SendOp) -> bool {
         match op {
             SendOp::Flush { .. } => self.flush,

@@ -1,4 +1,4 @@
-//! Address handles (ibv_create_ah(3)): whom datagrams are for.
+//! Address handles (ibv_create_ah(3)): where datagrams go.
 
 use std::ffi::c_int;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ impl std::fmt::Debug for Ah {
     }
 }
 
-/// Whom a datagram is for.
+/// Where a datagram goes.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// Where it goes.
@@ -82,7 +82,8 @@ impl Ah {
 impl Drop for Ah {
     fn drop(&mut self) {
         let system = self.pd.system();
-        // SAFETY: nobody has it any more: queue pairs keep those of requests that may be under way.
+        // SAFETY: no thread has it any more: queue pairs keep those of requests that may be under
+        // way.
         let destroy = || -> c_int { unsafe { (system.calls.ibv_destroy_ah)(self.raw.as_ptr()) } };
         if system.is_ours() && destroy() != 0 {
             system.leak();

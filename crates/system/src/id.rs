@@ -19,21 +19,21 @@ use crate::multicast::Join;
 use crate::qp::{Connecting, Qp};
 use crate::{minus_one, sockaddr};
 
-/// Requests that may wait where nobody says how many.
+/// Requests that may wait where the program does not say how many.
 const BACKLOG: usize = 1024;
 
 /// An identifier.
 pub struct Id {
     system: Arc<System>,
     kind: QpType,
-    /// One for unreliable connections is made when it gets an address.
+    /// The C object; an identifier for unreliable connections gets it with its address.
     raw: Mutex<Option<Raw>>,
     state: Mutex<State>,
 }
 
 struct Raw(NonNull<rdma_cm_id>);
 
-// SAFETY: the connection manager may be called by any thread; the lock says that nobody destroys
+// SAFETY: the connection manager may be called by any thread; the lock says that no thread destroys
 // the identifier meanwhile.
 unsafe impl Send for Raw {}
 
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Id {
 }
 
 impl Id {
-    /// A new one for queue pairs of a type (RC, UC, UD), whose events go to `inbox`.
+    /// A new identifier for queue pairs of a type (RC, UC, UD), whose events go to `inbox`.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Id {
         Ok(Id::with(system, kind, raw, inbox.clone(), None))
     }
 
-    /// One for unreliable connections exists from now on, at this address; others do already.
+    /// Makes an identifier for unreliable connections, at this address; others exist already.
     fn make(self: &Arc<Id>, on: SocketAddr) -> Result<(), Error> {
         let mut raw = self.raw.lock();
         if raw.is_none() && self.kind == QpType::Uc {
@@ -94,11 +94,11 @@ impl Id {
         Ok(())
     }
 
-    /// The one that came with a request; `None` for none.
+    /// The identifier that came with a request; `None` for none.
     ///
     /// # Safety
     ///
-    /// It lives, and nobody else destroys it.
+    /// It lives, and no other thread destroys it.
     pub(crate) unsafe fn of_request(
         system: &Arc<System>,
         kind: QpType,
@@ -282,7 +282,7 @@ impl Id {
         // SAFETY: the identifier lives.
         self.call(|id| minus_one(unsafe { resolve(id, milliseconds(timeout)) }))
     }
-    /// Gives it a queue pair, which goes to INIT, and to RTS when the connection is made.
+    /// Sets the queue pair, which goes to INIT, and to RTS when the connection is made.
     ///
     /// # Errors
     ///
@@ -297,7 +297,7 @@ impl Id {
         Ok(())
     }
 
-    /// Gives it an address; port 0 is a free one.
+    /// Sets the address; port 0 is a free one.
     ///
     /// # Errors
     ///
@@ -450,8 +450,8 @@ impl Id {
         self.system.ids.lock().remove(&(raw.as_ptr() as usize));
         let qp = self.state.lock().qp.take();
         drop(qp);
-        // SAFETY: it lives, and nobody has it any more: this waits for events of it that are being
-        // read, which need no lock that is held here.
+        // SAFETY: it lives, and no thread has it any more: this waits for events of it that are
+        // being read, which need no lock that is held here.
         if unsafe { (self.system.calls.rdma_destroy_id)(raw.as_ptr()) } != 0 {
             self.system.leak();
         }

@@ -36,11 +36,11 @@ pub struct System {
     /// What requests to bind windows name.
     pub(crate) names: Mutex<Names>,
     leaked: AtomicU64,
-    /// That of the process that made it.
+    /// The mark of the process that made the [`System`].
     process: &'static Process,
 }
 
-/// Its address tells processes apart.
+/// A mark whose address tells processes apart.
 struct Process {
     _not_empty: u8,
 }
@@ -142,7 +142,7 @@ impl System {
         }
         // The list of a new device is kept: librdmacm counts the lists that have it.
         if !is_new {
-            // SAFETY: it was got just now, and nobody has it any more.
+            // SAFETY: it was got just now, and no thread has it any more.
             unsafe { (self.calls.rdma_free_devices)(list.as_ptr()) };
         }
         Ok(devices)
@@ -195,8 +195,8 @@ impl System {
         object(id)
     }
 
-    /// The same for unreliable connections, bound to an address: rdma_create_id(3) takes no type,
-    /// rdma_create_ep(3) does, and makes one with a channel of its own.
+    /// Makes an identifier for unreliable connections, bound to an address: rdma_create_id(3) takes
+    /// no type, rdma_create_ep(3) does, and makes one with a channel of its own.
     pub(crate) fn create_uc_id(&self, on: SocketAddr) -> Result<NonNull<rdma_cm_id>, Error> {
         let mut source = crate::sockaddr::to_c(on);
         // SAFETY: numbers and addresses: all zeros are one that says nothing.
@@ -222,7 +222,7 @@ impl System {
         // SAFETY: both live; nothing has happened to the identifier yet.
         let moved = minus_one(unsafe { (self.calls.rdma_migrate_id)(id.as_ptr(), channel) });
         moved.inspect_err(|_| {
-            // SAFETY: it lives, and nobody has it.
+            // SAFETY: it lives, and no other thread has it.
             if unsafe { (self.calls.rdma_destroy_id)(id.as_ptr()) } != 0 {
                 self.leak();
             }
@@ -236,6 +236,6 @@ impl System {
 pub enum Failure {
     /// The libraries are not there, or not what they should be.
     Open(OpenError),
-    /// They, or the system, refused.
+    /// The libraries, or the system, refused.
     Call(Error),
 }

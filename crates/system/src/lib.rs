@@ -15,7 +15,7 @@
 //! | [`memory`] | [`Mr`], [`Words`](memory::Words) |
 //! | [`cq`], [`srq`] | [`Cq`], with a completion channel of its own; [`Srq`] |
 //! | [`qp`] | [`Qp`] |
-//! | [`handle`] | [`Datagram`](handle::Datagram): whom datagrams are for |
+//! | [`handle`] | [`Datagram`](handle::Datagram): where datagrams go |
 //! | [`window`] | [`Mw`]: memory windows |
 //! | [`posting`] | requests on their way into its queues |
 //! | `extended` | FLUSH and ATOMIC WRITE, where library and device have them |
@@ -25,11 +25,11 @@
 //! | `multicast`, `options` | groups and options of an identifier |
 //! | `sockaddr` | addresses between Rust and C |
 //!
-//! # Who keeps whom, and until when
+//! # What keeps what, and until when
 //!
-//! An object keeps what it was made from. Each C object lies behind a lock, and is taken out to be
-//! destroyed, so nobody uses one that is gone. What the libraries refuse to destroy stays, and is
-//! counted ([`System::leaked`]). In a forked child nothing is called at all.
+//! An object keeps what it was made from. Each C object lies under a lock, and is taken out to be
+//! destroyed, so no thread uses one that is gone. What the libraries refuse to destroy stays, and
+//! is counted ([`System::leaked`]). In a forked child nothing is called at all.
 //!
 //! Queue pairs are made by ibv_create_qp(3), not by rdma_create_qp(3), and moved by
 //! rdma_init_qp_attr and ibv_modify_qp(3), as rdma_establish(3) describes it: so a queue pair

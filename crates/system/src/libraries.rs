@@ -24,12 +24,12 @@ pub struct Files {
     pub ibverbs: PathBuf,
     /// librdmacm; Verbena's object is both.
     pub rdmacm: PathBuf,
-    /// They may be Verbena's own.
+    /// Whether the libraries may be Verbena's own.
     pub may_be_ours: bool,
 }
 
 impl Files {
-    /// Those that the dynamic linker finds, by ld.so(8)'s rules.
+    /// The files that the dynamic linker finds, by ld.so(8)'s rules.
     pub fn of_machine() -> Files {
         Files { ibverbs: "libibverbs.so.1".into(), rdmacm: "librdmacm.so.1".into(), may_be_ours: false }
     }

@@ -33,8 +33,8 @@ impl Mr {
     ///
     /// # Safety
     ///
-    /// The bytes stay until it has ended, and from now until then whoever names the key reads them
-    /// and, as `access` says, writes them.
+    /// The bytes stay until it has ended, and from now until then a peer that names the key reads
+    /// them and, as `access` says, writes them.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Mr {
     ///
     /// # Safety
     ///
-    /// It lives, and nobody else ends it.
+    /// It lives, and no other thread ends it.
     pub(crate) unsafe fn of(
         pd: &Arc<Pd>,
         raw: NonNull<ibv_mr>,
@@ -121,8 +121,8 @@ impl Drop for Mr {
     }
 }
 
-/// Registered numbers of 64 bits that nobody else has: what atomics bring back. In pages of their
-/// own, which a forked child does not have.
+/// Registered numbers of 64 bits that no other thread has: what atomics bring back. In pages of
+/// their own, which a forked child does not have.
 pub struct Words {
     mr: Mr,
     at: NonNull<u64>,
@@ -135,7 +135,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 impl Words {
-    /// So many zeros, at least one.
+    /// Registers so many zeros, at least one.
     ///
     /// # Errors
     ///

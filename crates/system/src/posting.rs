@@ -43,7 +43,7 @@ impl Qp {
         }
     }
 
-    /// The same, and whether it fits the queue.
+    /// Like [`Qp::check`], and whether the request fits the queue.
     ///
     /// # Errors
     ///
@@ -209,9 +209,9 @@ impl Qp {
 }
 
 impl Raw {
-    /// Whether it is in a state that takes requests, if only to flush them. rdma_rxe's library puts
-    /// a request into the queue before the kernel refuses it: it would be executed later, when
-    /// its memory is others'.
+    /// Whether the queue pair is in a state that takes requests, if only to flush them. rdma_rxe's
+    /// library puts a request into the queue before the kernel refuses it: it would be executed
+    /// later, when its memory is others'.
     fn check_sends(&self) -> Result<(), Refusal> {
         match self.state {
             QpState::Reset | QpState::Init | QpState::Rtr => {

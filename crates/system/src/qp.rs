@@ -52,7 +52,7 @@ pub struct Qp {
     words: Words,
     pub(crate) extended: Option<Extended>,
     pub(crate) raw: Mutex<Option<Raw>>,
-    /// Address handles, by whom they are from and to, and their traffic class.
+    /// Address handles, by source and destination address, and their traffic class.
     known: Mutex<HashMap<(IpAddr, IpAddr, u8), Arc<Ah>>>,
     /// Kept until the queue pair is no more.
     _srq: Option<Arc<Srq>>,
@@ -67,9 +67,9 @@ pub(crate) struct Raw {
     attr: Agreed,
     /// Windows that were bound by it: some devices destroy no queue pair that has one.
     pub(crate) windows: Vec<Weak<Mw>>,
-    /// Multicast groups that it is attached to, likewise.
+    /// Multicast groups that it is attached to: some devices destroy no queue pair that has one.
     groups: Vec<Group>,
-    /// Those of the last requests, as many as the send queue has.
+    /// Address handles of the last requests, as many as the send queue has.
     pub(crate) handles: VecDeque<Arc<Ah>>,
 }
 
@@ -79,7 +79,7 @@ struct Group {
     lid: u16,
 }
 
-// SAFETY: the objects may be used by all threads; the lock says that nobody destroys them
+// SAFETY: the objects may be used by all threads; the lock says that no thread destroys them
 // meanwhile.
 unsafe impl Send for Raw {}
 // SAFETY: its address is used only while `Raw` is there, under its lock.
@@ -92,18 +92,18 @@ unsafe impl Sync for Qp {}
 pub struct Agreed {
     /// READs and atomics that it serves at once.
     pub responder_resources: u8,
-    /// Those that it starts at once.
+    /// READs and atomics that it starts at once.
     pub initiator_depth: u8,
     /// Retries after a timeout.
     pub retry_count: u8,
 }
 
-/// How it is connected; `None`: as the connection manager says.
+/// How the queue pair is connected; `None`: as the connection manager says.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Connecting {
     /// READs and atomics that it serves at once.
     pub responder_resources: Option<u8>,
-    /// Those that it starts at once.
+    /// READs and atomics that it starts at once.
     pub initiator_depth: Option<u8>,
     /// Code of the local ACK timeout.
     pub ack_timeout: Option<u8>,
@@ -112,8 +112,8 @@ pub struct Connecting {
 }
 
 impl Qp {
-    /// One in state Reset, whose completions come to this queue, and whose receives from the shared
-    /// one where there is one.
+    /// A queue pair in state Reset, whose completions come to this queue, and whose receives from
+    /// the shared one where there is one.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl Qp {
     pub(crate) fn system(&self) -> &Arc<System> {
         self.pd.system()
     }
-    /// Its number.
+    /// The queue pair's number.
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
@@ -187,7 +187,7 @@ impl Qp {
     pub fn agreed(&self) -> Agreed {
         self.raw.lock().as_ref().map_or_else(Agreed::default, |raw| raw.attr)
     }
-    /// Its state, as the library says it: a failure moves it.
+    /// The queue pair's state, as the library says it: a failure moves it.
     pub fn state(&self) -> QpState {
         let lock = self.raw.lock();
         let Some(raw) = &*lock else { return QpState::Error };
@@ -227,7 +227,7 @@ impl Qp {
         if self.kind != QpType::Ud {
             return Ok(());
         }
-        // Nobody is there to agree with: see the table in ibv_modify_qp(3).
+        // There is no peer to agree with: see the table in ibv_modify_qp(3).
         for (state, mask) in [(IBV_QPS_RTR, IBV_QP_STATE), (IBV_QPS_RTS, IBV_QP_STATE | IBV_QP_SQ_PSN)] {
             // SAFETY: numbers: all zeros are attributes.
             let mut attr: ibv_qp_attr = unsafe { std::mem::zeroed() };
@@ -376,9 +376,9 @@ impl Qp {
 
     // ---- the end ----
 
-    /// It is no more: nothing of its memory is touched from now on, no completion comes, but for
-    /// those that are in the queue. False where the library refuses: then its memory must stay
-    /// for ever.
+    /// Destroys the queue pair: nothing of its memory is touched from now on. No completion comes,
+    /// but for those that are in the queue. False where the library refuses: then its memory must
+    /// stay for ever.
     pub fn destroy(&self) -> bool {
         let system = self.pd.system();
         if !system.is_ours() {
@@ -390,7 +390,7 @@ impl Qp {
             _ = window.free();
         }
         raw.groups.iter().for_each(|group| self.leave(raw.qp, group));
-        // SAFETY: it lives, and nobody else has it any more.
+        // SAFETY: it lives, and no other thread has it any more.
         let gone = unsafe { (system.calls.ibv_destroy_qp)(raw.qp.as_ptr()) } == 0;
         if !gone {
             system.leak();

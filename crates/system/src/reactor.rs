@@ -1,6 +1,6 @@
 //! The thread that waits for descriptors of the libraries: completion channels, and the event
-//! channel. It says so to whom they are for, and does what was asked for then ([`Later`]). One a
-//! [`System`](crate::System).
+//! channel. It says so to the object that waits for the descriptor, and does what was asked for
+//! then ([`Later`]). One a [`System`](crate::System).
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -16,10 +16,10 @@ use nic::{Errno, Error, Later, Signal};
 /// Descriptors told of at once.
 const BATCH: usize = 64;
 
-/// Whom to tell.
+/// The object to tell.
 type Told = Arc<dyn Signal + Send + Sync>;
 
-/// See the module.
+/// The thread that waits for descriptors of the libraries; see the module.
 pub struct Reactor(Arc<Shared>);
 
 struct Shared {
@@ -57,7 +57,7 @@ impl Reactor {
         // SAFETY: no pointers.
         let fd = check(unsafe { libc::epoll_create1(EPOLL_CLOEXEC) })?;
         let shared = Arc::new(Shared {
-            // SAFETY: just made, and nobody else has it.
+            // SAFETY: just made, and no other thread has it.
             epoll: unsafe { OwnedFd::from_raw_fd(fd) },
             told: Mutex::new(Rank::SystemReactor, HashMap::new()),
             numbers: AtomicU64::new(0),

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use abi::cma::rdma_sockaddr;
 use libc::{AF_INET, AF_INET6, in_addr, in6_addr, sockaddr_in, sockaddr_in6};
 
-/// As C has it.
+/// The address as C has it.
 pub(crate) fn to_c(addr: SocketAddr) -> rdma_sockaddr {
     // SAFETY: all zeros are an address of no family.
     let mut to: rdma_sockaddr = unsafe { std::mem::zeroed() };
@@ -31,7 +31,7 @@ pub(crate) fn to_c(addr: SocketAddr) -> rdma_sockaddr {
     to
 }
 
-/// As Rust has it; `None` for other families, and for none.
+/// The address as Rust has it; `None` for other families, and for none.
 pub(crate) fn of_c(addr: &rdma_sockaddr) -> Option<SocketAddr> {
     // SAFETY: each family begins with its number, and all bytes of the union are there.
     match i32::from(unsafe { addr.addr.sa_family }) {

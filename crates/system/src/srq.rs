@@ -21,7 +21,7 @@ pub struct Srq {
 
 struct Raw(NonNull<ibv_srq>);
 
-// SAFETY: it may be used by all threads; the lock says that nobody destroys it meanwhile.
+// SAFETY: it may be used by all threads; the lock says that no thread destroys it meanwhile.
 unsafe impl Send for Raw {}
 
 const GONE: Error = Error::Missing("the shared receive queue");
@@ -40,7 +40,7 @@ impl Srq {
         Ok(Arc::new(Srq { pd: pd.clone(), raw: Mutex::new(Rank::SystemSrq, Some(Raw(raw))) }))
     }
 
-    /// Has it used by who makes a queue pair.
+    /// Has it used by the call that makes a queue pair.
     pub(crate) fn with<T>(&self, make: impl FnOnce(*mut ibv_srq) -> Result<T, Error>) -> Result<T, Error> {
         let lock = self.raw.lock();
         make(lock.as_ref().ok_or(GONE)?.0.as_ptr())
@@ -67,7 +67,7 @@ impl Srq {
         })
     }
 
-    /// It is no more: nothing of its memory is touched from now on. False where the library
+    /// Destroys the queue: nothing of its memory is touched from now on. False where the library
     /// refuses: then its memory must stay for ever.
     pub fn destroy(&self) -> bool {
         let system = self.pd.system();
@@ -75,7 +75,7 @@ impl Srq {
             return false;
         }
         let Some(Raw(raw)) = self.raw.lock().take() else { return true };
-        // SAFETY: it lives, and nobody else has it any more.
+        // SAFETY: it lives, and no other thread has it any more.
         let gone = unsafe { (system.calls.ibv_destroy_srq)(raw.as_ptr()) } == 0;
         if !gone {
             system.leak();

@@ -23,7 +23,7 @@ pub struct Mw {
 
 struct Raw(NonNull<ibv_mw>);
 
-// SAFETY: it may be used by all threads; the lock says that nobody gives it back meanwhile.
+// SAFETY: it may be used by all threads; the lock says that no thread gives it back meanwhile.
 unsafe impl Send for Raw {}
 
 /// What a request to bind may name, by its numbers.
@@ -44,7 +44,7 @@ const GONE: Error = Error::Missing("the memory window");
 static NAMES: AtomicU64 = AtomicU64::new(1);
 
 impl Mw {
-    /// One that is not bound.
+    /// A window that is not bound.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Mw {
         self.key
     }
 
-    /// It is no more, nor is the right that it granted. Once: later calls do nothing.
+    /// Gives the window back, and with it the right that it granted. Once: later calls do nothing.
     ///
     /// # Errors
     ///
@@ -127,7 +127,7 @@ impl Names {
 }
 
 impl Mw {
-    /// Has its C object used, which nobody gives back meanwhile.
+    /// Has its C object used, which no thread gives back meanwhile.
     pub(crate) fn with<T>(&self, f: impl FnOnce(*mut ibv_mw) -> T) -> Option<T> {
         let lock = self.raw.lock();
         let Raw(raw) = lock.as_ref()?;

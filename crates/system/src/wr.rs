@@ -154,7 +154,7 @@ pub(crate) fn completion(wc: &ibv_wc) -> Completion {
     completion
 }
 
-/// One that is not known is the general one.
+/// The status of a code; a code that is not known is the general one.
 fn status(code: u32) -> Status {
     use Status::*;
     const ALL: [Status; 24] = [
@@ -186,7 +186,7 @@ fn status(code: u32) -> Status {
     ALL.get(code as usize).copied().unwrap_or(General)
 }
 
-/// One that is not known is a SEND.
+/// The operation of a code; a code that is not known is a SEND.
 fn opcode(code: u32) -> Completed {
     use Completed::*;
     const ALL: [Completed; 16] = [

@@ -19,7 +19,8 @@ pub const MAX_RUN: usize = 65_507;
 /// seal.
 #[derive(Debug, Default)]
 pub struct TxBatch {
-    /// As long as the fullest batch so far was: bytes are overwritten, not cleared first.
+    /// Bytes of the packets, as long as the fullest batch so far was: they are overwritten, not
+    /// cleared first.
     bytes: Vec<u8>,
     /// Bytes in use.
     used: usize,
@@ -27,7 +28,7 @@ pub struct TxBatch {
     count: usize,
     set_aside: usize,
     runs: Vec<Run>,
-    /// Of each packet, what its payload adds to the ICRC, where that was computed on the way.
+    /// What the payload of each packet adds to the ICRC, where that was computed on the way.
     remainders: Vec<Option<Remainder>>,
 }
 
@@ -56,7 +57,7 @@ pub fn packet_len(header: &Header, payload_len: usize) -> usize {
     packet_len_of(header.len(), payload_len)
 }
 
-/// The same where all headers have so many bytes.
+/// Like [`packet_len`], for headers of so many bytes.
 #[inline]
 pub fn packet_len_of(header_len: usize, payload_len: usize) -> usize {
     header_len + payload_len.next_multiple_of(4) + ICRC_LEN
@@ -111,7 +112,7 @@ impl TxBatch {
     ) -> Result<(), Fault> {
         self.push_with_remainder(header, payload_len, |dst| fill(dst).map(|()| None))
     }
-    /// The same where `fill` may know what the bytes add to the ICRC.
+    /// Like [`TxBatch::push`], where `fill` may know what the bytes add to the ICRC.
     pub fn push_with_remainder(
         &mut self,
         header: &Header,
@@ -121,7 +122,8 @@ impl TxBatch {
         let emit = |packet: &mut [u8]| _ = header.emit(payload_len, packet);
         self.append(header.len(), emit, payload_len, fill)
     }
-    /// The same of a packet with a BTH alone, whose opcode is that of a SEND ONLY over RC.
+    /// Like [`TxBatch::push`], for a packet with a BTH alone, whose opcode is that of a SEND ONLY
+    /// over RC.
     #[inline]
     pub fn push_send_only(
         &mut self,
@@ -132,7 +134,7 @@ impl TxBatch {
         let emit = |packet: &mut [u8]| packet[..Bth::LEN].copy_from_slice(&send_only(bth, payload_len));
         self.append(Bth::LEN, emit, payload_len, |dst| fill(dst).map(|()| None))
     }
-    /// Writes a packet behind the others: `header_len` bytes that `emit` writes, and what follows
+    /// Writes a packet after the others: `header_len` bytes that `emit` writes, and what follows
     /// them.
     #[inline]
     fn append(
@@ -167,7 +169,7 @@ impl TxBatch {
     pub fn parts_mut(&mut self) -> (&mut [u8], &[Run]) {
         (&mut self.bytes[..self.used], &self.runs)
     }
-    /// The same with what is known of each packet's payload, in their order.
+    /// Like [`TxBatch::parts_mut`], with what is known of each packet's payload, in their order.
     pub fn parts_to_seal(&mut self) -> (&mut [u8], &[Run], &[Option<Remainder>]) {
         (&mut self.bytes[..self.used], &self.runs, &self.remainders)
     }

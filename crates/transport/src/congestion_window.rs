@@ -34,7 +34,7 @@ impl Default for CongestionWindow {
 }
 
 impl CongestionWindow {
-    /// That of a new destination.
+    /// The window of a new destination.
     pub const fn new() -> CongestionWindow {
         let initial = INITIAL_PACKETS << 8;
         CongestionWindow {
@@ -43,7 +43,7 @@ impl CongestionWindow {
             active: AtomicU32::new(0),
         }
     }
-    /// That of a channel whose room is known: nothing is to be found out.
+    /// The window of a channel whose room is known: nothing is to be found out.
     pub const fn of_a_channel() -> CongestionWindow {
         let window = CongestionWindow::new();
         CongestionWindow { size: AtomicU32::new(MAX_PACKETS << 8), ..window }
@@ -60,7 +60,7 @@ impl CongestionWindow {
     pub fn enter(&self) {
         self.active.fetch_add(1, Ordering::Relaxed);
     }
-    /// It has none left.
+    /// The queue pair has no packets under way any more.
     #[inline]
     pub fn leave(&self) {
         self.active.fetch_sub(1, Ordering::Relaxed);

@@ -48,20 +48,20 @@ pub struct Ends {
 /// A piece of a SEND.
 #[derive(Clone, Copy, Debug)]
 pub struct SendPiece<'a> {
-    /// Its bytes, which follow those of the piece before; perhaps none.
+    /// The piece's bytes, which follow those of the piece before; perhaps none.
     pub bytes: Payload<'a>,
-    /// It begins the message.
+    /// Whether the piece begins the message.
     pub first: bool,
-    /// It ends the message, with this.
+    /// What the message ends with, where the piece ends it.
     pub end: Option<SendTail>,
     /// The sender asks for a solicited event; only the last piece's counts.
     pub solicited: bool,
-    /// Of a first piece that is lent, behind which others come: with these headers the sender is
-    /// told where the message goes.
+    /// Headers with which the sender is told where the message goes: of a lent first piece that
+    /// others follow.
     pub shows: Option<Header>,
 }
 
-/// A message that is always whole: a datagram, delivered behind a header of the receiver's making,
+/// A message that is always whole: a datagram, delivered after a header of the receiver's making,
 /// or an Ethernet frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
@@ -71,7 +71,7 @@ pub struct Datagram<'a> {
     pub header: NetworkHeader,
     /// The message; perhaps no bytes.
     pub bytes: &'a [u8],
-    /// What it ends with.
+    /// What the message ends with.
     pub tail: SendTail,
     /// The sender asks for a solicited event.
     pub solicited: bool,
@@ -180,8 +180,8 @@ impl Inbound {
         Ok(())
     }
 
-    /// The same for a whole SEND without a key, where all is as it mostly is; false where it is
-    /// not, and then [`Inbound::send`] says how.
+    /// Like [`Inbound::send`], for a whole SEND without a key. False where anything is unusual, and
+    /// then [`Inbound::send`] says how.
     #[inline]
     pub fn send_whole(&mut self, message: &Whole<'_>, cx: &mut impl Context) -> bool {
         let takes_whole = !self.in_message() && self.receive.is_none();
@@ -370,7 +370,7 @@ impl Inbound {
         cx.memory().atomic(at, op).map_err(remote)
     }
 
-    /// Executes a FLUSH; `Pending` where it takes long and is done by whoever gave the memory
+    /// Executes a FLUSH; `Pending` where it takes long and is done by the owner of the memory
     /// ([`Memory::flush`]).
     ///
     /// # Errors

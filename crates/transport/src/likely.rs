@@ -1,6 +1,6 @@
-//! What the compiler is told of branches. It takes a check for an even chance, and so what lies
-//! behind twenty of them, where nearly every message comes by, for something that hardly ever runs:
-//! there it would inline nothing. (As
+//! What the compiler is told of branches. It takes a check for an even chance. So it takes what
+//! follows twenty of them, where nearly every message comes by, for something that hardly ever
+//! runs: there it would inline nothing. (As
 //! [`std::hint::cold_path`](https://doc.rust-lang.org/std/hint/fn.cold_path.html), which is younger
 //! than the oldest compiler that builds this.)
 

@@ -15,13 +15,14 @@ use crate::op::{Completed, Completion, LocalOp, SendOp, SendWr, Status};
 pub enum UnreliableState {
     /// Neither side works; receives may be posted.
     Init,
-    /// It receives.
+    /// The queue pair receives.
     Rtr,
-    /// It receives and sends.
+    /// The queue pair receives and sends.
     Rts,
-    /// It receives, and ends the message it is sending.
+    /// The queue pair receives, and ends the message it is sending.
     Sqd,
-    /// It receives; a send request failed, and all behind it were flushed (send queue error).
+    /// The queue pair receives; a send request failed, and all after it were flushed (send queue
+    /// error).
     Sqe,
     /// Everything is flushed.
     Error,
@@ -70,15 +71,15 @@ pub(crate) enum Takes {
     Receive = 2,
 }
 
-/// The pace of a port at which messages leave that nobody acknowledges: a byte of a WRITE each
-/// nanosecond, of a SEND every other, after a pause 160 us of that at once. It is shared by all
-/// queue pairs of these services, as a cable would be, each getting its turn.
+/// The pace of a port at which unacknowledged messages leave: a byte of a WRITE each nanosecond, of
+/// a SEND every other. After a pause 160 us of that leave at once. All queue pairs of these
+/// services share it, as a cable would be, each getting its turn.
 ///
-/// A receiver with a thread of its own keeps up with that, and its socket buffer (208 KiB where
-/// nobody changed the system's default, of which the kernel lets twice as much be used) holds such
-/// a burst while that thread is being woken; the 16 MiB that Verbena asks for hold what comes while
-/// a thread waits for several turns of others on a busy machine. Beyond that nothing is
-/// promised: the services are unreliable.
+/// A receiver with a thread of its own keeps up with that. Its socket buffer has 208 KiB by the
+/// system's default, of which the kernel lets twice as much be used. That holds such a burst while
+/// the thread is being woken; the 16 MiB that Verbena asks for hold what comes while a thread waits
+/// for several turns of others on a busy machine. Beyond that nothing is promised: the services are
+/// unreliable.
 #[derive(Debug)]
 pub struct Pace {
     /// When all that was bought will have been paid for.

@@ -13,18 +13,19 @@ use crate::rc;
 /// ([`crate::op::Bulk`]) took half as long again.
 pub const MAX_SHORT: usize = 4096;
 
-/// See the module. The message is whole, of RC, of at most [`MAX_SHORT`] bytes, and wants an ACK.
+/// A short message's headers. The message is whole, of RC, of at most [`MAX_SHORT`] bytes, and
+/// wants an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Short {
     /// The receiver's queue pair.
     pub dest_qp: Qpn,
     /// Partition.
     pub pkey: Pkey,
-    /// Its number.
+    /// The message's number.
     pub psn: Psn,
     /// The receiver's completion asks for an event.
     pub solicited: bool,
-    /// What it is.
+    /// What the message is.
     pub what: What,
     /// The number that the sender acknowledges.
     pub acknowledged: Option<Psn>,
@@ -60,9 +61,9 @@ impl Short {
     /// Bytes of [`Short::to_bytes`].
     pub const LEN: usize = 12;
 
-    /// All but what it is, as it lies in front of the message: three words of 32 bits,
-    /// little-endian: receiver, number, number acknowledged, and above the 24 bits of each: flags
-    /// (1: solicited, 2: an ACK leaves with it), the lower and the upper half of the partition.
+    /// The headers but for `what`, as they lie before the message in three words of 32 bits,
+    /// little-endian: receiver, number, number acknowledged. Above the 24 bits of each: flags (1:
+    /// solicited, 2: an ACK leaves with it), the lower and the upper half of the partition.
     #[inline]
     pub fn to_bytes(self) -> [u8; Short::LEN] {
         let acknowledged = self.acknowledged.unwrap_or_default();
@@ -104,7 +105,7 @@ impl Short {
         Packet { header: Header { bth, service: Service::Rc, op }, payload: bytes }
     }
 
-    /// That of the ACK, but for the number of messages taken in, which nobody asks for.
+    /// The packet of the ACK, but for the number of messages taken in, which no reader asks for.
     pub fn ack(&self) -> Option<Packet<'static>> {
         let bth = Bth { psn: self.acknowledged?, ..self.bth() };
         let op = Op::Acknowledge(rc::ack(0));

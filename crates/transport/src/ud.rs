@@ -1,9 +1,9 @@
-//! The unreliable datagram service over RoCEv2 (IBA 1.4 §9.8.3): one queue pair that sends messages
-//! of one packet to whomever each request names, and takes those of whoever knows its Q_Key.
+//! The unreliable datagram service over RoCEv2 (IBA 1.4 §9.8.3): one queue pair. It sends messages
+//! of one packet to the destination each request names, and takes those of any sender that knows
+//! its Q_Key.
 //!
-//! A message lies in its receive buffer behind 40 bytes that say where it came from
-//! ([`wire::grh`]). Addresses are the adapter's: here they are a mark `A` that comes back with the
-//! packets.
+//! A message lies in its receive buffer after 40 bytes that say where it came from ([`wire::grh`]).
+//! Addresses are the adapter's: here they are a mark `A` that comes back with the packets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::pacing::{Pacer, Takes, sent};
 /// §9.8.3).
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
-/// Whom a datagram is for.
+/// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination<A> {
     /// Where it goes.
@@ -38,7 +38,7 @@ pub struct Destination<A> {
 /// What became of a datagram that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// It completed a receive.
+    /// The datagram completed a receive.
     Yes,
     /// Dropped: another service's packet, or the state takes none.
     NotForUs,

@@ -266,7 +266,7 @@ fn a_stream_of_long_writes_is_copied_then_tried_in_packets_and_keeps_its_order()
     assert!(!a.rc.execute_alone(&mut || a.now, &long(8), &mut a.cx), "packets are tried");
     (8..40).for_each(|n| a.post(long(n)));
     // They are slower by far, as a quarter of a slice shows: then those that are left are copied,
-    // behind them.
+    // after them.
     let mut packets = 0;
     while let Some(last) = a.sent().last() {
         packets += 1;

@@ -1,5 +1,5 @@
 //! Every engine: once it has been served at a time, it wants to be served again later, or not at
-//! all. Who calls it again at each deadline would turn in circles otherwise.
+//! all. A thread that calls it again at each deadline would turn in circles otherwise.
 
 mod support;
 

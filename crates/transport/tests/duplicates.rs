@@ -39,8 +39,8 @@ fn answered_at(b: &mut End, psn: i64, op: Op) -> Vec<i32> {
     answers(b, psn, op).into_iter().map(|(psn, _)| psn).collect()
 }
 
-/// One of each at PSNs 10 (a READ of five packets), 15 (FETCH ADD), 16 (ATOMIC WRITE) and 17
-/// (FLUSH), after ten WRITEs.
+/// A responder after ten WRITEs and one request of each kind. Their PSNs: 10 (a READ of five
+/// packets), 15 (FETCH ADD), 16 (ATOMIC WRITE) and 17 (FLUSH).
 fn after_one_of_each() -> End {
     let mut b = responder();
     for psn in 0..10 {

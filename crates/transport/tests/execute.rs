@@ -18,7 +18,7 @@ use wire::{Qpn, Rkey};
 
 const ENDS: Ends = Ends { local: Qpn::new(0x11), peer: Qpn::new(0x22) };
 
-/// Of 4 KiB of zeroes, region 0.
+/// A context with 4 KiB of zeroes, region 0.
 fn context() -> TestContext {
     let mut cx = TestContext::default();
     cx.memory.regions.push(Region { bytes: RefCell::new(vec![0; 4096]), remote: true });

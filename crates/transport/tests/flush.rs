@@ -149,8 +149,8 @@ fn a_storage_that_fails_is_a_remote_operational_error() {
     assert_eq!(a.completed(), [(1, Status::RemoteOperation)]);
 }
 
-/// Who asks seven times, a tenth of a second apart, would be gone before a storage that takes a
-/// second is done.
+/// A requester that asks seven times, a tenth of a second apart, would be gone before a storage
+/// that takes a second is done.
 #[test]
 fn who_asks_again_and_again_for_a_flush_that_takes_long_is_told_to_wait() {
     let mut b = end();

@@ -58,7 +58,7 @@ fn post(pair: &mut Pair, work: &mut Work, from: usize, used: &mut [u64; 2]) {
             SendWr { op: SendOp::Local(LocalOp::Invalidate(Rkey(id as u32))), ..send(id, sge(0, 0, 0)) }
         }
         6 => {
-            // Eight aligned bytes for each, of those that nobody else has.
+            // Eight aligned bytes for each, of those that no other request has.
             used[to] = used[to].next_multiple_of(8);
             let at = sge(1, used[to], 8);
             used[to] += 8;

@@ -66,7 +66,7 @@ fn step() -> impl Strategy<Value = Step> {
 /// One end, and the numbers of what it has sent and of what is acknowledged.
 struct Sender {
     end: End,
-    /// Its requests have an element more, without a byte: none leaves in fewer steps.
+    /// Each request has an element more, without a byte: none leaves in fewer steps.
     split: bool,
     next: i64,
     acknowledged: i64,

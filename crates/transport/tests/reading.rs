@@ -24,7 +24,7 @@ fn readers() -> (End, End) {
     (a, b)
 }
 
-/// So many bytes, to this place.
+/// A READ of so many bytes, to this place.
 fn read_to(wr_id: u64, at: u64, len: u32) -> SendWr {
     read(wr_id, sge(0, 0, len), sge(1, at, len))
 }
@@ -108,7 +108,7 @@ fn a_read_waits_for_one_before_it_whose_bytes_it_shares_in_part() {
         exchange(&mut a, &mut b);
         assert_eq!(a.completed(), [(1, OK), (2, OK)]);
     }
-    // Of those before it that came in packets nobody knows which end copies what.
+    // Of those before it that came in packets it is not known which end copies what.
     let (mut a, _) = readers();
     a.cx.fetches = false;
     a.post(read_to(1, 0, PART));
@@ -216,7 +216,7 @@ fn what_no_peer_says_is_an_error_or_asked_for_again() {
     let Op::Acknowledge(Aeth { syndrome, .. }) = op(&naks[0]) else { panic!("{:?}", op(&naks[0])) };
     assert_eq!((naks.len(), syndrome), (1, Syndrome::Nak(NakCode::InvalidRequest)));
     assert!(ask(&place(PART.into())[..15]).is_empty() && ask(&Elsewhere::Placed(PART).to_bytes()).is_empty());
-    // Bytes that nobody asked to have so.
+    // Bytes that the requester did not ask to have so.
     let (mut a, mut b) = readers();
     a.post(read_to(1, 0, PART));
     a.fill().iter().for_each(|bytes| b.hear_any(bytes));

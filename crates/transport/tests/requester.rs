@@ -302,7 +302,7 @@ fn what_lies_unread_is_not_sent_again_and_its_time_does_not_count() {
         a.wait_for_deadline();
         assert_eq!(a.sent(), []);
     }
-    // Somebody took it, and says nothing.
+    // The peer's process took it, and says nothing.
     a.cx.lies_unread = false;
     for _ in 0..3 {
         a.wait_for_deadline();

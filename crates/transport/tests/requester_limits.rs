@@ -185,7 +185,7 @@ fn a_message_that_leaves_alone_as_it_is_posted_takes_no_share_of_the_window_and_
     a.rc.sent_short(|| a.now, || send(3, sge(0, 0, 8)), 8, &mut a.cx);
     a.hear(3, ack(4), &[]);
     assert_eq!((a.completed(), share(&a)), (vec![(3, OK)], 64), "it is not taken out twice");
-    // Where the ACK of the one before is noted behind the next one, that is alone, too.
+    // Where the ACK of the one before is noted after the next one, that is alone, too.
     let quiet = |n| SendWr { signaled: false, ..send(n, sge(0, 0, 8)) };
     a.rc.sent_short(|| a.now, || quiet(4), 8, &mut a.cx);
     assert!(a.rc.next_short(8, false, What::Send, true, &mut a.cx).is_some());

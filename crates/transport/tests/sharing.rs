@@ -88,7 +88,7 @@ fn a_piece_is_as_long_whatever_packets_hold() {
             assert_eq!(exchange(&mut a, &mut b).len(), (LONG / PIECE) as usize, "{mtu:?}");
         }
     }
-    // Longer than any is nobody's.
+    // A piece longer than any is not taken.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_send);
     b.post_receive(1, sge(1, 0, LONG));
@@ -142,7 +142,7 @@ fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
     a.post(to(1, 0, 2 * SHORT));
     a.post(to(2, (2 * SHORT).into(), 2 * SHORT));
     assert_eq!(lent(&sent(&mut a)), [false, true, false, true]);
-    // Behind a message nobody knows where that goes.
+    // After a message it is not known where that goes.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
     a.post(send(1, sge(0, 0, 8)));
@@ -173,7 +173,7 @@ fn a_sender_waits_for_the_place_until_the_first_piece_is_acknowledged_and_uses_n
     let (header, bytes) = place(first, u64::from(PIECE) + 1);
     a.hear_piece(&header, &bytes);
     assert_eq!(lent(&sent(&mut a)), [true], "and the window is full");
-    // Nobody told of one.
+    // No place was told.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_send);
     a.post(long_send(1));
@@ -238,7 +238,7 @@ fn pieces_that_no_sender_sends_are_errors() {
         (b, piece, len)
     };
     let first = Op::Send(SendAt::First);
-    // A SEND whose bytes somebody claims to have put where only the receiver knows.
+    // A SEND whose bytes the sender claims to have put where only the receiver knows.
     let (mut b, mut piece, len) = from_sender(first, PIECE);
     piece.place = Elsewhere::Placed(len);
     piece.to = Remote { addr: BASE, length: len.into(), rkey: Rkey(KEY) };

@@ -17,7 +17,7 @@ const OK: Status = Status::Success;
 /// What happens to one end.
 #[derive(Clone, Debug)]
 enum Step {
-    /// It sends a message of so many bytes.
+    /// The end sends a message of so many bytes.
     Send { len: u32, signaled: bool },
     /// A message of so many bytes comes from the peer, and with it an ACK: of this one of the
     /// messages under way.
@@ -60,7 +60,7 @@ impl Peer {
         Peer { end, by_packets, due: 0, next: 0, acknowledged: 0 }
     }
 
-    /// As a short message, where that may leave now.
+    /// Sends a request as a short message, where that may leave now.
     fn send(&mut self, wr: SendWr, len: usize) {
         let End { rc, cx, now, .. } = &mut self.end;
         if rc.next_short(len, false, What::Send, false, cx).is_some() {

@@ -1,4 +1,4 @@
-//! The unreliable datagram: whom packets go to, what stands before the payload, what is dropped.
+//! The unreliable datagram: where packets go, what stands before the payload, what is dropped.
 
 mod support;
 

@@ -73,13 +73,13 @@ impl Target {
     fn hear(&mut self, psn: u32, service: Service, op: Op, payload: &[u8]) {
         self.hear_held(psn, service, op, payload, Hold::No);
     }
-    /// The same where an ACK may wait.
+    /// Like [`Target::hear`], where an ACK may wait.
     fn hear_held(&mut self, psn: u32, service: Service, op: Op, payload: &[u8], hold: Hold) {
         let bth = Bth { psn: Psn::new(PSN).add(psn), ack_request: true, ..Bth::default() };
         let packet = Packet { header: Header { bth, service, op }, payload };
         self.rc.receive(some_instant(), &packet, hold, &mut self.cx);
     }
-    /// What it answers; an answer bears no XRCETH.
+    /// What the target answers; an answer bears no XRCETH.
     fn answers(&mut self) -> Vec<Op> {
         sent(&mut self.rc, &mut self.cx)
             .into_iter()

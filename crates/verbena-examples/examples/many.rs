@@ -46,7 +46,7 @@ async fn server() -> Result<()> {
     loop {
         let request = listener.request().await?;
         let queues = shared.queues(request.pd())?;
-        // The handshake, too, is in the task: a slow peer keeps nobody waiting.
+        // The handshake, too, is in the task: a slow peer keeps no other waiting.
         tokio::spawn(async move {
             match request.accept().queues(queues).await {
                 Ok(conn) => echo(conn).await,

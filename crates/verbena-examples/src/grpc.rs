@@ -12,7 +12,7 @@
 //! }
 //! ```
 //!
-//! is written down here, so that nobody needs protoc.
+//! is written down here, so that the build needs no protoc.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -40,13 +40,13 @@ pub struct Text {
     pub text: String,
 }
 
-/// One of its words.
+/// A word of the text.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Word {
     /// Without spaces.
     #[prost(string, tag = "1")]
     pub word: String,
-    /// Its number, from 0.
+    /// The word's number, from 0.
     #[prost(uint32, tag = "2")]
     pub at: u32,
 }
@@ -185,7 +185,7 @@ impl Client {
         Ok(self.0.unary(request, path, ProstCodec::default()).await?.into_inner())
     }
 
-    /// Its words, one after the other.
+    /// The text's words, one after the other.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ pub mod grpc;
 pub mod http;
 pub mod tls;
 
-/// Runs a function of a documentation test on simulated hosts, as `#[verbena::test]` in front of it
+/// Runs a function of a documentation test on simulated hosts, as `#[verbena::test]` before it
 /// says. A documentation test has no `#[test]`: the attribute alone would leave the function out.
 #[doc(hidden)]
 #[macro_export]

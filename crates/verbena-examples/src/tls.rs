@@ -1,5 +1,5 @@
-//! TLS 1.3 by rustls. The certificates of `certificates/` are for examples: everybody has the
-//! server's key.
+//! TLS 1.3 by rustls. The certificates of `certificates/` are for examples: the server's key is
+//! public.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 ///
 /// # Errors
 ///
-/// What the stream says, and where the server is not whom it should be.
+/// What the stream says, and where the server is not the one that it should be.
 pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     name: &str,

@@ -44,7 +44,7 @@ async fn tls_carries_http_and_says_who_the_server_is(left: Host, right: Host) {
         loop {
             let stream = listener.accept().await.unwrap();
             verbena::spawn(async move {
-                // The first client does not believe that it is whom it looks for.
+                // The first client does not believe that it is the server it looks for.
                 if let Ok(stream) = tls::accept(stream).await {
                     _ = http::serve(stream).await;
                 }

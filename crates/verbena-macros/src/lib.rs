@@ -71,7 +71,7 @@ fn expand(args: &str, item: TokenStream) -> Result<TokenStream, Wrong> {
     Ok(test)
 }
 
-/// How many tokens the attributes, doc comments among them, in front of a function are.
+/// How many tokens the attributes before a function are, doc comments among them.
 fn attributes_end(tokens: &[TokenTree]) -> usize {
     let pairs = tokens.as_chunks().0.iter();
     2 * pairs.take_while(|[hash, group]| is(hash, '#') && matches!(group, TokenTree::Group(_))).count()

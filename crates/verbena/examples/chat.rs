@@ -1,5 +1,5 @@
-//! Everybody who joined the group hears every line; who asks is answered alone. `chat ADDRESS`, an
-//! address of this machine.
+//! Each member of the group hears every line; a question is answered to its sender alone. ADDRESS
+//! of `chat ADDRESS` is one of this machine.
 
 use verbena::{Result, UdSocket};
 

@@ -24,7 +24,7 @@ async fn receive(mut to: File) -> Result<()> {
         let bytes = &mut block[..(len as usize).min(BLOCK)];
         ring.shared().copy_to(next * BLOCK, bytes)?;
         next = (next + 1) % BLOCKS;
-        // A credit; the sender may have gone behind its last block.
+        // A credit; the sender may have gone after its last block.
         _ = conn.send_inline(b"").await;
         to.write_all(bytes).expect("writing the file");
     }

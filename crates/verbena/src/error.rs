@@ -11,7 +11,7 @@ use nic::Errno;
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. Cheap to move: details are behind a pointer, on the error path only.
+/// What went wrong. Cheap to move: details are in a box, on the error path only.
 #[derive(Clone)]
 pub struct Error(Box<Repr>);
 
@@ -63,7 +63,7 @@ pub enum ErrorKind {
     BlockingInSimulation,
     /// EACCES, EPERM.
     PermissionDenied,
-    /// Another errno of the system.
+    /// An errno of the system other than those above.
     System,
 }
 
@@ -75,7 +75,7 @@ pub enum Value {
     Number {
         /// Which.
         name: &'static str,
-        /// Its value.
+        /// The number as it is.
         is: u64,
         /// What is allowed.
         allowed: RangeInclusive<u64>,
@@ -118,7 +118,7 @@ pub enum RejectReason {
     NoResources,
     /// 4, timeout: the sender of the REJ gave up waiting.
     Timeout,
-    /// Another reason, by its number.
+    /// A reason other than those above, by its number.
     Other(u16),
 }
 

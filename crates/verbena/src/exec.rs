@@ -20,7 +20,7 @@ use crate::thread_safe::ThreadSafe;
 /// How long a thread that waits polls at least before it sleeps: longer than most round trips
 /// within one machine or rack.
 const LEAST_POLL: Duration = Duration::from_micros(50);
-/// And at most: for as long as the engine thread leaves the sockets to a thread that polls.
+/// How long a thread that waits polls at most: as long as the engine thread leaves it the sockets.
 const MOST_POLL: Duration = Duration::from_micros(200);
 /// So often a thread polls one queue pair between two looks at the clock; a poll takes a tenth of a
 /// microsecond, or brings something.
@@ -29,7 +29,7 @@ const LOOKS_PER_CLOCK: u32 = 16;
 thread_local! {
     /// How long this thread polls before it sleeps.
     static POLL: Cell<Duration> = const { Cell::new(MOST_POLL) };
-    /// It polls for what it waits for.
+    /// Whether this thread polls for what it waits for.
     static POLLS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -56,8 +56,8 @@ impl Drop for Polls {
 }
 
 /// How long a thread polls next time, after a sleep of so long. Where it was woken soon, polling a
-/// little longer would have spared it two switches of threads, and its peer, who waits for it, one
-/// sleep too: of two that sleep for that reason neither would stop again. Where it slept long
+/// little longer would have spared it two switches of threads, and its peer, which waits for it,
+/// one sleep too: of two that sleep for that reason neither would stop again. Where it slept long
 /// polling was for nothing.
 fn next_poll(before: Duration, slept: Duration) -> Duration {
     if slept <= MOST_POLL { MOST_POLL } else { (before / 2).max(LEAST_POLL) }
@@ -66,14 +66,14 @@ fn next_poll(before: Duration, slept: Duration) -> Duration {
 /// What a thread does while it waits.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct How {
-    /// It never gives the processor away.
+    /// The thread never gives the processor away.
     pub never_sleeps: bool,
-    /// It waits no longer.
+    /// The thread waits no longer.
     pub until: Option<Instant>,
 }
 
-/// For as long as a thread polls before it sleeps: polls one queue pair, which need wake nobody for
-/// that, until `look` finds something.
+/// For as long as a thread polls before it sleeps: polls one queue pair, which need wake no thread
+/// for that, until `look` finds something.
 pub(crate) fn poll_on<T>(qp: &QpInner, how: How, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     if !qp.gains_by_polling() {
         return None;
@@ -121,7 +121,7 @@ pub(crate) fn ended<T>(output: Option<T>) -> T {
     }
 }
 
-/// The same for so long.
+/// Like [`block_on`], for at most so long; `None` where it takes longer.
 pub(crate) fn block_on_for<T>(future: impl Future<Output = T>, time: Duration) -> Option<T> {
     run(future, How { never_sleeps: false, until: Instant::now().checked_add(time) }, false)
 }

@@ -1,6 +1,6 @@
-//! One thread, one connection, nobody to wake: for latency. What may be under way lives where it
-//! does for all connections, in the queue pair's entries; but its completion queue tells nobody (it
-//! is not armed), so completions come when this thread asks and at no other time.
+//! One thread, one connection, no thread to wake: for latency. What may be under way lives where it
+//! does for all connections, in the queue pair's entries; but its completion queue wakes no thread
+//! (it is not armed), so completions come when this thread asks and at no other time.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -94,7 +94,7 @@ impl PolledConnection {
     pub fn send<B: IoBuf>(&mut self, buf: B) -> Result<Sending<B>, Refused<Op<'_, kind::Send, B>>> {
         self.conn.send(buf).post()
     }
-    /// Posts a WRITE, likewise.
+    /// Posts a WRITE, as [`PolledConnection::send`] does a SEND.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl PolledConnection {
     ) -> Result<Writing<B>, Refused<Op<'_, kind::Write, B>>> {
         self.conn.write(buf, to).post()
     }
-    /// Posts a READ, likewise.
+    /// Posts a READ, as [`PolledConnection::send`] does a SEND.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl PolledConnection {
     pub fn prepare_write<B: IoBuf>(&mut self, buf: B, to: RemoteMemory) -> Result<Prepared<B>> {
         self.prepare::<kind::Write, B>(Asked::Write(to), buf)
     }
-    /// The same for a SEND.
+    /// Like [`PolledConnection::prepare_write`], for a SEND.
     ///
     /// # Errors
     ///
@@ -296,7 +296,7 @@ impl std::fmt::Debug for PolledConnection {
 #[must_use = "it is posted by `spin` or `post`"]
 pub struct Prepared<B: Send + 'static> {
     qp: Arc<QpInner>,
-    /// Of the buffer as it is: nobody changes more of it than its bytes.
+    /// Of the buffer as it is: no code changes more of it than its bytes.
     wr: SendWr,
     at: At<B>,
 }

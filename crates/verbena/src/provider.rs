@@ -35,7 +35,7 @@ struct ProviderInner {
 static SOFTWARE: host::per_process::PerProcess<Mutex<Option<Provider>>> =
     host::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, None));
 
-/// Those over the machine's libraries, by their files.
+/// Providers over the machine's libraries, by their files.
 #[cfg(feature = "system")]
 static SYSTEMS: host::per_process::PerProcess<Mutex<Vec<(system::Files, Provider)>>> =
     host::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, Vec::new()));
@@ -87,8 +87,8 @@ impl Provider {
         Provider::system_over(system::Files::of_machine())
     }
 
-    /// The same over libraries of these files, which may be Verbena's own: its one object,
-    /// libverbena_rdma.so, is both. One a process for each pair of names.
+    /// Like [`Provider::system`], over libraries of these files, which may be Verbena's own: its
+    /// one object, libverbena_rdma.so, is both. One a process for each pair of names.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Provider {
         Provider(ThreadSafe::new(Arc::new(ProviderInner { stack, devices, ids: AtomicU64::new(0) })))
     }
 
-    /// Another one each time, from 1 on.
+    /// A number that is another one each time, from 1 on.
     pub(crate) fn next_id_number(&self) -> u64 {
         self.0.ids.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -180,7 +180,7 @@ impl Provider {
         &self.0.stack
     }
 
-    /// Its devices.
+    /// The provider's devices.
     ///
     /// # Errors
     ///
@@ -259,7 +259,7 @@ impl std::fmt::Debug for Provider {
 #[derive(Clone)]
 pub struct Device(ThreadSafe<Arc<DeviceInner>>);
 
-/// What stands behind a device.
+/// What a device is in the stack below.
 pub(crate) enum Adapter {
     Ours(Arc<nic::Device>),
     #[cfg(feature = "system")]
@@ -281,12 +281,12 @@ impl Adapter {
 struct DeviceInner {
     provider: Provider,
     adapter: Adapter,
-    /// The domain of whoever asks for none in particular; it goes with its last user.
+    /// The domain of callers that ask for none in particular; it goes with its last user.
     default_pd: Mutex<Weak<PdInner>>,
 }
 
 impl Device {
-    /// Its name, such as `rxe_eth0`.
+    /// The device's name, such as `rxe_eth0`.
     pub fn name(&self) -> &str {
         match &self.0.adapter {
             Adapter::Ours(nic) => &nic.config.name,
@@ -295,7 +295,7 @@ impl Device {
         }
     }
     /// The protection domain that connections get which are not given one. It is the same for as
-    /// long as anybody holds it.
+    /// long as any handle of it exists.
     ///
     /// # Errors
     ///
@@ -329,7 +329,7 @@ impl Device {
         let inner = PdInner { device: self.clone(), domain, next_iova: AtomicU64::new(FIRST_IOVA) };
         Ok(Pd(ThreadSafe::new(Arc::new(inner))))
     }
-    /// Its provider.
+    /// The device's provider.
     pub fn provider(&self) -> &Provider {
         &self.0.provider
     }
@@ -399,7 +399,7 @@ impl std::fmt::Debug for Device {
 #[derive(Clone)]
 pub struct Pd(ThreadSafe<Arc<PdInner>>);
 
-/// What stands behind a domain.
+/// What a domain is in the stack below.
 pub(crate) enum Domain {
     Ours(Arc<nic::Pd>),
     #[cfg(feature = "system")]
@@ -414,7 +414,7 @@ struct PdInner {
 }
 
 impl Pd {
-    /// Its device.
+    /// The domain's device.
     pub fn device(&self) -> &Device {
         &self.0.device
     }

@@ -1,6 +1,6 @@
 //! Borrowed memory, for as long as a closure runs: [`QueuePair::scope`].
 //!
-//! There is no async scope: a future may be forgotten, and then nobody would wait for what it
+//! There is no async scope: a future may be forgotten, and then no thread would wait for what it
 //! posted. Nor are there receives: nothing could end them.
 
 use std::cell::{Cell, RefCell};
@@ -26,8 +26,8 @@ pub struct Scope<'scope, 'env: 'scope, T: Transport> {
     qp: Arc<QpInner>,
     /// What was posted; each stays here until it is complete, whatever becomes of its [`ScopedOp`].
     posted: RefCell<Vec<Posted>>,
-    /// The first of them that is perhaps under way: results that nobody has taken yet have an entry
-    /// of the send queue each.
+    /// The first of them that is perhaps under way: results that no caller has taken yet have an
+    /// entry of the send queue each.
     first: Cell<usize>,
     /// Each value of borrowed bytes has a handle of it: where this is the only one, none is
     /// registered.
@@ -41,7 +41,7 @@ enum Posted {
     Write(InFlight<kind::Write, Borrowed>),
     Read(InFlight<kind::Read, Borrowed>),
     Complete(Result<Completion>),
-    /// Its owner has the result.
+    /// The handle's owner has the result.
     Taken,
 }
 
@@ -80,7 +80,7 @@ impl<T: Transport> ScopedOp<'_, '_, T> {
         exec::block_on(poll_fn(|cx| posted.borrow_mut()[self.at].poll(cx)));
         match std::mem::replace(&mut posted.borrow_mut()[self.at], Posted::Taken) {
             Posted::Complete(result) => result,
-            // Not there: it was complete, and `self` is the only one who takes it.
+            // Not there: it was complete, and only `self` takes it.
             other => {
                 posted.borrow_mut()[self.at] = other;
                 Err(Error::new(ErrorKind::WrongState, "wait"))
@@ -194,8 +194,8 @@ impl Drain<'_> {
         }
         posted.iter_mut().for_each(|posted| exec::block_on(poll_fn(|cx| posted.poll(cx))));
         posted.clear();
-        // Behind a panic there may be operations whose handles are gone: whoever drains drops their
-        // bytes.
+        // After a panic there may be operations whose handles are gone: the thread that drains
+        // drops their bytes.
         for _ in 0..LOOKS {
             if !self.is_needed() {
                 return;

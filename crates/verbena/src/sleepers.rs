@@ -1,5 +1,5 @@
-//! Who sleeps in real time, and the thread that wakes them: one a process, from the first sleep on.
-//! A forked child has its own.
+//! Tasks that sleep in real time, and the thread that wakes them: one a process, from the first
+//! sleep on. A forked child has its own.
 
 use std::collections::BTreeMap;
 use std::task::Waker;

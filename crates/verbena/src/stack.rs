@@ -104,21 +104,21 @@ impl Stack {
             Stack::Ours(Ours::Software(instance)) => _ = instance.host.poll(),
             #[cfg(feature = "sim")]
             Stack::Ours(Ours::Sim(_)) => {}
-            // Who waits polls the queue pairs that it waits for: see `qp::waited`.
+            // A thread that waits polls the queue pairs that it waits for: see `qp::waited`.
             #[cfg(feature = "system")]
             Stack::System(_) => {}
         }
     }
-    /// The same for a thread that waits for a completion of this queue. One that was taken out
-    /// already, as somebody waits for it, is news, too: behind it ACKs wait for what this
-    /// thread posts.
+    /// Like [`Stack::poll`], for a thread that waits for a completion of this queue. A completion
+    /// that was taken out already, as a task waits for it, is news, too: after it ACKs wait for
+    /// what this thread posts.
     #[inline]
     pub fn poll_for(&self, cq: &nic::Cq) {
         let before = nic::cq::added();
         self.poll_until(|| nic::cq::added() != before || !cq.is_empty());
     }
-    /// The same for a thread that will not come back soon: until what has arrived says something to
-    /// it, or there is no more.
+    /// Like [`Stack::poll`], for a thread that will not come back soon: until what has arrived says
+    /// something to it, or there is no more.
     #[inline]
     #[cfg_attr(
         not(feature = "software"),
@@ -151,7 +151,7 @@ impl Stack {
             Stack::Ours(Ours::Software(instance)) => instance.host.end_polling(),
             #[cfg(feature = "sim")]
             Stack::Ours(Ours::Sim(_)) => {}
-            // Who waits polls the queue pairs that it waits for: see `qp::waited`.
+            // A thread that waits polls the queue pairs that it waits for: see `qp::waited`.
             #[cfg(feature = "system")]
             Stack::System(_) => {}
         }

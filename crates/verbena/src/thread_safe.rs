@@ -12,7 +12,7 @@ use std::ops::Deref;
 pub(crate) struct ThreadSafe<T>(T);
 
 impl<T: Send + Sync + 'static> ThreadSafe<T> {
-    /// This value.
+    /// Wraps this value.
     pub fn new(value: T) -> ThreadSafe<T> {
         ThreadSafe(value)
     }

@@ -48,7 +48,7 @@ mod software {
         let remote = memory.mr(&pd).unwrap().remote();
         assert_eq!(one.fetch_add(remote.word(8).unwrap(), 5).wait().unwrap(), 0);
         assert_eq!(one.compare_swap(remote.word(8).unwrap(), 5, 9).wait().unwrap(), 5);
-        // Nobody tells of the end: the next request is not answered.
+        // No side tells of the end: the next request is not answered.
         drop(other);
         let error = loop {
             // Another thread may be about to drop its handle.

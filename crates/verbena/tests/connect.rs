@@ -134,7 +134,7 @@ fn a_listener_that_ends_refuses_who_waits_and_keeps_what_stands() {
     let (client, server) = connected(&listener);
     thread::scope(|s| {
         let late = s.spawn(move || kit::connect(to).timeout(Duration::from_secs(5)).wait());
-        // Its request has come, and nobody has asked for it.
+        // Its request has come, and no call has asked for it.
         thread::sleep(Duration::from_millis(100));
         drop(listener);
         let error = late.join().expect("no panic").expect_err("refused");
@@ -431,8 +431,7 @@ fn of_several_addresses_the_one_where_somebody_listens_answers() {
     if !kit::address().is_loopback() {
         return;
     }
-    // "localhost" is 127.0.0.1, ::1 or both, in whatever order; somebody listens on the former
-    // only.
+    // "localhost" is 127.0.0.1, ::1 or both, in whatever order; the listener is on the former only.
     let listener = listener();
     let to = format!("localhost:{}", listener.local_addr().port());
     thread::scope(|s| {
@@ -459,7 +458,7 @@ fn a_cancelled_connect_withdraws_its_request() {
     drop(future);
     thread::sleep(Duration::from_millis(50));
     let error = request.accept().wait().expect_err("nobody is there");
-    // Of a request that nobody has accepted yet, a kernel does not say how it ended.
+    // Of a request that is not accepted yet, a kernel does not say how it ended.
     let unsaid = !kit::is_software() && error.kind() == ErrorKind::Disconnected;
     assert!(error.kind() == ErrorKind::Rejected || unsaid, "{error}");
 }

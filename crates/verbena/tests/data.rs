@@ -145,7 +145,7 @@ fn what_came_while_nobody_waited_is_there_for_who_looks() {
     let (active, passive) = connected(&QueueConfig::default(), None);
     for n in 0..100 {
         let mut sending = active.send_inline(&[n]).post().map_err(|(e, _)| e).unwrap();
-        // The engine threads bring what comes, and nobody polls.
+        // The engine threads bring what comes, and no thread polls.
         let message = loop {
             match passive.try_recv().unwrap() {
                 Some(message) => break message,
@@ -161,7 +161,7 @@ fn what_came_while_nobody_waited_is_there_for_who_looks() {
             thread::sleep(Duration::from_micros(50));
         }
     }
-    // Who waits when something lies there already is not left waiting.
+    // A task that waits when something lies there already is not left waiting.
     let sending = active.send_inline(b"last").post().map_err(|(e, _)| e).unwrap();
     thread::sleep(Duration::from_millis(20));
     assert_eq!(block_on(passive.recv()).unwrap().unwrap()[..], *b"last");

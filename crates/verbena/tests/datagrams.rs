@@ -153,7 +153,7 @@ mod software {
         drop(second);
         sender.send_inline_to(b"nobody", &to).wait().unwrap();
         hears(&member, "");
-        // A join that nobody waits for leaves no member behind.
+        // A join that no task waits for leaves no member.
         let mut join = member.join(GROUP).into_future();
         let _ = join.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         drop(join);
@@ -213,7 +213,7 @@ mod sim {
         }
     }
 
-    /// Asks everybody until all have answered; losses are ours to repeat.
+    /// Asks all members until all have answered; losses are ours to repeat.
     #[verbena::test(seeds = 200, faults = "loss=5%, delay=20us..200us, reorder=2%")]
     async fn datagrams_find_their_way_through_losses(left: Host, middle: Host, right: Host) {
         let hosts = [middle.clone(), right.clone()];
@@ -221,7 +221,7 @@ mod sim {
             host.spawn(member(host.clone()));
         }
         let asks = left.spawn(async move {
-            // Nobody has said that they are ready.
+            // No member has said that it is ready.
             sleep(MS).await;
             let socket = UdSocket::bind("left:0").await?;
             for host in &hosts {
@@ -245,7 +245,7 @@ mod sim {
         asks.await.unwrap();
     }
 
-    /// Says `n` until so many have answered it; who they are.
+    /// Says `n` until so many have answered it; their addresses.
     async fn repeat(socket: &UdSocket, to: &verbena::UdAddress, n: u32, count: usize) -> Result<Vec<IpAddr>> {
         let mut answers = Vec::new();
         while answers.len() < count {

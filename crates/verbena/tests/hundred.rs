@@ -35,7 +35,7 @@ const SAYS: &str = "> ";
 const PATIENCE: Duration = Duration::from_secs(180);
 /// How long one is stopped.
 const STOPPED: Duration = Duration::from_secs(2);
-/// 4.3 s, eight times: longer than anybody waits for a processor.
+/// 4.3 s, eight times: longer than a process waits for a processor.
 const ACK_TIMEOUT: u8 = 20;
 /// Bytes of a WRITE or READ.
 const LEN: usize = 1024;
@@ -72,7 +72,7 @@ fn part(theirs: RemoteMemory, at: usize) -> Result<RemoteMemory> {
 struct Process {
     number: usize,
     mr: Mr<RemoteWrite>,
-    /// How many each pair has behind it.
+    /// How many rounds each pair has completed.
     rounds: Vec<AtomicU32>,
     /// As many as each may make.
     allowed: AtomicU32,
@@ -82,7 +82,7 @@ struct Process {
 
 impl Process {
     /// WRITE, READ what was written, READ what is always there, SEND; then the peer's message,
-    /// behind which its WRITE has come.
+    /// after which its WRITE has come.
     async fn round(&self, conn: &Connection, peer: usize, theirs: RemoteMemory, round: u32) -> Result<()> {
         let (ours, me) = (place(self.number, round), self.number);
         let mut buf = conn.buffer()?.sized(LEN)?;
@@ -146,8 +146,8 @@ impl Process {
         QueueConfig { send_depth: 4, recv_depth: 4, recv_size: LEN, ..QueueConfig::default() }
     }
 
-    /// To all below it; all above it come. Each end says where its memory is, and who connects who
-    /// it is.
+    /// Connects to all processes of lower numbers; those of higher ones come. Each end says where
+    /// its memory is, and the one that connects also its number.
     fn connect(
         &self,
         listener: &verbena::Listener,
@@ -184,7 +184,7 @@ impl Process {
 
 type Task<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// One of many tasks wants to go on.
+/// A waker of one of many tasks: it wants to go on.
 struct Woken {
     is_set: AtomicBool,
     thread: Thread,
@@ -217,7 +217,7 @@ fn say(words: impl std::fmt::Display) {
     println!("\n{SAYS}{words}");
 }
 
-/// A line from whoever started us, at whose end we end too.
+/// A line from the process that started us, at whose end we end too.
 fn asked() -> String {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line) {
@@ -226,7 +226,7 @@ fn asked() -> String {
     }
 }
 
-/// One of the processes: run by the test below.
+/// Runs as one of the processes, started by the test below.
 #[test]
 #[ignore = "run by another test"]
 fn one_of_a_hundred() {
@@ -264,7 +264,7 @@ fn one_of_a_hundred() {
     }
 }
 
-// ---- who starts them ----
+// ---- the process that starts them ----
 
 /// A child, ended with this value.
 struct Neighbour {
@@ -285,7 +285,7 @@ impl Neighbour {
         thread::spawn(move || {
             let lines = BufReader::new(output).lines().map_while(|line| line.ok());
             let words = lines.filter_map(|line| line.strip_prefix(SAYS).map(str::to_owned));
-            // Until nobody hears it.
+            // Until the receiver is gone.
             words.map(|words| tell.send(words)).find(|sent| sent.is_err());
         });
         Neighbour { number, child, input, said }

@@ -148,7 +148,7 @@ fn loan(active: &Connection) -> RemoteMemory {
     remote
 }
 
-/// The eight bytes behind a piece of memory.
+/// The eight bytes after a piece of memory.
 fn beyond(remote: RemoteMemory) -> RemoteMemory {
     RemoteMemory::from_raw(remote.addr() + remote.len(), remote.rkey(), 8)
 }

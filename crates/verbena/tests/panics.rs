@@ -1,5 +1,5 @@
 //! Wakers, destructors and closures of the program's that panic where the crate calls them:
-//! borrowed memory stays borrowed, nobody else misses a wake-up, and no thread of the crate ends.
+//! borrowed memory stays borrowed, no other task misses a wake-up, and no thread of the crate ends.
 //! Over what `kit` says.
 
 mod kit;
@@ -84,7 +84,7 @@ fn connected(send_depth: u32, bytes: usize) -> (Connection, Connection, RemoteMe
     })
 }
 
-/// From now on the passive side has no receive, until the message is dropped: what is posted behind
+/// From now on the passive side has no receive, until the message is dropped: what is posted after
 /// a SEND is under way until then.
 fn slowed(active: &Connection, passive: &Connection) -> Message {
     active.send_inline(b"first").wait().unwrap();
@@ -120,7 +120,7 @@ fn a_waker_that_panics_ends_no_scope_whose_operations_are_under_way() {
                 Ok(())
             })
         }));
-        // The program's again: whatever comes now changes it behind the program's back.
+        // The program's again: whatever comes now changes it without the program's knowledge.
         let (all, zeros) =
             (back.iter().all(|byte| *byte == 5), back.iter().filter(|byte| **byte == 0).count());
         back.fill(1);
@@ -196,7 +196,7 @@ fn of_those_that_wait_for_one_thing_each_is_woken_whatever_the_first_does() {
         assert!(pin!(op).poll(&mut Context::from_waker(waker)).is_pending(), "the queue is full");
     }
     drop(message);
-    // The thread that takes the result makes room, and wakes those who wait for some.
+    // The thread that takes the result makes room, and wakes the tasks that wait for some.
     under_way.wait().unwrap();
     assert_eq!(kit::soon(2, || count.0.load(Ordering::SeqCst)), 2, "both are woken");
 }

@@ -60,7 +60,7 @@ async fn serve(progress: Rc<Progress>) -> Result<()> {
 /// What the client waits for, and in which order.
 #[derive(Clone, Copy)]
 enum Protocol {
-    /// Each part is persistent before the next is written, and the last before anybody is told.
+    /// Each part is persistent before the next is written, and the last before any peer is told.
     Right,
     /// The entry is told of when it is written.
     ToldTooEarly,

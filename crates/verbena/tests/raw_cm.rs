@@ -168,7 +168,7 @@ mod sim {
                 }
             }
             verbena::time::sleep(Duration::from_secs(1)).await;
-            // One that nobody takes goes with the channel.
+            // An event that no task takes goes with the channel.
             Ok::<_, Error>(())
         });
         let asks = left.spawn(async move {
@@ -204,7 +204,7 @@ mod sim {
             assert!(one.try_next()?.is_none());
             assert!(matches!(next(&other, &id).await.what, What::AddrResolved));
             id.resolve_route()?;
-            // Nobody hears the old one any more.
+            // No task hears the old one any more.
             drop(one);
             assert!(matches!(next(&other, &id).await.what, What::RouteResolved));
             drop(id);

@@ -169,7 +169,7 @@ mod software {
             let got = a.recv_from_wait_for(LONG).unwrap();
             assert_eq!((&got.message[..], got.from), (&[n, n][..], b.address()));
         }
-        // As long as a receive, behind the network header.
+        // As long as a receive, after the network header.
         a.send_copy_to(&[1; 256], &b.address()).unwrap().wait().unwrap();
         assert_eq!(b.recv_from_wait_for(LONG).unwrap().message.len(), 256);
         drop((a, b));

@@ -294,7 +294,7 @@ async fn peers_that_speak_otherwise_are_refused(left: Host, right: Host) {
 
 #[verbena::test(seeds = 2)]
 async fn a_peer_that_breaks_the_protocol_is_an_error_of_its_kind(left: Host, right: Host) {
-    // Words: no such bits; nothing said; bytes behind the FIN; credits that nobody owes. None: no
+    // Words: no such bits; nothing said; bytes after the FIN; credits that no side owes. None: no
     // word at all.
     let wrong: [&[(Option<u32>, &'static [u8])]; 6] = [
         &[(Some(0x0001_0000), b"x")],

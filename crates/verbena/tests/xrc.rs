@@ -62,7 +62,7 @@ mod sim {
             let message = srq.recv().await?;
             assert_eq!((&message[..], message.imm()), (&[at, n][..], Some(7)));
         }
-        // Who waited for the last one goes first.
+        // The task that waited for the last one goes first.
         verbena::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(srq.posted(), srq.depth());
         Ok(())

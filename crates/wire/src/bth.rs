@@ -21,7 +21,7 @@ use crate::{Malformed, Pkey, Psn, Qkey, Qpn, Rkey};
 pub struct Bth {
     /// The receiver's completion asks for an event.
     pub solicited: bool,
-    /// Path migration state "migrated"; rxe and adapters send 0 or 1, nobody checks.
+    /// Path migration state "migrated"; rxe and adapters send 0 or 1, no receiver checks.
     pub migration: bool,
     /// Partition.
     pub pkey: Pkey,

@@ -1,6 +1,6 @@
-//! The 40 bytes in front of every datagram that a UD queue pair receives: where the completion says
-//! `GRH`, a global route header, or on RoCEv2 the IP header that stands in for it (IBA 1.4 §8.3,
-//! annex A17 §A17.4.5.1).
+//! The 40 bytes before every datagram that a UD queue pair receives, where the completion says
+//! `GRH`. They are a global route header, or on RoCEv2 the IP header that stands in for it (IBA 1.4
+//! §8.3, annex A17 §A17.4.5.1).
 //!
 //! From an IPv6 datagram:
 //!
@@ -42,14 +42,14 @@ const UDP: u8 = 17;
 /// Don't fragment, fragment offset 0 (RFC 791 §3.1).
 const DF: u16 = 0x4000;
 
-/// The header in front of a received datagram.
+/// The header before a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grh {
-    /// It came in an IPv4 datagram.
+    /// The datagram came over IPv4.
     V4 {
         /// Type of service.
         tos: u8,
-        /// Bytes behind the IPv4 header, at most 65,515.
+        /// Bytes after the IPv4 header, at most 65,515.
         payload_len: u16,
         /// Identification; 0 where the receiver could not see it.
         identification: u16,
@@ -60,13 +60,13 @@ pub enum Grh {
         /// Receiver.
         dest: Ipv4Addr,
     },
-    /// It came in an IPv6 datagram.
+    /// The datagram came over IPv6.
     V6 {
         /// Traffic class.
         traffic_class: u8,
         /// Flow label, 20 bits.
         flow_label: u32,
-        /// Bytes behind the IPv6 header.
+        /// Bytes after the IPv6 header.
         payload_len: u16,
         /// Hop limit.
         hop_limit: u8,

@@ -19,7 +19,7 @@
 //! `x^(32 + 8n)` where n bytes follow them. Dividing that out gives those four bytes back, and they
 //! must be ones that an unfragmented datagram can have.
 //!
-//! By the same rule whoever copies a payload may compute its part on the way ([`Remainder`]); the
+//! By the same rule code that copies a payload may compute its part on the way ([`Remainder`]); the
 //! headers are added when they are known.
 
 use std::net::{IpAddr, SocketAddr};
@@ -54,7 +54,8 @@ pub const PAGE: usize = 4096;
 pub struct Remainder(u32);
 
 impl Remainder {
-    /// That of these bytes, or of those that are to these as polynomials modulo that of CRC-32.
+    /// The remainder of these bytes, or of those that are to these as polynomials modulo that of
+    /// CRC-32.
     #[inline]
     pub fn of(bytes: &[u8]) -> Remainder {
         Remainder(!go_on(!0, bytes))
@@ -72,9 +73,9 @@ pub fn seal(flow: &Flow, ip_id: u16, packet: &mut [u8]) {
     Icrc::of(*flow).seal(ip_id, packet);
 }
 
-/// As [`seal`], but for a FLUSH to the kernel's rdma_rxe, which (Linux 6.2 to at least 6.12) covers
-/// BTH, FETH and RETH a second time, then unmasked, and drops a FLUSH whose ICRC is the standard's:
-/// its opcode table lacks the place of FLUSH's payload. [`open`] takes both.
+/// Like [`seal`], but for a FLUSH to the kernel's rdma_rxe. That (Linux 6.2 to at least 6.12)
+/// covers BTH, FETH and RETH a second time, then unmasked. It drops a FLUSH whose ICRC is the
+/// standard's: its opcode table lacks the place of FLUSH's payload. [`open`] takes both.
 ///
 /// # Panics
 ///
@@ -109,7 +110,7 @@ pub struct Icrc {
 }
 
 impl Icrc {
-    /// That of a flow.
+    /// The ICRC state of a flow.
     #[inline]
     pub fn of(flow: Flow) -> Icrc {
         let is_v4 = |end: SocketAddr| end.ip().to_canonical().is_ipv4();
@@ -117,7 +118,7 @@ impl Icrc {
         Icrc { flow, version, len: 0, head: 0, mask: None, next_id: 0 }
     }
 
-    /// As the function [`seal`].
+    /// Like the function [`seal`], for the flow.
     ///
     /// # Panics
     ///
@@ -130,8 +131,8 @@ impl Icrc {
         *icrc = self.crc(ip_id, bth, covered).to_le_bytes();
     }
 
-    /// The same for a packet that ends with a payload of [`PAGE`] bytes, of which this is the
-    /// remainder; any other is sealed without.
+    /// Like [`Icrc::seal`], for a packet that ends with a payload of [`PAGE`] bytes, whose
+    /// remainder is `payload`; any other is sealed without.
     ///
     /// # Panics
     ///
@@ -154,7 +155,7 @@ impl Icrc {
         *icrc = crc.to_le_bytes();
     }
 
-    /// As the function [`seal_rxe_flush`].
+    /// Like the function [`seal_rxe_flush`], for the flow.
     ///
     /// # Panics
     ///
@@ -275,7 +276,7 @@ impl Icrc {
     }
 }
 
-/// The CRC of what has this CRC with these bytes behind it.
+/// The CRC of what has this CRC with these bytes after it.
 #[inline]
 fn go_on(crc: u32, bytes: &[u8]) -> u32 {
     let mut hasher = Hasher::new_with_initial(crc);
@@ -331,10 +332,10 @@ fn effect_of_identification(ip_id: u16) -> u32 {
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// x^-(32 + 8n), where n bytes lie between the IPv4 fragment offset and the ICRC, by the words
-/// behind the BTH.
+/// after the BTH.
 static UNSHIFT: [u32; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1] = {
     let mut table = [0; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1];
-    // Behind the fragment offset: 12 bytes of IPv4, 8 of UDP, the BTH.
+    // After the fragment offset: 12 bytes of IPv4, 8 of UDP, the BTH.
     let mut power = divide_by_x(1 << 31, 32 + 8 * (12 + 8 + Bth::LEN));
     let mut word = 0;
     while word < table.len() {
@@ -345,7 +346,7 @@ static UNSHIFT: [u32; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1] = {
     table
 };
 
-/// What a byte [`MASKED`] of ones instead of zeros makes of the CRC, by the words behind the BTH.
+/// What a byte [`MASKED`] of ones instead of zeros makes of the CRC, by the words after the BTH.
 static MASK: [u32; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1] = {
     let mut table = [0; (MAX_PACKET - ICRC_LEN - Bth::LEN) / 4 + 1];
     let mut effect = multiply_by_x(0xff, 8 * (Bth::LEN - MASKED));

@@ -67,8 +67,8 @@ impl Pkey {
     /// The bit of a full member of the partition.
     const FULL: u16 = 1 << 15;
 
-    /// Whether who has one hears whom who sends with the other (IBA 1.4 §10.9.3): members of the
-    /// same partition, not both of them limited; 0 is none.
+    /// Whether a queue pair with this key hears one that sends with the other (IBA 1.4 §10.9.3):
+    /// members of the same partition, not both of them limited; 0 is none.
     pub const fn matches(self, other: Pkey) -> bool {
         let base = self.0 & !Self::FULL;
         base != 0 && base == other.0 & !Self::FULL && (self.0 | other.0) & Self::FULL != 0

@@ -51,7 +51,7 @@ pub const GSI_QKEY: Qkey = Qkey(0x8001_0000);
 /// A connection manager MAD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mad {
-    /// Transaction id: chosen by whoever starts an exchange, echoed in answers.
+    /// Transaction id: chosen by the side that starts an exchange, echoed in answers.
     pub transaction_id: u64,
     /// The message.
     pub message: Message,
@@ -89,7 +89,7 @@ pub enum Message {
 /// and REP. The options travel in the attribute modifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ece {
-    /// Who gives the options a meaning, 24 bits; 0: there are none.
+    /// The vendor that gives the options a meaning, 24 bits; 0: there are none.
     pub vendor_id: u32,
     /// The options.
     pub options: u32,

@@ -10,8 +10,8 @@
 //! | 4..8 | the sender's own data |
 //! | 8..16 | tag |
 //!
-//! Behind it in a rendezvous, and in the FIN that ends it, the rendezvous header, RVH, which is
-//! laid out like a RETH:
+//! After it in a rendezvous, and in the FIN that ends it, the rendezvous header, RVH, which is laid
+//! out like a RETH:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -34,7 +34,7 @@ const EAGER: u8 = 3;
 /// What a sender says of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tmh {
-    /// Its own data, which the receiver is told.
+    /// The sender's own data, which the receiver is told.
     pub app_ctx: u32,
     /// What the receiver matches.
     pub tag: u64,
@@ -47,9 +47,10 @@ pub enum TmMessage {
     Untagged,
     /// The data follow the TMH.
     Eager(Tmh),
-    /// The data are to be read by whoever has a match; what follows the RVH is for software.
+    /// The data are to be read by the receiver that has a match; what follows the RVH is for
+    /// software.
     Rendezvous(Tmh, Reth),
-    /// They have been read.
+    /// The data of a rendezvous have been read.
     Fin(Tmh, Reth),
 }
 

@@ -199,7 +199,7 @@ fn a_rej_tells_a_missing_listener_from_a_refusal() {
 #[test]
 fn every_answer_of_the_kernel_bears_the_transaction_id_of_what_it_answers() {
     let mut counted = BTreeMap::<u16, usize>::new();
-    // By the communication id of whoever began the transaction.
+    // By the communication id of the side that began the transaction.
     let (mut requests, mut disconnects) = (BTreeMap::new(), BTreeMap::new());
     for (datagram, mad) in mads("rxe") {
         let tid = mad.transaction_id;

@@ -8,7 +8,7 @@ use wire::icrc::{self, Flow, ICRC_LEN, MAX_PACKET};
 use wire::mad::{MAD_LEN, Mad};
 use wire::roce::{Op, Packet, Service};
 
-/// A BTH of `opcode` and `flags` (event, migration, pad count, version), and `rest` behind it.
+/// A BTH of `opcode` and `flags` (event, migration, pad count, version), and `rest` after it.
 fn packet(opcode: u8, flags: u8, rest: &[u8]) -> Vec<u8> {
     let mut bytes = vec![opcode, flags, 0xff, 0xff, 0, 0, 0, 0x12, 0x80, 0, 0, 7];
     bytes.extend_from_slice(rest);

@@ -21,11 +21,11 @@ use crate::start;
 
 /// Hardware address of the device.
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
-/// Its address, and that of all its peers.
+/// The adapter's address, and that of all its peers.
 pub const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 /// The peers' address.
 pub const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
-/// Most packets kept: what nobody looks at is not kept for ever.
+/// Most packets kept: what is not looked at is not kept for ever.
 const MAX_KEPT: usize = 4_096;
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -101,7 +101,7 @@ pub struct Adapter {
     world: Arc<Kept>,
     /// The device.
     pub device: Arc<Device>,
-    /// Its domain.
+    /// The adapter's domain.
     pub pd: Arc<Pd>,
     /// Where events go.
     pub events: Arc<AsyncEventQueue>,
@@ -145,7 +145,7 @@ impl Default for Adapter {
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        // Where an assertion failed more is left, and nobody wants to hear of it.
+        // Where an assertion failed more is left, and that is of no interest.
         if !std::thread::panicking() {
             assert!(self.device.qps().is_empty(), "queue pairs that were destroyed are still there");
             lock(&self.world.packets).clear();

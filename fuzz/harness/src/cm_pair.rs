@@ -3,7 +3,7 @@
 //!
 //! Every connection goes through its states in order and ends once; a request is shown once while
 //! it lives; both ends of an established connection agree on its numbers; once the network works
-//! nobody waits for ever; in the end both have forgotten everything.
+//! neither waits for ever; in the end both have forgotten everything.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -39,7 +39,7 @@ struct Scene<'a, 'b> {
     input: &'a mut Input<'b>,
     adapter: Adapter,
     takers: Vec<Taker>,
-    /// Those behind an indirection table.
+    /// The work queues of an indirection table.
     spread: Taker,
     queues: Vec<Arc<Wq>>,
     buffer: Buffer,
@@ -137,7 +137,7 @@ impl<'a, 'b> Scene<'a, 'b> {
         assert_eq!(taker.qp.is_steered_to(), !taker.rules.is_empty());
     }
 
-    /// A queue pair sends a frame; whoever it goes to is not here.
+    /// A queue pair sends a frame; its destination is not here.
     fn send(&mut self, bytes: &[u8]) {
         let taker = &self.takers[self.input.index(3)];
         let len = bytes.len().min(ROOM);

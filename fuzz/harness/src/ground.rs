@@ -11,9 +11,9 @@ use wire::Rkey;
 
 /// Bytes of the region.
 pub const LEN: usize = 1 << 16;
-/// Its first address.
+/// The region's first address.
 pub const BASE: u64 = 0x1000;
-/// Its key, local and remote.
+/// The region's key, local and remote.
 pub const KEY: Rkey = Rkey(77);
 /// Below this, keys are those of windows that can be taken back.
 pub const WINDOWS: u32 = 8;
@@ -23,7 +23,7 @@ pub const WINDOWS: u32 = 8;
 pub struct Region {
     /// What it holds.
     pub bytes: RefCell<Vec<u8>>,
-    /// Its mapping is gone for READs, at whatever moment.
+    /// The region's mapping is gone for READs, at whatever moment.
     pub unmapped: Cell<bool>,
     /// Keys taken back, in order.
     pub invalidated: RefCell<Vec<Rkey>>,

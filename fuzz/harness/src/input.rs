@@ -36,7 +36,7 @@ impl<'a> Input<'a> {
     pub fn below(&mut self, end: u32) -> u32 {
         self.0.int_in_range(0..=end - 1).unwrap_or_default()
     }
-    /// The same as an index.
+    /// A number below a length, as an index.
     pub fn index(&mut self, len: usize) -> usize {
         self.0.choose_index(len).unwrap_or_default()
     }

@@ -238,7 +238,7 @@ fn hazards(input: &mut Input<'_>) {
         let free =
             words.as_chunks::<2>().0.iter().take(16).any(|place| place[0].load(Ordering::Relaxed) == 0);
         let begun = fuzzed::uses(&words, thread, qpn, (table, slot), || {
-            // Whoever takes one of the two back finds it.
+            // A thread that takes one of the two back finds it.
             let found = |users: Vec<(usize, u32)>| users.iter().any(|(_, known)| *known == thread);
             assert!(found(fuzzed::users_of_region(&words, table, slot)));
             assert!(found(fuzzed::users_of_queue_pair(&words, qpn)));

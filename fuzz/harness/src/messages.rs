@@ -1,5 +1,5 @@
 //! Messages of the connection manager out of a fuzzer's bytes: any legal fields, mostly with
-//! numbers that somebody knows.
+//! numbers that one end knows.
 
 use cm::{PortSpace, Service};
 use wire::mad::{IpCm, MAD_LEN, Mad, Message, reason};
@@ -30,7 +30,7 @@ impl Known {
     /// Most numbers that are kept of each kind: the newest.
     const MOST: usize = 32;
 
-    /// Somebody sent this.
+    /// A peer sent this.
     pub fn saw(&mut self, mad: &Mad) {
         let (ours, theirs) = ids(&mad.message);
         for id in [ours, theirs].into_iter().flatten() {
@@ -71,7 +71,7 @@ pub fn service(n: u32) -> Service {
     Service { space: PortSpace::Tcp, port: 1 + n as u16 }
 }
 
-/// Its service id, or one that names no port.
+/// The request's service id, or one that names no port.
 fn service_id(input: &mut Input<'_>) -> ServiceId {
     let service = service(input.below(2));
     let id = ServiceId::from_port(service.space, service.port);

@@ -171,8 +171,8 @@ impl Scene {
         self.tell(told);
     }
 
-    /// The same where it lies, as the host takes a piece. `bytes`: what it was when it was copied
-    /// out.
+    /// Reads a record where it lies, as the host takes a piece. `bytes`: what it was when it was
+    /// copied out.
     pub(crate) fn record_in_place(&mut self, words: &[ring::Word], bytes: &[u8]) {
         if !name_messages::is_bulk(words[0].load(Ordering::Relaxed)) {
             return self.record(bytes);
@@ -247,7 +247,7 @@ impl Scene {
         (head, input.index(9000))
     }
 
-    /// A packet with room for the ICRC: for the connection manager, the queue pair, or nobody.
+    /// A packet with room for the ICRC: for the connection manager, the queue pair, or for none.
     fn packet(&mut self, input: &mut Input<'_>) -> Vec<u8> {
         let qpn = match input.below(8) {
             0 => self.qp.qpn(),

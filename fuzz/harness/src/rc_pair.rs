@@ -31,7 +31,7 @@ pub fn run(bytes: &[u8]) {
     Pair::new(&mut Input::new(bytes), false).run();
 }
 
-/// The same for XRC.
+/// The pair's queue pairs, for XRC.
 pub fn run_xrc(input: &mut Input<'_>) {
     Pair::new(input, true).run();
 }

@@ -1,7 +1,7 @@
 //! A ring whose other end keeps to no rule: any words anywhere, before, between and in the middle
 //! of the calls of the end that does. What comes out goes to a node, as the host hands it on.
 //!
-//! Nothing panics; no record is longer than its buffer; while nobody breaks a rule, what goes in
+//! Nothing panics; no record is longer than its buffer; while no end breaks a rule, what goes in
 //! comes out.
 
 use std::cell::{Cell, RefCell};
@@ -57,7 +57,7 @@ impl ring::Memory for Memory {}
 #[derive(Debug)]
 enum Inside {
     Record(Vec<u8>),
-    /// Its head, and its body.
+    /// The record's head, and its body.
     Piece(Vec<u8>, Vec<u8>),
 }
 
@@ -206,7 +206,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// Words that are written now, or while somebody looks.
+/// Words that are written now, or while the reader looks.
 fn foul(memory: &Memory, input: &mut Input<'_>) {
     let Shared { words, script, pause, foul } = &*memory.0;
     foul.set(true);

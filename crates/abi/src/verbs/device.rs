@@ -72,7 +72,7 @@ pub const IBV_FORK_DISABLED: ibv_fork_status = 0;
 pub const IBV_FORK_ENABLED: ibv_fork_status = 1;
 pub const IBV_FORK_UNNEEDED: ibv_fork_status = 2;
 
-/// Against whom atomic operations are atomic.
+/// The accesses against which atomic operations are atomic.
 pub type ibv_atomic_cap = u32;
 pub const IBV_ATOMIC_NONE: ibv_atomic_cap = 0;
 pub const IBV_ATOMIC_HCA: ibv_atomic_cap = 1;

@@ -39,7 +39,7 @@ pub struct ibv_async_event {
     pub event_type: ibv_event_type,
 }
 
-/// To whom an event happened.
+/// The object that an event happened to.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {

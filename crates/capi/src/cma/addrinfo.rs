@@ -353,7 +353,7 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
 /// What became of rdma_resolve_addrinfo.
 #[derive(Default)]
 pub(crate) enum Resolution {
-    /// It was not called, or its answer was taken.
+    /// rdma_resolve_addrinfo was not called, or its answer was taken.
     #[default]
     None,
     /// The answer waits to be taken.
@@ -363,7 +363,7 @@ pub(crate) enum Resolution {
 /// A list that is freed with its owner.
 pub(crate) struct Owned(pub *mut rdma_addrinfo);
 
-// SAFETY: nobody else knows the list.
+// SAFETY: no other thread knows the list.
 unsafe impl Send for Owned {}
 
 impl Drop for Owned {

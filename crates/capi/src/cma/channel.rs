@@ -47,7 +47,7 @@ pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
 struct Event {
     c: rdma_cm_event,
     private_data: Vec<u8>,
-    /// Whose destruction waits for it.
+    /// The identifier whose destruction waits for the event.
     counted: Arc<CmId>,
 }
 
@@ -131,7 +131,7 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
                 None
             }
         },
-        // The listener is being destroyed: nobody will see its request.
+        // The listener is being destroyed: no program will see its request.
         (Some(None), _) => {
             instance.node().destroy(&event.id);
             None

@@ -110,8 +110,8 @@ impl CmId {
         alive(id.addr()).ok_or(Errno(libc::EINVAL))
     }
 
-    /// The same, also where it was destroyed but a queue pair or shared receive queue keeps its
-    /// memory.
+    /// Like [`CmId::checked`], also for an identifier that was destroyed but whose memory a queue
+    /// pair or shared receive queue keeps.
     pub fn even_destroyed(id: *mut rdma_cm_id) -> Option<Arc<CmId>> {
         match ids().get(&id.addr())? {
             Entry::Alive(id) => Some(id.clone()),
@@ -273,7 +273,7 @@ impl CmId {
     }
 
     /// Brings the C-visible fields up to date: device, addresses, path. Where the device can not be
-    /// opened the errno says why, and `verbs` is NULL as before: programs use it behind every event
+    /// opened the errno says why, and `verbs` is NULL as before. Programs use it after every event
     /// that comes with a device, so none of those is handed out then.
     ///
     /// # Safety

@@ -97,8 +97,8 @@ pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_i
     })
 }
 
-/// The parameters, if there are any; EINVAL where there is no queue pair either: then nobody says
-/// its number.
+/// The parameters, if there are any; EINVAL where there is no queue pair either: then no caller
+/// says its number.
 ///
 /// # Safety
 ///
@@ -197,7 +197,7 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         Ok(0)
     });
     if started == 0 && is_datagram(id) {
-        // Nobody answers an answer: no event follows.
+        // No peer answers an answer: no event follows.
         // SAFETY: an identifier of ours.
         unsafe { release_event(id) };
         return 0;
@@ -242,8 +242,8 @@ unsafe fn reject(
             unsafe { std::slice::from_raw_parts(data.cast(), len.into()) }
         };
         by(ours.instance.node(), &ours.node, data)?;
-        // Many a server ends now, and nobody would repeat its answer: a REQ sent again would find
-        // no listener.
+        // Many a server ends now, and no thread would repeat its answer: a REQ sent again would
+        // find no listener.
         ours.instance.host.drain_sent();
         Ok(0)
     })
@@ -359,7 +359,7 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
         if let Some(saved) = saved {
             let mut init = saved.init;
             if let Err(why) = qp::create(new, saved.pd, &raw mut init) {
-                // Nobody else knows the request: the peer is refused.
+                // No other thread knows the request: the peer is refused.
                 rdma_destroy_id(new);
                 return Err(why);
             }

@@ -16,10 +16,10 @@ use crate::ffi_guard::{self, Errno};
 /// How long an endpoint's address and route may take to resolve, as in librdmacm.
 const RESOLVE_MS: c_int = 2_000;
 
-/// rdma_create_ep(3): passive with RAI_PASSIVE: bound, `pd` and `attr` kept for its requests; else
+/// rdma_create_ep(3): passive with RAI_PASSIVE: bound, `pd` and `attr` kept for its requests. Else
 /// resolved, with a queue pair where `attr` is given; by the path `ai_route`, and with `ai_connect`
-/// in front of the request's private data, where `res` has them. errno: EINVAL for NULL, and those
-/// of the calls it stands for.
+/// before the request's private data, where `res` has them. errno: EINVAL for NULL, and those of
+/// the calls it stands for.
 pub unsafe extern "C-unwind" fn rdma_create_ep(
     id: *mut *mut rdma_cm_id,
     res: *mut rdma_addrinfo,

@@ -21,7 +21,7 @@ pub(crate) struct Channel {
     pub handing_out: HandingOut,
     pub instance: Arc<Instance>,
     fd: Counter,
-    /// It was destroyed while a thread that asks it for an event would wait.
+    /// The channel was destroyed while a thread that asks it for an event would wait.
     destroyed_blocking: Arc<AtomicBool>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn create(instance: &Arc<Instance>) -> Result<(*mut rdma_event_channe
     Ok((c, channel))
 }
 
-/// Frees a channel that nobody is on any more, if it is one of this process's.
+/// Frees a channel that has no user any more, if it is one of this process's.
 pub(crate) fn free(channel: *mut rdma_event_channel) -> Option<Arc<Channel>> {
     let ours = channels().remove(&channel.addr())?;
     // The thread that destroys it knows that it is gone.

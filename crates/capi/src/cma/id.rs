@@ -79,7 +79,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         // Its last message may be the process's last.
         ours.instance.host.drain_sent();
         ours.unacked.wait();
-        // SAFETY: as above; nobody else uses it any more, by the man page's contract.
+        // SAFETY: as above; no other thread uses it any more, by the man page's contract.
         unsafe { ours.stay_with_what_it_names() };
         if ours.is_synchronous() {
             // SAFETY: as above; its own channel.
@@ -167,7 +167,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
         // SAFETY: `to` is that channel's.
         let (old, was_synchronous) = unsafe { ours.move_to(target, to, synchronous) };
         if was_synchronous {
-            // Its own, which nobody else uses.
+            // Its own, which no other code uses.
             event_channel::free(old);
         }
         Ok(0)

@@ -90,7 +90,7 @@ pub unsafe extern "C-unwind" fn rdma_join_multicast_ex(
 }
 
 /// rdma_leave_multicast(3): events of the join that were fetched stay valid until they are
-/// acknowledged; nobody waits for that. errno: EINVAL for NULL, EADDRNOTAVAIL where the identifier
+/// acknowledged. No call waits for that. errno: EINVAL for NULL, EADDRNOTAVAIL where the identifier
 /// does not belong to the group.
 pub unsafe extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     ffi_guard::or_minus_one(|| {

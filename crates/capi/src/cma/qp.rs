@@ -52,7 +52,7 @@ unsafe fn target(
     }
 }
 
-/// The same, where `make` makes the queue pair from `attr` in a domain.
+/// Like [`create`], where `make` makes the queue pair from `attr` in a domain.
 ///
 /// # Safety
 ///

@@ -101,8 +101,7 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// The address of whoever sent a datagram, from its completion and the first 40 bytes of its
-/// buffer.
+/// The address of a datagram's sender, from its completion and the first 40 bytes of its buffer.
 ///
 /// # Safety
 ///
@@ -129,7 +128,8 @@ unsafe fn sender_of(
             (IpAddr::V6(source), IpAddr::V6(dest))
         }
     };
-    // The port's table has no groups: who received a multicast datagram chooses an index himself.
+    // The port's table has no groups: a program that received a multicast datagram chooses an index
+    // itself.
     let index = ours.nic.port().gids.index_of(dest);
     av.sgid_index = index.ok_or(Errno(libc::EINVAL))?;
     av.dgid = source.into();
@@ -165,9 +165,9 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 }
 
 /// `ibv_resolve_eth_l2_from_gid`, no man page: the Ethernet address of the neighbour that packets
-/// to an address go to first, and the VLAN of the interface or 0xffff. 0, or a negative errno:
-/// EINVAL for another port than 1 or an index without a GID, EHOSTUNREACH where nobody answers for
-/// three seconds, ENETUNREACH and others as the routing table says.
+/// to an address go to first, and the VLAN of the interface or 0xffff. Returns 0, or a negative
+/// errno. EINVAL for another port than 1 or an index without a GID, EHOSTUNREACH where no host
+/// answers for three seconds, ENETUNREACH and others as the routing table says.
 pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     context: *mut ibv_context,
     attr: *mut ibv_ah_attr,

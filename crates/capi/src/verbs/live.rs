@@ -1,7 +1,7 @@
 //! Which C objects exist, by address. Programs leave pointers to objects in structures that
-//! librdmacm looks into later (`rdma_cm_id.qp` and `srq`), and destroy the objects first; devices
-//! are closed before what was made on them. Whoever follows such a pointer asks here, and holds the
-//! table until it has done with the object.
+//! librdmacm looks into later (`rdma_cm_id.qp` and `srq`), and destroy the objects first. Devices
+//! are closed before what was made on them. A call that follows such a pointer asks here, and holds
+//! the table until it has done with the object.
 
 use std::collections::BTreeSet;
 
@@ -22,8 +22,8 @@ impl Live {
         self.lock().insert(object.expose_provenance());
     }
 
-    /// An object is about to be freed: whoever looked at it has done so, and nobody finds it any
-    /// more.
+    /// An object is about to be freed: each thread that looked at it has done so, and no thread
+    /// finds it any more.
     pub fn leave<T>(&self, object: *mut T) {
         self.lock().remove(&object.addr());
     }

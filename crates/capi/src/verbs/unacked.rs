@@ -13,7 +13,7 @@ pub(crate) struct Unacked {
 #[derive(Debug, Default)]
 struct State {
     count: u32,
-    /// Somebody waits until it is 0: to notify nobody is a system call all the same.
+    /// A thread waits until it is 0: to notify no thread is a system call all the same.
     awaited: bool,
 }
 
@@ -24,7 +24,7 @@ impl Default for Unacked {
 }
 
 impl Unacked {
-    /// One more is handed out.
+    /// Counts one more event that is handed out.
     pub fn hand_out(&self) {
         self.state.lock().count += 1;
     }
@@ -48,9 +48,9 @@ impl Unacked {
     }
 }
 
-/// Held while an event is taken and counted as handed out, and while an object is withdrawn:
-/// whoever destroys an object either finds it handed out, and waits, or nobody hands it out any
-/// more.
+/// Held while an event is taken and counted as handed out, and while an object is withdrawn. So a
+/// thread that destroys an object either finds it handed out, and waits, or no thread hands it out
+/// any more.
 #[derive(Debug)]
 pub(crate) struct HandingOut(Mutex<()>);
 
@@ -60,7 +60,7 @@ impl HandingOut {
         HandingOut(Mutex::new(rank, ()))
     }
 
-    /// Until the guard is dropped nobody else hands out or withdraws.
+    /// Until the guard is dropped no other thread hands out or withdraws.
     pub fn begin(&self) -> MutexGuard<'_, ()> {
         self.0.lock()
     }

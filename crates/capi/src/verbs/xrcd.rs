@@ -108,7 +108,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
         if unsafe { Xrcd::of(xrcd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `open_xrcd`, and used by nobody.
+        // SAFETY: made by `Box::into_raw` in `open_xrcd`, and no thread uses it.
         drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
         Ok(())
     })

@@ -245,7 +245,7 @@ fn a_full_backlog_refuses_and_never_hangs() {
             (ours, made)
         })
         .collect();
-    // Nobody fetches: two have places, two are refused after a while.
+    // No thread fetches: two have places, two are refused after a while.
     let begin = Instant::now();
     let refused = loop {
         let refused = clients.iter().filter(|(ours, _)| comes(*ours, 0)).count();

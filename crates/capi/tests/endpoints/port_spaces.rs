@@ -77,7 +77,7 @@ fn an_address_of_gids_can_be_listened_on_without_a_gid_and_not_resolved() {
     assert_eq!(i32::from(shown.sib_family), AF_IB);
     assert_eq!(u64::from_be(shown.sib_sid), RDMA_IB_IP_PS_TCP | u64::from(port));
     assert_eq!(shown.sib_sid_mask, u64::MAX);
-    // Whoever asks by IP addresses is heard, header and all.
+    // A client that asks by IP addresses is heard, header and all.
     let ours = channel();
     let client = routed(ours, RDMA_PS_TCP, port);
     with_qp(client);

@@ -1,6 +1,6 @@
 //! A network namespace for one test. Tests are processes that share 127.0.0.1 otherwise, and what
-//! the kernel has put into the socket of one that ends is lost: datagrams and unreliable
-//! connections have nobody who would send it again.
+//! the kernel has put into the socket of one that ends is lost. Datagrams and unreliable
+//! connections have no engine that would send it again.
 
 use std::process::Command;
 

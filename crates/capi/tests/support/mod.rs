@@ -53,7 +53,7 @@ impl Loop {
         Loop::of(loopback())
     }
 
-    /// The same on a given device.
+    /// Like [`Loop::open`], on a given device.
     pub fn of(device: *mut ibv_device) -> Loop {
         let mut memory = Box::new([0; 8192]);
         unsafe {

@@ -95,7 +95,7 @@ impl Cm {
             return self.first_rep(now, from, id, transaction_id, rep);
         }
         if !conn.active || conn.remote != Some(rep.local_comm_id) {
-            // A second answer to one REQ, from somebody else.
+            // A second answer to one REQ, from another sender.
             return self.reject_rep(from, transaction_id, rep, reason::INVALID_COMM_INSTANCE);
         }
         match conn.state {
@@ -170,8 +170,8 @@ impl Cm {
         let theirs = answering_qpn(rep, xrc);
         let stale = self.find_connected(rep.local_ca_guid, from.source, rep.local_comm_id, theirs);
         if let Some(old) = stale {
-            // §12.9.8.3.1: the peer's queue pair cannot be connected twice. A REP can name
-            // anybody's, though.
+            // §12.9.8.3.1: the peer's queue pair cannot be connected twice. A REP can name any
+            // peer's, though.
             self.reject_rep(from, transaction_id, rep, reason::STALE_CONNECTION);
             self.doubt(now, old);
             self.rejected(id, reason::STALE_CONNECTION);

@@ -1,7 +1,7 @@
-//! Addresses that have not shown that they hear us. Anybody can write a REQ in another host's name:
-//! until a message comes back that names a communication id of ours, which only our packets have
-//! told, what leaves for that address is what it asks for, one answer for each message, and a few
-//! packets beside.
+//! Addresses that have not shown that they hear us. Any sender can write a REQ in another host's
+//! name. An address is confirmed by a message that names a communication id of ours, which only our
+//! packets have told. Until then, what leaves for it is what it asks for, one answer for each
+//! message, and a few packets beside.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::table::Cm;
 use crate::event::ConnId;
 
 /// Packets beyond one answer for each request that an unconfirmed address gets: repetitions of a
-/// REP, probes, the REJ of whoever gives up. Seven repetitions make a handshake up at one packet
-/// lost of five.
+/// REP, probes, the REJ of an end that gives up. Seven repetitions make a handshake up at one
+/// packet lost of five.
 const UNASKED: u64 = 7;
 
 /// What passed between us and an address, while there are connections with it.
@@ -34,7 +34,7 @@ impl Addresses {
         self.0.entry(gid).or_default().connections += 1;
     }
 
-    /// One is forgotten, and with the last the address.
+    /// A connection with the address is forgotten, and with the last the address.
     pub fn leave(&mut self, gid: Gid) {
         let Some(address) = self.0.get_mut(&gid) else { return };
         address.connections = address.connections.saturating_sub(1);

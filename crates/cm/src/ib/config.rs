@@ -22,8 +22,8 @@ pub struct Config {
     pub ack_delay: u8,
     /// Durations.
     pub timing: Timing,
-    /// Whether the connection manager behind a GUID is of our kind on another host: one that
-    /// refuses a message about a connection it does not know, so that its processes can be
+    /// Whether the connection manager with this GUID is of our kind on another host. That is one
+    /// that refuses a message about a connection it does not know, so that its processes can be
     /// probed (see `probe`).
     pub is_kin: fn(Guid) -> bool,
     /// The process of a host that drew a communication id.
@@ -83,7 +83,7 @@ pub enum Output {
     },
     /// Tell the consumer.
     Event {
-        /// Whose.
+        /// The connection whose event it is.
         conn: ConnId,
         /// What.
         event: Event,
@@ -93,7 +93,7 @@ pub enum Output {
     Released {
         /// The connection.
         conn: ConnId,
-        /// Its queue pair.
+        /// The connection's queue pair.
         qpn: Qpn,
     },
 }

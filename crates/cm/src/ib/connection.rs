@@ -83,7 +83,7 @@ pub(super) struct ReqMark {
 /// else is the same, and one comparison tells two apart.
 pub(super) type RemoteKey = (CommId, Guid, Gid);
 
-/// The same for a communication id or the number of a queue pair, in tables of one kind.
+/// Like [`RemoteKey`], for a communication id or the number of a queue pair, in tables of one kind.
 pub(super) type PeersNumber = (u32, Guid, Gid);
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ pub(super) struct Connection {
     pub rnr_retry_count: u8,
     /// Whether REQ came from here.
     pub active: bool,
-    /// Of an extended reliable connection.
+    /// Whether the connection is an extended reliable one.
     pub xrc: bool,
     /// Stands in the table of those whose peer is probed.
     pub probed: bool,
@@ -187,8 +187,8 @@ impl Connection {
         }
     }
 
-    /// The peer's communication id as tables name it. The GID is part of it, so that only who can
-    /// send from the peer's address can touch the connection.
+    /// The peer's communication id as tables name it. The GID is part of it, so that only a host
+    /// that can send from the peer's address can touch the connection.
     pub fn remote_key(&self) -> Option<RemoteKey> {
         self.remote.map(|id| (id, self.remote_guid, self.path.remote_gid))
     }
@@ -215,7 +215,8 @@ impl Connection {
         known.then(|| self.known_attributes())
     }
 
-    /// Those of a request that waits for its answer: all but `rq_psn`, which the answer brings.
+    /// Attributes of a request that waits for its answer: all but `rq_psn`, which the answer
+    /// brings.
     pub fn requested_attributes(&self) -> Option<QpAttributes> {
         (self.state == CmState::ReqReceived).then(|| self.known_attributes())
     }

@@ -1,12 +1,12 @@
-//! Connections in doubt: somebody claims the peer's queue pair, or its communication id, for
-//! another connection (IBA 1.4 §12.9.8.3.1, stale connections), or disconnects without knowing the
-//! transaction. A peer that restarted does so, and so does anybody who can send a packet. So the
-//! old peer is asked before anything ends.
+//! Connections in doubt. A message claims the peer's queue pair, or its communication id, for
+//! another connection (IBA 1.4 §12.9.8.3.1, stale connections). Or it disconnects without knowing
+//! the transaction. A peer that restarted sends such messages, and so may any host that can send a
+//! packet. So the old peer is asked before anything ends.
 //!
-//! The question is a DREQ for a queue pair that no connection has. Whoever knows the connection
-//! takes no notice of it, because the number is not its queue pair's (Linux's ib_cm likewise);
-//! whoever does not says that it is disconnected (DREP, §12.9.8.3), and the random transaction id
-//! of the question proves that it answers this. Silence ends nothing.
+//! The question is a DREQ for a queue pair that no connection has. A peer that knows the connection
+//! takes no notice of it, because the number is not its queue pair's (Linux's ib_cm likewise). A
+//! peer that does not says that it is disconnected (DREP, §12.9.8.3). The random transaction id of
+//! the question proves that it answers this. Silence ends nothing.
 
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! The messages of a connection: what this side has to say as MADs, and what a peer's MAD says in
 //! the words of the rest of the house. Nothing else here knows where a field stands.
 //!
-//! | message | room for the program | in front of it |
+//! | message | room for the program | before it |
 //! |---|---|---|
 //! | REQ | [`REQ_DATA`] | the RDMA IP CM header (annex A11), 36 bytes |
 //! | REP | [`REP_DATA`] | |
@@ -323,7 +323,7 @@ pub(super) fn answering_qpn(rep: &Rep, xrc: bool) -> Qpn {
 }
 
 /// The way back to where a REQ came from. Addresses are the packet's: a REQ cannot point us at
-/// somebody else.
+/// another host.
 pub(super) fn path_back(from: Origin, req: &Req) -> PathRecord {
     PathRecord {
         mtu: req.path_mtu,

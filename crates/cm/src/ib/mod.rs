@@ -23,29 +23,29 @@
 //! | `passive` | the side that is asked |
 //! | `teardown` | DREQ, DREP, REJ, destroy, time wait, peers that are gone |
 //! | `probe` | whether the processes at the far ends still live |
-//! | `doubt` | whether a peer still knows a connection that somebody else's message calls stale |
+//! | `doubt` | whether a peer still knows a connection that another message calls stale |
 //! | `address` | how much is sent to addresses that have not shown that they hear us |
 //! | `sidr` | service id resolution for datagrams |
-//! | `routing` | which process a message is for, and what to say where it is nobody's |
+//! | `routing` | which process a message is for, and what to say where no process has it |
 //! | [`timing`] | durations and repetition |
 //! | `config` | what a [`Cm`] is made from and hands out |
 //!
-//! Whoever can send a packet can write any message. So a connection has a transaction id of 64
-//! random bits, drawn by the side that connects, which every message about it must bear and must
+//! Any host that can send a packet can write any message. So a connection has a transaction id of
+//! 64 random bits, drawn by the side that connects. Every message about it must bear that, and must
 //! come from the peer's address; what does not is counted ([`Cm::unmatched`]) and dropped. A DREQ
-//! begins a transaction of its own with Linux's ib_cm, so there it is the two communication ids and
-//! the queue pair that must fit; our own bears the connection's.
+//! begins a transaction of its own with Linux's ib_cm. So there the two communication ids and the
+//! queue pair must fit; our own bears the connection's.
 //!
 //! Differences from Linux's ib_cm, all of them invisible to a kernel peer: repetition starts after
 //! 250 ms instead of 4.9 s, and goes on once a second while a peer has asked for patience; a
-//! message about a connection that nobody knows is refused (invalid communication id) where Linux
-//! is silent; a LAP is declined by an APR where Linux drops it on RoCE; a DREQ is answered at once
-//! instead of when the consumer calls rdma_disconnect; a refusal is remembered and repeated;
-//! DREQ of a destroyed connection is repeated; whoever gives up says so by REJ (time out);
-//! transaction ids are random, and compared; a connection that a REQ or REP makes stale ends when
-//! its old peer says so; a queue pair is stale only where connected (§12.9.8.3.1): one in time wait
-//! is not, as our own number in it is not given out again before that ends, and of two requests
-//! that name it the one that gets its RTU has it.
+//! message about an unknown connection is refused (invalid communication id) where Linux is silent;
+//! a LAP is declined by an APR where Linux drops it on RoCE; a DREQ is answered at once instead of
+//! when the consumer calls rdma_disconnect; a refusal is remembered and repeated; DREQ of a
+//! destroyed connection is repeated; an end that gives up says so by REJ (time out); transaction
+//! ids are random, and compared; a connection that a REQ or REP makes stale ends when its old peer
+//! says so; a queue pair is stale only where connected (§12.9.8.3.1): one in time wait is not, as
+//! our own number in it is not given out again before that ends, and of two requests that name it
+//! the one that gets its RTU has it.
 
 mod active;
 mod address;

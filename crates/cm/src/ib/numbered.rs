@@ -1,5 +1,5 @@
-//! Tables by numbers that this connection manager has given out itself: nobody else chooses what
-//! stands in them, so a hash without a secret does.
+//! Tables by numbers that this connection manager has given out itself: no peer chooses what stands
+//! in them, so a hash without a secret does.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -130,7 +130,7 @@ impl Cm {
                 return self.duplicate_req(now, from, id, transaction_id, req);
             }
             if state != CmState::Refused {
-                // Who numbers transactions in turn has forgotten this one, by a restart.
+                // A peer that numbers transactions in turn has forgotten this one, by a restart.
                 self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
                 return self.doubt(now, id);
             }

@@ -1,20 +1,20 @@
 //! Whether the processes at the far ends still live.
 //!
-//! A kernel outlives its processes and says DREQ or REJ for them; nobody does so for a killed
-//! process in user space. So a process of our kind on another host
-//! ([`Config::is_kin`](super::Config)) that has said nothing for a while gets an MRA
-//! about a connection with it. One that lives takes no notice, as the standard asks of an MRA out
-//! of turn. For one that is gone, either another process of its host answers that it does not know
-//! the connection (REJ, invalid communication id), or its kernel that nobody has the port (ICMP).
-//! Both ends probe, but whoever has heard a probe waits with its own: one packet in
-//! [`Timing::probe_after`] for each pair of processes, however many their connections.
+//! A kernel outlives its processes and says DREQ or REJ for them; a killed process in user space
+//! has no such help. So a process of our kind on another host ([`Config::is_kin`](super::Config))
+//! that has said nothing for a while gets an MRA about a connection with it. One that lives takes
+//! no notice, as the standard asks of an MRA out of turn. For one that is gone, another process of
+//! its host answers that it does not know the connection (REJ, invalid communication id). Or its
+//! kernel answers that no process has the port (ICMP). Both ends probe, but an end that has heard a
+//! probe waits with its own: one packet in [`Timing::probe_after`] for each pair of processes,
+//! however many their connections.
 //!
 //! A request whose sender has not shown that it hears us is probed only as far as `address` lets
 //! it.
 //!
 //! Silence proves nothing, the process may be stopped or the network cut: it ends no connection.
-//! One ICMP error proves nothing either, an address may be set anew just then: from the first to
-//! the second the probes are LAPs, which whoever lives answers.
+//! One ICMP error proves nothing either, as an address may be set anew just then. From the first to
+//! the second the probes are LAPs, which any process that lives answers.
 //!
 //! [`Timing::probe_after`]: super::Timing
 
@@ -79,7 +79,7 @@ impl Probes {
 }
 
 impl Peer {
-    /// The connections to ask about now: those behind the last, and from the beginning.
+    /// The connections to ask about now: those after the last, and from the beginning.
     fn choose(&mut self) -> Vec<ConnId> {
         let most = if std::mem::take(&mut self.suspect) { BURST } else { 1 };
         let behind = self.connections.iter().filter(|id| self.last.is_none_or(|last| **id > last));
@@ -130,7 +130,7 @@ impl Cm {
     }
 
     /// A message about a connection has come from its peer's process: it lives. Not so REJ and
-    /// DREP: whoever does not know a connection answers in another's name.
+    /// DREP: a process that does not know a connection answers in another's name.
     pub(super) fn heard(&mut self, now: Instant, id: ConnId) {
         if self.probes.peers.is_empty() {
             return;
@@ -138,8 +138,8 @@ impl Cm {
         let Some(key) = self.probe_key(id) else { return };
         let Some(peer) = self.probes.peers.get_mut(&key) else { return };
         peer.unreachable_at = None;
-        // Whoever was asked to connect waits a little longer, so that not both ends ask at the same
-        // time for ever.
+        // The end that was asked to connect waits a little longer, so that not both ends ask at the
+        // same time for ever.
         let first = peer.connections.first();
         let active = first.and_then(|id| self.connections.get(id)).is_some_and(|conn| conn.active);
         let after = self.config.timing.probe_after;
@@ -156,8 +156,8 @@ impl Cm {
         }
     }
 
-    /// An ICMP error says that nobody on the host `peer` has the port any more, for a packet to its
-    /// process `process`. When another says so the connections with that process end like those
+    /// An ICMP error says that no process on the host `peer` has the port any more, for a packet to
+    /// its process `process`. When another says so the connections with that process end like those
     /// of one that is [gone](Cm::peer_gone).
     pub fn process_unreachable(&mut self, now: Instant, peer: IpAddr, process: u32) {
         let key = (Gid::from(peer), process);
@@ -203,7 +203,7 @@ impl Cm {
         }
     }
 
-    /// Nobody at the other end knows a connection.
+    /// No process at the other end knows a connection.
     pub(super) fn unknown_to_peer(&mut self, now: Instant, id: ConnId) {
         self.suspect(now, id);
         self.end_of_peer(now, id);

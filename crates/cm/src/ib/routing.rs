@@ -1,5 +1,5 @@
-//! Whom a message is for. Several processes share QP1 of an address: one that gets a MAD finds out
-//! here whether it is its own, and what to say about it where it is nobody's.
+//! Which process a message is for. Several processes share QP1 of an address. One that gets a MAD
+//! finds out here whether it is its own, and what to say about it where it is no process's.
 
 use wire::CommId;
 use wire::mad::{Mad, Message};
@@ -10,16 +10,16 @@ use super::sidr::NO_GUID;
 use super::table::Cm;
 use crate::parameters::Service;
 
-/// Whom a message is for.
+/// Where a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// Whoever serves this port; `None` for a service id that names none.
+    /// The listener of this port; `None` for a service id that names none.
     Service(Option<Service>),
-    /// Whoever drew this communication id.
+    /// The process that drew this communication id.
     CommId(CommId),
 }
 
-/// Whom a message is for.
+/// Where a message goes, as its numbers say.
 pub fn destination(mad: &Mad) -> Destination {
     Destination::CommId(match &mad.message {
         Message::Req(m) => return Destination::Service(service_of(m.service_id)),
@@ -36,7 +36,7 @@ pub fn destination(mad: &Mad) -> Destination {
     })
 }
 
-/// The answer to a request for a service that nobody has; `None` for what is no request.
+/// The answer to a request for a service that is not served here; `None` for what is no request.
 pub fn refuse_unknown_service(request: &Mad) -> Option<Mad> {
     let message = unknown_service(&request.message)?;
     Some(Mad { transaction_id: request.transaction_id, message })

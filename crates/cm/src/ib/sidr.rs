@@ -118,7 +118,7 @@ impl Cm {
         }
     }
 
-    /// Whoever asks again has not had the answer: it is remembered anew.
+    /// A peer that asks again has not had the answer: it is remembered anew.
     fn remember_longer(&mut self, id: ConnId, until: Instant) {
         if let Some(conn) = self.connections.get_mut(&id) {
             conn.until = Some(until);

@@ -20,7 +20,7 @@ use crate::parameters::{PathRecord, QpAttributes};
 /// Draws from the caller's source of communication ids before a call fails.
 const COMM_ID_DRAWS: usize = 128;
 
-/// The connection manager of one process. See the crate's page for who calls what.
+/// The connection manager of one process. See the crate's page for the order of calls.
 ///
 /// After every call that changes something, [`Cm::poll`] until it gives nothing, and look at
 /// [`Cm::deadline`].
@@ -31,7 +31,7 @@ pub struct Cm {
     next: u64,
     pub(super) connections: Numbered<ConnId, Box<Connection>>,
     pub(super) by_local: Numbered<CommId, ConnId>,
-    /// By the peer's communication id and the transaction id: anybody may write another's
+    /// By the peer's communication id and the transaction id: any host may write another's
     /// communication id into a REQ.
     by_remote: BTreeMap<(RemoteKey, u64), ConnId>,
     /// Connected ones, by the peer's communication id and by its queue pair, of which a peer has
@@ -39,7 +39,7 @@ pub struct Cm {
     connected_id: BTreeMap<PeersNumber, ConnId>,
     connected_qpn: BTreeMap<PeersNumber, ConnId>,
     pub(super) addresses: Addresses,
-    /// As `armed` of each connection says.
+    /// Deadlines of connections, as `armed` of each says.
     timers: Timers,
     pub(super) probes: Probes,
     pub(super) pending: usize,
@@ -57,8 +57,8 @@ impl Cm {
     /// A connection manager without connections.
     ///
     /// `comm_ids` gives candidates for local communication ids: unpredictable, from the numbers
-    /// that are this process's own among those behind the same GUID. Candidates in use, and 0,
-    /// are passed over. `transaction_ids` gives 64 random bits each time: who does not see our
+    /// that are this process's own among those with the same GUID. Candidates in use, and 0, are
+    /// passed over. `transaction_ids` gives 64 random bits each time: a host that does not see our
     /// packets must not guess them.
     pub fn new(
         config: Config,
@@ -249,7 +249,7 @@ impl Cm {
         Addressee::Is(id)
     }
 
-    /// The same for a message that names both ids.
+    /// Like [`Cm::addressee`], for a message that names both ids.
     pub(super) fn addressee_of(
         &mut self,
         from: Origin,
@@ -452,12 +452,12 @@ impl Cm {
     }
 }
 
-/// Whom a message is for.
+/// Which connection a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Addressee {
     /// A connection, and it fits.
     Is(ConnId),
-    /// It names a connection of ours and does not fit.
+    /// The message names a connection of ours and does not fit.
     Other,
     /// No connection has the id.
     Nobody,

@@ -108,8 +108,8 @@ impl Cm {
     }
 
     /// A process that owned far ends is gone for sure. `is_gone` gets a far communication id
-    /// (`None`: not known, no answer has come) and the far GID. Connections end as if its
-    /// kernel had cleaned up behind it: DREQ for connected ones, REJ for the rest.
+    /// (`None`: not known, no answer has come) and the far GID. Connections end as if its kernel
+    /// had cleaned up after it: DREQ for connected ones, REJ for the rest.
     pub fn peer_gone(&mut self, now: Instant, is_gone: impl Fn(Option<CommId>, Gid) -> bool) {
         self.with_peer(is_gone).into_iter().for_each(|id| self.end_of_peer(now, id));
     }
@@ -162,7 +162,7 @@ impl Cm {
         let answer = drep(transaction_id, dreq);
         let id = match self.addressee(from, None, dreq.remote_comm_id) {
             Addressee::Is(id) => id,
-            // §12.9.8.3: whoever asks to disconnect what we do not know is told that it is
+            // §12.9.8.3: a peer that asks to disconnect what we do not know is told that it is
             // disconnected.
             Addressee::Nobody => return self.answer_stateless(from, answer),
             Addressee::Other => return,
@@ -222,7 +222,7 @@ impl Cm {
         let Some(state) = self.connections.get(&id).map(|conn| conn.state) else { return };
         let event = Event::Rejected { reason: rej.reason, private_data: rej.private_data.to_vec() };
         if rej.reason == reason::INVALID_COMM_ID && rej.message == REJECTS_OTHER {
-            // Nobody there knows the connection: the answer to a probe.
+            // No process there knows the connection: the answer to a probe.
             return self.unknown_to_peer(now, id);
         }
         match state {
@@ -261,8 +261,8 @@ impl Cm {
             conn.message = None;
             conn.retry = None;
             let wait = timeout(conn.local_ack_timeout).min(longest);
-            // Nobody waits for the end of it: many that end at about the same time end together,
-            // and whoever calls is woken once for all of them.
+            // No thread waits for the end of it. Many that end at about the same time end together,
+            // and the caller is woken once for all of them.
             let (least, most) = (now + wait, now + (wait + wait / TOGETHER).min(longest));
             let end = self.timewait_end.filter(|end| (least..=most).contains(end)).unwrap_or(most);
             self.timewait_end = Some(end);
@@ -323,7 +323,7 @@ impl Cm {
             Addressee::Nobody => {
                 let guid = Guid(u64::from_be_bytes(*rej.info.first_chunk()?));
                 let conn = self.find_remote(guid, from.source, rej.local_comm_id, transaction_id)?;
-                // Whoever is connected has our id.
+                // A peer that is connected has our id.
                 matches!(conn.state, CmState::ReqReceived | CmState::RepSent).then_some(conn.id)
             }
         };

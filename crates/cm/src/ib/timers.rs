@@ -12,10 +12,10 @@ use crate::event::ConnId;
 
 type Connections = Numbered<ConnId, Box<Connection>>;
 
-/// So many that were taken back may lie here in any case.
+/// How many timers that were taken back may lie here in any case.
 const FEW: usize = 64;
 
-/// See the module. The first is never one that was taken back.
+/// When connections have something to do. The first is never one that was taken back.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     /// In force are those of which `armed` of the connection says the same.
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(timers.take_due(after(26), &mut connections), Some(ConnId(2)));
         assert_eq!(timers.take_due(after(26), &mut connections), Some(ConnId(3)));
         assert_eq!((timers.take_due(after(99), &mut connections), timers.first()), (None, None));
-        // One that waits for long, and thousands behind it that are taken back.
+        // One that waits for long, and thousands after it that are taken back.
         set(&mut timers, &mut connections, 1, Some(after(1)));
         for ms in 2..5_000 {
             set(&mut timers, &mut connections, 2, Some(after(ms)));

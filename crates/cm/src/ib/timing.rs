@@ -136,7 +136,7 @@ impl Retry {
         }
     }
 
-    /// The same, but no more than `most` repetitions; after the last it waits out its time.
+    /// Limits the repetitions to `most`; after the last it waits out its time.
     pub fn at_most(self, most: u8) -> Retry {
         let next = if most == 0 { self.give_up } else { self.next };
         Retry { left: most.into(), next, ..self }
@@ -171,9 +171,9 @@ impl Retry {
     }
 
     /// The peer asks for patience (MRA): the time that is left begins anew after `wait`. At most
-    /// `max` times, so that nobody is held for ever; what comes before `wait` is over answers a
-    /// repetition and does not count. Repetitions while it has patience ask whether the peer
-    /// lives, and are not counted either.
+    /// `max` times, so that no side is held for ever; what comes before `wait` is over answers a
+    /// repetition and does not count. Repetitions while it has patience ask whether the peer lives,
+    /// and are not counted either.
     pub fn extend(&mut self, now: Instant, wait: Duration, max: u8) {
         if self.mras >= max || now < self.patient_until {
             return;

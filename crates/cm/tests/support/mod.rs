@@ -47,13 +47,13 @@ pub struct Host {
     /// Accepts what comes and confirms replies by itself.
     pub willing: bool,
     pub events: Vec<(ConnId, Event)>,
-    /// Communication ids of those who asked for connections.
+    /// Communication ids of the peers that asked for connections.
     pub askers: BTreeMap<ConnId, CommId>,
     pub released: Vec<(ConnId, Qpn)>,
     pub next_qpn: u32,
 }
 
-/// A MAD somebody sent.
+/// A MAD that a host sent.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub at: Instant,
@@ -81,7 +81,7 @@ pub struct World {
     flown: u64,
 }
 
-/// The same, as the rest of the house names it.
+/// The service that is asked for, as the rest of the house names it.
 pub fn service() -> Service {
     Service { space: PortSpace::Tcp, port: 0x1c06 }
 }

@@ -20,27 +20,28 @@ pub(crate) struct Bearer {
     pub(super) token: u64,
     /// The number of the process that bore the name when we connected; 0 where it has none here.
     pub(super) pid: i32,
-    /// Somebody wants to know when it ends.
+    /// The node wants to know when the bearer ends.
     pub(super) watched: AtomicBool,
     /// Packets go to it by a ring that it was offered here.
     pub(super) has_ring: AtomicBool,
-    /// It takes what comes by the network only.
+    /// The bearer takes packets that come by the network only.
     pub(super) declined: AtomicBool,
-    /// It is of a build with another protocol number ([`crate::name_text`]).
+    /// The bearer is of a build with another protocol number ([`crate::name_text`]).
     pub(super) other_build: bool,
 }
 
 /// What a process says that was offered a ring.
 pub(crate) enum Answer {
-    /// It takes none.
+    /// The process takes no ring.
     NoRing,
-    /// It did, and lends in return what is in this memory, and what proves who it is.
+    /// The process took the ring, and lends in return what is in this memory, and what proves which
+    /// process it is.
     Lend(Fd, Known),
     /// A buffer of it may be mapped, which it has at an address, and perhaps be written to.
     Buffer(Fd, u64, bool),
     /// A buffer that it had at this address is gone.
     Gone(u64),
-    /// It did, and this wakes a thread of it.
+    /// The process took the ring, and this descriptor wakes a thread of it.
     Bell(Fd),
 }
 
@@ -113,7 +114,7 @@ impl Bearer {
         }
     }
 
-    /// What it lends us, so that its memory is reached, as [`Lender::new`].
+    /// What the bearer lends us, so that its memory is reached, as [`Lender::new`].
     pub(crate) fn lender(
         &self,
         tables: &Fd,

@@ -26,8 +26,8 @@ use crate::{sys, user};
 const BACKLOG: i32 = 1024;
 /// Connections that are accepted before the engine looks at anything else: other users can ask too.
 const ACCEPTS_PER_EVENT: usize = 32;
-/// Blocks that are left to other users, who may be at other addresses of this host, before theirs
-/// do not count any more.
+/// Blocks that are left to other users, which may be at other addresses of this host, before those
+/// users' blocks do not count any more.
 const MOST_LEFT: u32 = 16;
 
 /// A name of ours, where other processes connect.
@@ -47,11 +47,11 @@ struct Connections {
 /// Whether more processes want to connect to a name than were taken in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum More {
-    /// None do.
+    /// No process does.
     None,
-    /// Some may.
+    /// Some processes may.
     Some,
-    /// At least one does, and there is no descriptor left for it.
+    /// At least one process does, and there is no descriptor left for it.
     NoDescriptor,
 }
 
@@ -193,7 +193,7 @@ impl Listener {
         More::Some
     }
 
-    /// Its name with the engine.
+    /// The name of this listener with the engine.
     pub(crate) fn token(&self) -> u64 {
         self.token
     }

@@ -41,8 +41,8 @@ pub fn devices() -> Result<Option<Vec<DeviceSpec>>, ConfigError> {
     text.map(|text| node::devices::parse(&text.to_string_lossy())).transpose()
 }
 
-/// For how long a connection request, or an answer to one, is repeated that nobody answers:
-/// `VERBENA_CM_TIMEOUT`.
+/// For how long a connection request, or an answer to one, is repeated that the peer does not
+/// answer: `VERBENA_CM_TIMEOUT`.
 fn cm_timeout() -> Option<Duration> {
     let text = std::env::var_os("VERBENA_CM_TIMEOUT")?;
     let seconds = text.to_str().and_then(|text| text.trim().parse::<f64>().ok());

@@ -29,7 +29,7 @@ struct Memory(UnsafeCell<[MaybeUninit<u8>; BYTES]>);
 unsafe impl Sync for Memory {}
 
 static MEMORY: Memory = Memory(UnsafeCell::new([MaybeUninit::zeroed(); BYTES]));
-/// Bytes of it that were handed out, and more where somebody asked for more than there are.
+/// Bytes of the heap that were handed out, and more where more was asked for than there is.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
 /// The thread that does Verbena's part of `exit`, or 0.
 static LEAVING: AtomicI32 = AtomicI32::new(0);
@@ -62,7 +62,7 @@ fn is_leaving() -> bool {
     leaving != 0 && leaving == own_thread()
 }
 
-/// A piece that nobody has had, all zero; `None` where there is none left.
+/// A piece that was not handed out before, all zero; `None` where there is none left.
 fn take(layout: Layout) -> Option<*mut u8> {
     // Its begin is aligned as any piece may be.
     let space = layout.size().checked_add(layout.align() - 1)?;

@@ -4,7 +4,7 @@
 //!
 //! A forked child finds its parent's instance inert ([`Instance::is_ours`]) and makes its own. At
 //! exit the instance says to the peers what a kernel would say for the process, then writes the
-//! counters. Behind all else that runs at exit it leaves the port to the other processes.
+//! counters. After all else that runs at exit it leaves the port to the other processes.
 //!
 //! | file | what |
 //! |---|---|
@@ -113,7 +113,7 @@ pub fn get() -> io::Result<Arc<Instance>> {
     Ok(instance)
 }
 
-/// The instance of this process, if there is one and nobody is making another right now.
+/// The instance of this process, if there is one and no thread is making another right now.
 pub fn try_get() -> Option<Arc<Instance>> {
     CURRENT.get().try_lock()?.clone()
 }
@@ -131,14 +131,14 @@ pub fn fail() {
 }
 
 /// Whether the heap has so many bytes left. Rust ends the process where it gets no memory for
-/// something small, so whoever makes an object looks first. Another thread may take what was found
-/// here: then that is the end all the same.
+/// something small, so code that makes an object looks first. Another thread may take what was
+/// found here: then that is the end all the same.
 ///
 /// # Errors
 ///
 /// ENOMEM.
 pub fn room(bytes: usize) -> io::Result<()> {
-    // SAFETY: an allocation of its own, given back at once; the compiler does not see that nobody
+    // SAFETY: an allocation of its own, given back at once; the compiler does not see that nothing
     // looks at it.
     unsafe {
         let found = std::hint::black_box(libc::malloc(bytes));
@@ -150,7 +150,7 @@ pub fn room(bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Of the heap, for a host with many devices: tables of regions, the engine thread.
+/// Bytes of the heap for a host with many devices: tables of regions, the engine thread.
 const ROOM: usize = 64 << 20;
 
 fn start() -> io::Result<Instance> {
@@ -186,7 +186,7 @@ fn start() -> io::Result<Instance> {
     // thread at a time is here.
     static AT_EXIT: AtomicBool = AtomicBool::new(false);
     if !AT_EXIT.load(Ordering::Relaxed) {
-        // The linker leaves out what nobody refers to.
+        // The linker leaves out what nothing refers to.
         std::hint::black_box(&AT_LAST);
         // SAFETY: a function that lives as long as the process: a shared object with this crate is
         // linked with -z nodelete.
@@ -210,7 +210,7 @@ fn explain_port_in_use(interface: &str, addresses: &[IpAddr]) {
 
 /// How long a process that ends takes at most to hand on what it has sent to others of its host.
 const LAST_SWEEP: Duration = Duration::from_millis(20);
-/// Of the heap, for what is done at exit.
+/// Bytes of the heap for what is done at exit.
 const EXIT_ROOM: usize = 1 << 16;
 
 /// Whether there is so much for it.
@@ -234,8 +234,8 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Runs behind the exit handlers of the program and the destructors of the objects that use this
-/// one: they may use a queue pair still, and then need the port.
+/// Runs after the exit handlers of the program and the destructors of the objects that use this
+/// one. They may use a queue pair still, and then need the port.
 extern "C" fn at_last() {
     let leave = || {
         let _leaving = Leaving::begin();
@@ -249,6 +249,6 @@ extern "C" fn at_last() {
 // SAFETY: the section holds functions of this type, which the dynamic linker calls at exit (ELF
 // gABI, "Initialization and Termination Functions"); this one lives as long as the process.
 #[used]
-// loom's models stand in place of locks in tests only, and nowhere behind them.
+// loom's models stand in place of locks in tests only, and nowhere after these.
 #[cfg_attr(not(loom), unsafe(link_section = ".fini_array"))]
 static AT_LAST: extern "C" fn() = at_last;

@@ -2,11 +2,11 @@
 //!
 //! What it says that it uses is its word. An honest process uses something for as long as a copy
 //! takes, and its thread may be preempted meanwhile. After [`LONG`] the page by which it knows us
-//! is taken away, so that it can begin no call; after [`BELIEVED`] without that page nothing that
-//! it had begun runs, whatever it says. Who is waited for in vain so, or again and again, gets no
-//! page any more: what it says then counts for nothing, and its requests go as packets. So a
-//! process that means harm holds us up for 20 ms a time, or beyond that for a sixteenth of the time
-//! and ten seconds at most, and then not at all.
+//! is taken away, so that it can begin no call. After [`BELIEVED`] without that page nothing that
+//! it had begun runs, whatever it says. A process that is waited for in vain so, or again and
+//! again, gets no page any more. What it says then counts for nothing, and its requests go as
+//! packets. So a process that means harm holds us up for 20 ms a time. Beyond that it does so for a
+//! sixteenth of the time and ten seconds at most, and then not at all.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,40 +21,41 @@ use crate::fork::Fd;
 use crate::rings::memory::Part;
 use crate::sys;
 
-/// How long somebody may use what is taken back before he is asked what keeps him: longer than a
-/// copy takes, and the turn of another thread that his processor may have given up in the middle.
+/// How long a process may use what is taken back before it is asked what keeps it. That is longer
+/// than a copy takes, and the turn of another thread that its processor may have given up in the
+/// middle.
 const LONG: Duration = Duration::from_millis(20);
-/// How long somebody is believed who can begin no call: far longer than any call that had begun
+/// How long a process is believed that can begin no call: far longer than any call that had begun
 /// takes on a busy machine.
 const BELIEVED: Duration = Duration::from_secs(5);
-/// How often then.
+/// How often a thread looks again then.
 const AGAIN: Duration = Duration::from_micros(200);
 /// Of so much time a process may keep us waiting for one part, in which it can begin no call;
 /// beyond [`BELIEVED`], which it may at any time.
 const OF_THE_TIME: u32 = 16;
 
-/// See the module.
+/// A process that we lend to, and what it may do.
 pub(crate) struct Borrower {
-    /// Where it says what it uses.
+    /// Where the process says what it uses.
     hazards: Part,
     trust: Mutex<Trust<Guard>>,
-    /// Its number, or 0.
+    /// The number of the process, or 0.
     pid: i32,
 }
 
-/// What it can do, and may.
+/// What a borrower can do, and may.
 pub(super) struct Trust<G> {
     /// The page by which it knows us, which is there while this is; none while it is taken away.
     guard: Option<G>,
-    /// When that was taken away last. `None`: it never had one.
+    /// When the page was taken away last. `None`: the process never had one.
     taken: Option<Instant>,
     /// Threads that wait for it without its page.
     waiting: usize,
-    /// How long it has kept us waiting so, less its part of the time since then, and when that was
-    /// last reckoned.
+    /// How long the process has kept us waiting so, less its part of the time since then, and when
+    /// that was last reckoned.
     kept: Duration,
     reckoned: Option<Instant>,
-    /// It gets no page any more.
+    /// The process gets no page any more.
     cut_off: bool,
 }
 
@@ -63,9 +64,9 @@ pub(super) struct Trust<G> {
 pub(crate) enum After {
     /// Nothing.
     Nothing,
-    /// It does not know us any more, and may again.
+    /// The process does not know us any more, and may again.
     Lend,
-    /// It is not to be believed.
+    /// The process is not to be believed.
     CutOff,
 }
 
@@ -81,7 +82,7 @@ impl Borrower {
         self.pid
     }
 
-    /// By which it shall know us from now on; `None` where it shall not.
+    /// The page by which the process shall know us from now on; `None` where it shall not.
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl Borrower {
         self.trust.lock().cut_off
     }
 
-    /// It shall not know us any more.
+    /// Takes away for good the page by which the process knows us.
     pub(crate) fn cut_off(&self) {
         let mut trust = self.trust.lock();
         trust.take(Instant::now());
@@ -109,8 +110,8 @@ impl Borrower {
         hazards::users(&self.hazards, entry).next().is_some()
     }
 
-    /// Waits until it does not use an entry any more, or can not. `began`: when we began to wait
-    /// for anybody. `is_gone`: whether its connection has ended.
+    /// Waits until the process does not use an entry any more, or can not. `began`: when we began
+    /// to wait for any process. `is_gone`: whether its connection has ended.
     pub(crate) fn wait(
         &self,
         cleared: Cleared,
@@ -133,7 +134,7 @@ pub(super) trait System {
     fn pause(&self, time: Option<Duration>);
 }
 
-/// This one, about a process.
+/// The real system, asked about a process.
 struct Others<F> {
     is_gone: F,
     pid: i32,
@@ -194,7 +195,7 @@ impl<G> Default for Trust<G> {
 }
 
 impl<G> Trust<G> {
-    /// By this page it shall know us from now on; false where it shall not.
+    /// The process shall know us by this page from now on; false where it shall not.
     pub(super) fn renew(&mut self, guard: G) -> bool {
         let may = !self.cut_off && self.waiting == 0;
         if may {
@@ -217,7 +218,7 @@ impl<G> Trust<G> {
         self.taken
     }
 
-    /// The same for a thread that waits, which `waits` notes.
+    /// Like [`Trust::take`], for a thread that waits, which `waits` notes.
     fn wait(&mut self, waits: &mut bool, now: Instant) -> Option<Instant> {
         let taken = self.take(now)?;
         if !std::mem::replace(waits, true) {
@@ -226,7 +227,7 @@ impl<G> Trust<G> {
         Some(taken)
     }
 
-    /// Such a thread does not wait any more.
+    /// A thread that was noted as waiting does not wait any more.
     fn waited(&mut self, now: Instant) -> After {
         self.waiting -= 1;
         if self.waiting > 0 || self.cut_off {

@@ -1,7 +1,7 @@
-//! Every order of initiators and of who takes an entry back, on loom's models of the words that
-//! they share: [`initiator::reach`], the tables and [`wait`] as they ship. Memory that is taken
-//! back is a cell of loom's: an access of an initiator that is not over when the wait is
-//! fails the model. Pages and calls of a few lines stand for the system.
+//! Every order of initiators and of a thread that takes an entry back, on loom's models of shared
+//! words. [`initiator::reach`], the tables and [`wait`] are as they ship. Memory that is taken back
+//! is a cell of loom's. An access of an initiator that is not over when the wait is fails the
+//! model. Calls and pages of a few lines stand for the system.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-host --lib --target-dir target/loom
 //! reach::every_order`
@@ -144,7 +144,7 @@ impl Shared {
         })
     }
 
-    /// The same by a call of the kernel, for a thread that knows the first page.
+    /// An access by a call of the kernel, for a thread that knows the first page.
     fn call(&self, thread: u32) -> bool {
         let request = Shared::request(&Copy::Write);
         initiator::reach(&self.hazards, &self.lent, thread, &request, |_| {
@@ -152,12 +152,12 @@ impl Shared {
         })
     }
 
-    /// Somebody uses the region's memory, alone.
+    /// A thread uses the region's memory, alone.
     fn touch(&self) {
         self.region.with_mut(|_| ());
     }
 
-    /// An initiator does: others may, too, but not who took it back.
+    /// An initiator uses the region's memory: others may, but not the thread that took it back.
     fn use_beside_others(&self) {
         self.region.with(|_| ());
     }
@@ -173,12 +173,12 @@ struct Model<'a> {
     stops: [bool; 2],
 }
 
-/// So many of them, and time enough for whatever a step is long enough for.
+/// So many looks of the model, and time enough for whatever a step is long enough for.
 const LOOKS: u32 = 8;
 const NO_TIME: Duration = Duration::ZERO;
-/// So long that nobody is waited for before his page is taken away.
+/// So long that no thread is waited for before its page is taken away.
 const LONG: Duration = Duration::from_millis(30);
-/// So long that nobody is believed for a few of them.
+/// So long that no thread is believed for a few of them.
 const VERY_LONG: Duration = Duration::from_secs(6);
 
 impl Model<'_> {
@@ -298,7 +298,7 @@ fn two_initiators_are_waited_for() {
     });
 }
 
-/// A process is lent to while something is taken back: it is in the list of those who are waited
+/// A process is lent to while something is taken back: it is in the list of those that are waited
 /// for, or finds nothing.
 #[test]
 fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
@@ -321,7 +321,7 @@ fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
 }
 
 /// What a queue pair has lent is pulled while that fails, and its program writes something else
-/// there. Nobody waits.
+/// there. No thread waits.
 #[test]
 fn what_was_taken_back_does_not_count_as_pulled() {
     every_order(4, || {
@@ -340,8 +340,8 @@ fn what_was_taken_back_does_not_count_as_pulled() {
     });
 }
 
-/// Two queue pairs of one entry, of different domains: who looks one up while the other takes the
-/// place does not find the other's domain.
+/// Two queue pairs of one entry, of different domains. A thread that looks one up while the other
+/// takes the place does not find the other's domain.
 #[test]
 fn what_is_found_is_of_one_queue_pair() {
     every_order(4, || {
@@ -356,8 +356,8 @@ fn what_is_found_is_of_one_queue_pair() {
     });
 }
 
-/// Threads that may be stopped wherever they are in no call, and who takes a region back, whose
-/// patience is over at once. `stays`: see [`Page`].
+/// Threads that may be stopped wherever they are in no call, and one that takes a region back,
+/// whose patience is over at once. `stays`: see [`Page`].
 fn one_loses_patience(threads: u32, stays: bool) {
     every_order(if threads == 1 { 4 } else { 3 }, move || {
         let shared = Shared::new();
@@ -372,7 +372,7 @@ fn one_loses_patience(threads: u32, stays: bool) {
         let system = Model { stops: [true, false], ..Model::new(&shared, LONG) };
         let after = take_back(&shared, REGION, &trust, &system);
         shared.touch();
-        // It may have another page, by which those who begin now know it.
+        // The process may have another page, by which accesses that begin now know it.
         if after == After::Lend {
             shared.kernel.0.lock().page = Some(2);
             assert!(trust.lock().renew(Page { shared: shared.clone(), stays: false }));
@@ -391,7 +391,7 @@ fn a_thread_that_is_stopped_does_not_hide_one_that_copies() {
     one_loses_patience(2, false);
 }
 
-/// Who says for ever that he uses something is cut off when no call of his is left.
+/// A thread that says for ever that it uses something is cut off when no call of it is left.
 #[test]
 fn who_lies_is_cut_off() {
     every_order(3, || {

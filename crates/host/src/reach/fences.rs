@@ -10,8 +10,8 @@
 pub(super) enum At {
     /// An initiator said what it uses, and looks that up.
     InUse,
-    /// An entry was taken back. Who did that looks for those who use it; what he then writes is not
-    /// seen before.
+    /// An entry was taken back. The thread that did it looks for accesses that use it; what it then
+    /// writes is not seen before.
     TakenBack,
     /// Bytes were pulled, and their queue pair is looked up once more.
     Pulled,
@@ -23,9 +23,9 @@ pub(super) fn fence(_: At) {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// The same where the store is an exchange that has just succeeded. Of x86-64 no load passes a
-/// locked instruction in front of it, so there it costs nothing more (AMD64 Architecture
-/// Programmer's Manual, volume 2, 7.2; Intel SDM, volume 3A, "Memory Ordering").
+/// Like [`fence`], where the store is an exchange that has just succeeded. Of x86-64 no load passes
+/// a locked instruction before it, so there it costs nothing more. See AMD64 Architecture
+/// Programmer's Manual, volume 2, 7.2, and Intel SDM, volume 3A, "Memory Ordering".
 #[cfg(not(loom))]
 #[inline]
 pub(super) fn fence_behind_exchange(at: At) {

@@ -51,12 +51,12 @@ pub fn look_up(
     tables::find(memory, found, remote, right)
 }
 
-/// The owner: who says in a borrower's memory that he uses a region; the places and threads.
+/// The owner: which accesses a borrower's memory says use a region; the places and threads.
 pub fn users_of_region(memory: &[Word], table: u8, slot: u16) -> Vec<(usize, u32)> {
     hazards::users(memory, Entry::Region(table, slot)).collect()
 }
 
-/// The same of a queue pair.
+/// Like [`users_of_region`], for a queue pair.
 pub fn users_of_queue_pair(memory: &[Word], qpn: Qpn) -> Vec<(usize, u32)> {
     hazards::users(memory, tables::queue_pair(qpn)).collect()
 }

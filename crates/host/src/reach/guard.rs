@@ -1,11 +1,10 @@
 //! A page by which a process is known, and copies that reach no other.
 //!
-//! process_vm_readv(2) and process_vm_writev(2) take the number of a process, and that may be
-//! another one's by the time of the call, or the process may run another program. So the process
-//! gives each that may reach it a page at an address that nobody can foresee, and each call begins
-//! with eight bytes to or from there: a call keeps to one address space, goes on in order, and ends
-//! at the first address that is not there. A page that is taken back ends all calls that have not
-//! begun.
+//! process_vm_readv(2) and process_vm_writev(2) take the number of a process. That may be another
+//! one's by the time of the call, or the process may run another program. So the process gives each
+//! that may reach it a page at an address that no process can foresee. Each call begins with eight
+//! bytes to or from there. A call keeps to one address space, goes on in order, and ends at the
+//! first address that is not there. A page that is taken back ends all calls that have not begun.
 //!
 //! A number that a connection says may be that of a process which has nothing to do with it. So
 //! before anything is written the page is read, as a whole, and has to say what came with the
@@ -32,7 +31,7 @@ use crate::rings::memory::Part;
 const PAGE: usize = 4096;
 /// Most pages of a range that is looked at.
 const MOST_PAGES: usize = 8;
-/// Where in the page a writer leaves eight bytes: what is in front of it stays.
+/// Where in the page a writer leaves eight bytes: what is before it stays.
 const WRITTEN: u64 = 64;
 /// Tries to find a free address.
 const TRIES: usize = 8;
@@ -41,17 +40,17 @@ const FIRST: u64 = 1 << 44;
 /// Elements of a list of pieces, with the guard's.
 const ELEMENTS: usize = 12;
 
-/// A page of ours that somebody knows.
+/// A page of ours by which a process knows us.
 #[derive(Debug)]
 pub(crate) struct Guard {
     page: NonNull<u8>,
     known: Known,
-    /// Where it says so to whoever maps our memory.
+    /// Where the guard says so to a process that maps our memory.
     hazards: Part,
     generation: u32,
 }
 
-// SAFETY: nobody looks at the page; its address is a number.
+// SAFETY: no thread looks at the page; its address is a number.
 unsafe impl Send for Guard {}
 // SAFETY: as above.
 unsafe impl Sync for Guard {}
@@ -59,13 +58,13 @@ unsafe impl Sync for Guard {}
 /// What others know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// Its address.
+    /// The address of the page.
     pub(crate) address: u64,
-    /// What its first eight bytes say.
+    /// What the page's first eight bytes say.
     pub(crate) says: u64,
 }
 
-/// What the page says behind its first word, for the process that it is for.
+/// What the page says after its first word, for the process that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Proof {
     /// The word that came with that process's ring.
@@ -104,7 +103,7 @@ impl Guard {
             if known.address != address {
                 continue;
             }
-            // SAFETY: the page is ours, and writable; nobody knows it yet.
+            // SAFETY: the page is ours, and writable; no other code knows it yet.
             unsafe {
                 page.cast::<u64>().write(says);
                 page.cast::<[u64; 3]>().byte_add(8).write(proof.words());
@@ -129,7 +128,7 @@ impl Drop for Guard {
                 // Unless the next one stands there already.
                 let _ = granted.compare_exchange(self.known.says, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
-            // SAFETY: the mapping that `new` made, which nobody borrows.
+            // SAFETY: the mapping that `new` made, of which there is no borrow.
             unsafe { libc::syscall(libc::SYS_munmap, self.page.as_ptr(), PAGE) };
         }
     }
@@ -153,7 +152,7 @@ fn map(address: u64) -> Option<NonNull<u8>> {
 /// What became of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copied {
-    /// All of it.
+    /// All bytes were copied.
     All,
     /// A part at most: some memory was not there.
     Part,
@@ -202,7 +201,7 @@ impl Process {
         unsafe { self.read(&[piece], &pages) == Copied::All }
     }
 
-    /// Copies pieces of ours to ranges of its memory, one behind the other, in order.
+    /// Copies pieces of ours to ranges of its memory, one after the other, in order.
     ///
     /// # Safety
     ///
@@ -222,11 +221,11 @@ impl Process {
         copied(done, pieces)
     }
 
-    /// Copies ranges of its memory, one behind the other, to pieces of ours.
+    /// Copies ranges of its memory, one after the other, to pieces of ours.
     ///
     /// # Safety
     ///
-    /// The pieces may be written to, where they are mapped, and nobody claims that their bytes do
+    /// The pieces may be written to, where they are mapped, and no code claims that their bytes do
     /// not change.
     pub(crate) unsafe fn read(&self, pieces: &[Piece], from: &[Piece]) -> Copied {
         let mut mark = 0_u64;

@@ -1,6 +1,6 @@
-//! What an initiator uses of another process's tables just now, said in memory that both map: it
-//! says so before it looks, and whoever takes an entry back clears it before he looks here. One of
-//! the two sees the other.
+//! What an initiator uses of another process's tables just now, said in memory that both map. It
+//! says so before it looks, and a thread that takes an entry back clears it before it looks here.
+//! One of the two sees the other.
 //!
 //! | word | what |
 //! |---|---|
@@ -19,7 +19,7 @@ use crate::reach::tables::Entry;
 pub(crate) const BYTES: usize = 4096;
 /// Accesses at once.
 const ACCESSES: usize = 16;
-/// Where the owner says that what he lends may be used.
+/// Where the owner says that what it lends may be used.
 const GRANTED: usize = 64;
 const ACCESS: u64 = 1 << 63;
 /// Where the number of a thread is, and its bits: Linux has 2^22 at most.
@@ -30,7 +30,7 @@ const THREADS: u32 = (1 << 23) - 1;
 #[derive(Debug)]
 pub(super) struct Access<'a>(&'a Word);
 
-/// The word by which the owner grants what he lends.
+/// The word by which the owner grants what it lends.
 pub(super) fn granted(memory: &[Word]) -> Option<&Word> {
     memory.get(GRANTED)
 }
@@ -59,7 +59,7 @@ impl Drop for Access<'_> {
 }
 
 /// The threads whose accesses use an entry, with where each says so. To be called when the entry is
-/// cleared, which puts a fence in front of this.
+/// cleared, which puts a fence before this.
 pub(super) fn users(memory: &[Word], entry: Entry) -> impl Iterator<Item = (usize, u32)> {
     memory.as_chunks::<2>().0.iter().take(ACCESSES).enumerate().filter_map(move |(at, place)| {
         let access = place[0].load(Acquire);

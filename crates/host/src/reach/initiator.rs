@@ -1,14 +1,14 @@
 //! What an initiator does between saying what it uses of another process's tables and saying that
 //! it does not any more: it looks up where the bytes are, and copies.
 //!
-//! | initiator | who takes an entry back |
+//! | initiator | the thread that takes an entry back |
 //! |---|---|
 //! | says that it uses the entries | clears the entry |
 //! | fence | fence |
-//! | looks at the entries; copies where they are there | looks who says that he uses it, and waits for those |
+//! | looks at the entries; copies where they are there | looks which threads say that they use it, and waits for those |
 //! | says that it does not any more | uses the memory for something else |
 //!
-//! Nobody waits where a queue pair fails by itself. So what a peer pulls meanwhile, of a message
+//! No thread waits where a queue pair fails by itself. So what a peer pulls meanwhile, of a message
 //! that has failed by then, counts only where the queue pair's entry is there afterwards, too.
 //!
 //! Which region's entry it is depends on the queue pair's. What that one says beforehand is not
@@ -26,14 +26,14 @@ use super::tables;
 /// What is wanted of a queue pair at the other end.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
-    /// That queue pair.
+    /// The queue pair at the other end.
     pub(super) qpn: Qpn,
-    /// Ours, its peer.
+    /// Our queue pair, its peer.
     pub(super) from: Qpn,
-    /// Of the path, as the other one sees it.
+    /// The ends of the path, as the other process sees it.
     pub(super) ends: u32,
     pub(super) remote: Remote,
-    /// What it must grant for that ([`nic::reach::Transfer::asks`]).
+    /// What the queue pair must grant for that ([`nic::reach::Transfer::asks`]).
     pub(super) asks: u32,
     pub(super) what: &'a Copy,
 }

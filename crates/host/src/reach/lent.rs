@@ -25,7 +25,7 @@ const REMEMBERED: usize = 16;
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 const CHANGES_BITS: u32 = 48;
 
-/// See the module.
+/// What this process lends, and to which processes.
 pub(crate) struct Lent {
     all: Mutex<All>,
     /// Changes of what may be reached: what was shown before one is looked at anew. It begins where
@@ -42,7 +42,7 @@ pub(crate) struct Lent {
 struct All {
     /// Laid out as the tables that others read. Empty until there is something.
     words: Box<[Word]>,
-    /// By which ring a queue pair's peer was heard, whose packet bore the right numbers.
+    /// The ring by which a queue pair's peer was heard, whose packet bore the right numbers.
     heard: BTreeMap<Qpn, u64>,
     rings: BTreeMap<u64, Shown>,
 }
@@ -72,11 +72,11 @@ pub(crate) enum As {
 
 /// What became of showing a region.
 pub(crate) enum Showing {
-    /// There is none that is to be shown.
+    /// There is no region that is to be shown.
     Nothing,
-    /// It is shown.
+    /// The region is shown.
     Done,
-    /// It is, in tables that the other process does not know yet.
+    /// The region is shown, in tables that the other process does not know yet.
     First(Arc<Tables>),
 }
 

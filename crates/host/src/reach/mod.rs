@@ -101,7 +101,7 @@ pub(crate) mod layouts {
         words.iter().position(|word| std::ptr::eq(word, granted)).expect("it is one of them")
     }
 
-    /// What a page says behind its first word.
+    /// What a page says after its first word.
     pub(crate) fn proof(nonce: u64, tables: u64, ring: u64) -> [u64; 3] {
         Proof { nonce, tables, ring }.words()
     }
@@ -115,11 +115,11 @@ pub(crate) struct Lender {
     process: Process,
     pages: Arc<Pages>,
     tables: Arc<SharedMemory>,
-    /// Its buffers that are mapped here.
+    /// The lender's buffers that are mapped here.
     theirs: Theirs,
     /// The system does not copy to and from the rest of it, or not any more.
     is_closed: AtomicBool,
-    /// What it lent it has taken back.
+    /// The lender has taken back what it lent.
     is_over: AtomicBool,
 }
 
@@ -154,7 +154,7 @@ impl Lender {
         Ok(Lender { process, pages, tables: Arc::new(tables), theirs, is_closed, is_over })
     }
 
-    /// This lender, whose buffers that are mapped here are `theirs` now.
+    /// A copy of this lender, whose buffers that are mapped here are `theirs` now.
     pub(crate) fn mapping(&self, theirs: Theirs) -> Lender {
         let same = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
         Lender {
@@ -217,7 +217,7 @@ impl Lender {
         if done { AtOnce::Done } else { AtOnce::Refused }
     }
 
-    /// By our own instructions, where the bytes are mapped here, too.
+    /// Copies by our own instructions, where the bytes are mapped here, too.
     #[inline]
     fn copy_near(&self, hazards: &Part, prepared: &Prepared<'_>, at: u64) -> Option<Result<(), Ended>> {
         let transfer = prepared.transfer();
@@ -228,7 +228,7 @@ impl Lender {
         near.copy(prepared, at)
     }
 
-    /// By the system.
+    /// Copies by the system.
     fn copy_far(&self, prepared: &Prepared<'_>, at: u64) -> Copied {
         let (pieces, Transfer { remote, what, .. }) = (prepared.pieces(), *prepared.transfer());
         let len = remote.length;

@@ -20,7 +20,7 @@ pub(super) struct Near<'a> {
 impl<'a> Near<'a> {
     pub(super) fn new(theirs: &'a Theirs, granted: &'a Word, says: u64) -> Near<'a> {
         // SAFETY: a word is an atomic of eight bytes, in memory that processes share; models of
-        // such memory, which are more, are not given to anybody.
+        // such memory, which are more, are given to no caller.
         let word = unsafe { &*std::ptr::from_ref(granted).cast::<AtomicU64>() };
         Near { theirs, grant: Grant { word, says } }
     }
@@ -93,7 +93,7 @@ impl<'a> Near<'a> {
         let (mut done, mut word, mut gathered) = (0, [0_u8; 8], 0);
         for piece in pieces {
             let now = piece.len.min(body.len - done);
-            // SAFETY: as the caller says; what is behind the body is at most a word, gathered from
+            // SAFETY: as the caller says; what is after the body is at most a word, gathered from
             // several pieces where they are so short.
             unsafe {
                 self.move_bytes(to.wrapping_add(done as usize), piece.addr as *const u8, now)?;

@@ -33,8 +33,8 @@ const MOST_DOUBLED: u32 = 12;
 /// The pages of another process.
 #[derive(Debug)]
 pub(super) struct Pages {
-    /// Its /proc/PID/pagemap, of the program that it runs now. `None`: all of it counts as not
-    /// there.
+    /// The /proc/PID/pagemap of the process, of the program that it runs now. `None`: all of it
+    /// counts as not there.
     map: Option<Fd>,
     /// Pages that were there, and when: the page's number above 20 bits of [`TICK`]s.
     seen: [AtomicU64; REMEMBERED],

@@ -13,7 +13,7 @@
 //! bits) and length; the address that peers have for the first byte. An entry whose first word is 0
 //! is none: that word is written last, and taken back first.
 //!
-//! Who reads checks all of it; what is written there by a process that means harm reaches that
+//! A reader checks all of it; what is written there by a process that means harm reaches that
 //! process's own memory and no other.
 
 use std::net::IpAddr;
@@ -48,7 +48,7 @@ pub(super) const PERSISTS: u32 = 1 << 15;
 /// Likewise: the queue pair lends it to the peer for a message, whatever its rights are.
 pub(super) const TOLD: u32 = 1 << 14;
 
-/// Where an entry is: what an access says it uses, and whoever takes the entry back waits for.
+/// Where an entry is: what an access says it uses, and the thread that takes it back waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Entry {
     /// Of a queue pair.
@@ -127,7 +127,7 @@ fn place(memory: &[Word], qpn: Qpn, entry: QueuePair) -> bool {
     if first.compare_exchange(0, number, Relaxed, Relaxed).is_err() {
         return false;
     }
-    // Who finds this finds that number in the first word, or what comes below.
+    // A thread that finds this finds that number in the first word, or what comes below.
     second.store(entry.0[1], Release);
     first.store(entry.0[0], Release);
     true
@@ -156,7 +156,7 @@ impl OfRegion {
         (addr, len & ((1 << LENGTH_BITS) - 1), (len >> LENGTH_BITS) as u32 & RIGHTS)
     }
 
-    /// Its queue pair lends it to the peer for messages.
+    /// Notes that the queue pair of the entry lends it to the peer for messages.
     pub(super) fn tell(&mut self) {
         self.0[2] |= u64::from(TOLD) << LENGTH_BITS;
     }
@@ -233,8 +233,8 @@ pub(super) fn publish(memory: &[Word], table: u8, slot: u16, region: &Region) {
 }
 
 /// Takes an entry back; whether there was one. Accesses that were begun before may go on: see
-/// `hazards`. Who began later, and whoever is lent to later, finds nothing; and so does who sees
-/// anything that is written behind this.
+/// `hazards`. An access that began later, or a process that is lent to later, finds nothing. The
+/// same holds for a thread that sees anything that is written after this.
 pub(super) fn clear(memory: &[Word], entry: Entry) -> bool {
     let was = words(memory, entry)
         .is_some_and(|words| words[0].load(Relaxed) != 0 && words[0].swap(0, AcqRel) != 0);
@@ -271,8 +271,8 @@ pub(super) fn seems_shown(memory: &[Word], qpn: Qpn, key: Rkey) -> bool {
     first.is_some_and(|words| (words[0].load(Relaxed) >> 32) as u32 == key.0)
 }
 
-/// Where the bytes would be that a peer names, as far as the entries say: only a hint, for who has
-/// not said that he uses them.
+/// Where the bytes would be that a peer names, as far as the entries say. Only a hint, for a thread
+/// that has not said that it uses them.
 pub(super) fn hint(memory: &[Word], qpn: Qpn, remote: Remote) -> Option<u64> {
     let [first, addr, _, iova] = words(memory, region(memory, qpn, remote.rkey)?)? else { return None };
     let is_it = (first.load(Acquire) >> 32) as u32 == remote.rkey.0;

@@ -10,7 +10,7 @@ use super::tx_ring::TxRing;
 use crate::reach::{Lender, ends};
 use crate::world::RealWorld;
 
-/// See the module. It is of one path.
+/// What a queue pair keeps of its way to a peer on this host. It is of one path.
 pub(super) struct KnownWay {
     pub(super) ring: Arc<TxRing>,
     /// Which of the ring's heads is of the path ([`TxRing::send_short`]).

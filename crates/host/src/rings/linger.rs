@@ -17,21 +17,21 @@ use crate::rings::Rings;
 use crate::rx_socket::{Delivery, Drained};
 use crate::sys;
 
-/// How often it may look in vain in a row; then one in so many waits tries again.
+/// How often a thread may look in vain in a row; then one in so many waits tries again.
 const FEW: u32 = 2;
 const SELDOM: u32 = 32;
-/// It looks so often, about a microsecond, before it lets others have the processor, and only once
-/// where they had it for longer than that the last time.
+/// A thread looks so often, about a microsecond, before it lets others have the processor. It looks
+/// only once where they had the processor for longer than that the last time.
 const LOOKS: u32 = 32;
 const OTHERS_NANOS: u64 = 5_000;
-/// They may have it so often: the answer is there by then, as a rule, and a turn takes less than to
-/// be woken.
+/// Others may have the processor so often: the answer is there by then, as a rule, and a turn takes
+/// less than to be woken.
 const TURNS: u32 = 8;
-/// Others have it for so long, so many times in a row, before it is asked who they are; and so many
-/// waits in a row do not see that of hogs that are gone.
+/// Others have the processor for so long, so many times in a row, before it is asked which threads
+/// they are. So many waits in a row do not see that of hogs that are gone.
 const LONG_NANOS: u64 = 2_000_000;
 const IN_A_ROW: u32 = 4;
-/// Threads that wait for each other, as ours do, have it for less than this each.
+/// Threads that wait for each other, as ours do, have the processor for less than this each.
 const HOG_NANOS: u64 = 500_000;
 /// Where there are hogs one in so many waits looks, to see whether they are gone, and not more
 /// often than this: each time takes some 3 ms.
@@ -53,9 +53,9 @@ pub(crate) struct Linger {
 #[derive(Default)]
 struct Hogs {
     are_there: AtomicBool,
-    /// So many times in a row it looked otherwise.
+    /// How many times in a row the looks said otherwise than `are_there`.
     against: AtomicU32,
-    /// There were none when it was asked: until then it is not asked again.
+    /// There were no hogs when it was asked: until then it is not asked again.
     none_until: AtomicU64,
     /// When a wait looked last to see whether they are gone, and the waits since.
     tried_at: AtomicU64,
@@ -67,10 +67,11 @@ impl Hogs {
         self.are_there.load(Ordering::Relaxed)
     }
 
-    /// None are known of, and others had the processor for `took` until now.
+    /// No hogs are known of, and others had the processor for `took` until now.
     fn had(&self, now: u64, took: u64, threads_a_processor: impl FnOnce() -> u64) {
-        // Where it was back at once nobody else wanted it, or the scheduler gave it to nobody. Many
-        // that wait for each other take long each time: to ask takes up to 17 us of the processor.
+        // Where it was back at once no other thread wanted it, or the scheduler gave it to none.
+        // Many that wait for each other take long each time: to ask takes up to 17 us of the
+        // processor.
         let is_long = took > OTHERS_NANOS && self.count(took > LONG_NANOS);
         if is_long && now >= self.none_until.load(Ordering::Relaxed) {
             let there = took > threads_a_processor().max(1) * HOG_NANOS;
@@ -79,7 +80,7 @@ impl Hogs {
         }
     }
 
-    /// There are some: whether it is time that a wait looks.
+    /// There are hogs: whether it is time that a wait looks.
     fn is_time(&self, now: u64) -> bool {
         let waits = self.waits.load(Ordering::Relaxed) + 1;
         let is_time =
@@ -91,7 +92,7 @@ impl Hogs {
         is_time
     }
 
-    /// There were some, and a wait looked all the same.
+    /// There were hogs, and a wait looked all the same.
     fn tried(&self, had_it_for_long: bool) {
         if self.count(!had_it_for_long) {
             self.are_there.store(false, Ordering::Relaxed);
@@ -154,7 +155,7 @@ impl Linger {
 
 impl Rings {
     /// For the thread in the seat: takes what comes to the guest until `counter` has an event, or
-    /// for a moment; whether it has. Nobody is woken for what is written meanwhile.
+    /// for a moment; whether it has. No thread is woken for what is written meanwhile.
     pub(crate) fn linger<G: Guest>(&self, counter: &Counter, clock: &Clock, to: &Delivery<'_, G>) -> bool {
         let linger = counter.linger();
         if counter.has_events() {

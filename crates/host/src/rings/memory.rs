@@ -58,7 +58,7 @@ impl SharedMemory {
         SharedMemory::create_sealed(name, len, LENGTH)
     }
 
-    /// The same, which nobody else can write to.
+    /// Like [`SharedMemory::create`], for memory that no other process can write to.
     pub(crate) fn create_read_only(len: usize) -> io::Result<(SharedMemory, Fd)> {
         let seals = LENGTH | libc::F_SEAL_SEAL | libc::F_SEAL_FUTURE_WRITE;
         SharedMemory::create_sealed(c"verbena ring", len, seals)
@@ -91,7 +91,7 @@ impl SharedMemory {
         SharedMemory::open_as(fd, most, libc::PROT_READ | libc::PROT_WRITE)
     }
 
-    /// The same, to read only. Nothing may be stored there.
+    /// Like [`SharedMemory::open`], to read only. Nothing may be stored there.
     pub(crate) fn open_read_only(fd: &Fd, most: usize) -> io::Result<SharedMemory> {
         SharedMemory::open_as(fd, most, libc::PROT_READ)
     }
@@ -128,7 +128,7 @@ impl SharedMemory {
         self.advise(&(0..size_of_val(&**self)), libc::MADV_DOFORK);
     }
 
-    /// Leaves it out of dumps of this process: it is somebody else's.
+    /// Leaves the memory out of dumps of this process: it is another process's.
     pub(crate) fn leave_out_of_dumps(&self) {
         self.advise(&(0..size_of_val(&**self)), libc::MADV_DONTDUMP);
     }
@@ -150,7 +150,7 @@ impl SharedMemory {
     #[inline]
     pub(crate) fn bytes(&self, range: &Range<usize>) -> Option<NonNull<u8>> {
         let inside = range.start <= range.end && range.end <= self.words * size_of::<Word>();
-        // SAFETY: inside of the mapping, or just behind it.
+        // SAFETY: inside of the mapping, or just after it.
         inside.then(|| unsafe { self.address.cast::<u8>().add(range.start) })
     }
 
@@ -187,8 +187,8 @@ impl Deref for SharedMemory {
     #[inline]
     fn deref(&self) -> &[Word] {
         // SAFETY: mapped while `self` lives, page-aligned, of a size that is sealed, and any bytes
-        // make atomic integers. In a forked child it is not mapped; whoever holds it there is inert
-        // and does not look (`RealWorld::is_ours`).
+        // make atomic integers. In a forked child it is not mapped; an object that holds it there
+        // is inert and does not look (`RealWorld::is_ours`).
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.words) }
     }
 }
@@ -210,7 +210,7 @@ impl ring::Memory for Part {
     #[inline]
     fn store(words: &[Word], bytes: &[[u8; 8]]) {
         let len = words.len().min(bytes.len()) * size_of::<Word>();
-        // SAFETY: atomics may be written behind a shared borrow, and there are so many bytes of
+        // SAFETY: atomics may be written through a shared borrow, and there are so many bytes of
         // both.
         unsafe { copy(words.as_ptr().cast_mut().cast(), bytes.as_ptr().cast(), len) }
     }
@@ -238,8 +238,8 @@ impl ring::Memory for Part {
 impl ring::Memory for Part {}
 
 /// Copies bytes that another process may change meanwhile: each comes from some moment of the copy.
-/// It comes behind what was loaded before it and before what is stored behind it (Intel SDM, volume
-/// 3A, "Fast-String Operation and Out-of-Order Stores").
+/// The copy comes after what was loaded before it and before what is stored after it (Intel SDM,
+/// volume 3A, "Fast-String Operation and Out-of-Order Stores").
 ///
 /// # Safety
 ///
@@ -256,10 +256,10 @@ unsafe fn copy(to: *mut u8, from: *const u8, len: usize) {
     }
 }
 
-/// The first `len` bytes of words of shared memory, for whoever copies to and from there.
+/// The first `len` bytes of words of shared memory, for code that copies to and from there.
 pub(crate) fn shared(words: &[Word], len: usize) -> SharedBytes<'_> {
     // SAFETY: words are atomics of eight bytes, in memory that processes share; models of such
-    // memory, which are more, are not given to anybody.
+    // memory, which are more, are given to no caller.
     let words = unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<AtomicU64>(), words.len()) };
     SharedBytes::new(words, len)
 }

@@ -1,11 +1,11 @@
 //! Messages of connection managers to a process of this host. Its communication id says which one
-//! it is, or the name of the service that somebody asks for: so none has to land in the socket of a
+//! it is, or the name of the service that a peer asks for. So none has to land in the socket of a
 //! process that happens to share the port, and be handed on from there.
 //!
-//! They go by the ring to that process, where there is one; a message alone is not worth making
-//! one, and goes over the connection to the name. Whoever bears the name of a service is found
-//! among the readers of our rings by the number of its process. That may be another one's by now,
-//! or the service too: a process that has no such service hands the message on.
+//! They go by the ring to that process, where there is one. A message alone is not worth making
+//! one, and goes over the connection to the name. The bearer of a service's name is found among the
+//! readers of our rings by the number of its process. That may be another one's by now, or the
+//! service too: a process that has no such service hands the message on.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ impl Rings {
         let version = world.interfaces.version();
         let interface = self.interface_here(path, world);
         let Some(interface) = interface.filter(|_| !path.dest.is_multicast()) else { return false };
-        // To ask for a name that nobody bears is a few system calls.
+        // To ask for a name that no process bears is a few system calls.
         let known = names.iter().find(|name| world.names.known(**name).is_some());
         let mut names = known.map_or(names, std::slice::from_ref).iter();
         let head = Head::new(path, version, interface);
@@ -48,8 +48,8 @@ impl Rings {
     }
 
     /// Sends messages by a ring; false where that is of no use. Those of a thread that sits are
-    /// answers to what came just now, as a rule, and whoever waits for them is about to look:
-    /// so his engine is woken a little later, if it still sleeps then ([`Rings::pay`]).
+    /// answers to what came just now, as a rule. The peer that waits for them is about to look, so
+    /// its engine is woken a little later, if it still sleeps then ([`Rings::pay`]).
     fn push_message(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, world: &RealWorld) -> bool {
         let (bytes, runs) = batch.parts_mut();
         let (sent, owes) = ring.send_message(head, bytes, runs, self.seat.is_mine(), &world.counters);
@@ -59,7 +59,7 @@ impl Rings {
         self.have_sent(sent, batch, world)
     }
 
-    /// Wakes the readers to whom that is owed and who still sleep.
+    /// Wakes the readers that are owed a wake and still sleep.
     pub(crate) fn pay(&self, counters: &Counters) {
         if self.owes.load(Ordering::Relaxed) && self.owes.swap(false, Ordering::AcqRel) {
             for way in self.tx.read().values() {
@@ -90,8 +90,8 @@ impl Rings {
     }
 }
 
-/// Sends each message over the connection to a name; false where nobody bears it that we may send
-/// to so.
+/// Sends each message over the connection to a name; false where no process bears it that we may
+/// send to so.
 fn over_connection(name: Name, path: &Path, interface: u32, batch: &mut TxBatch, world: &RealWorld) -> bool {
     let head = datagram(path, interface);
     let flow = Flow { source: head.source, dest: head.dest };

@@ -5,14 +5,14 @@
 //! addresses, makes a ring and hands its memory over the connection to the name of the other one's
 //! block ([`crate::names`]). From then on all packets for that process go by the ring, the first
 //! one too: so they keep their order. There is one ring for each direction, and one for what a
-//! process sends to itself. Packets to multicast groups go by the network, as nobody knows which
+//! process sends to itself. Packets to multicast groups go by the network, as it is unknown which
 //! processes they are for. Messages of connection managers go by the ring, too, where there is one
 //! (`messages`). Before one that came another way is dispatched the rings are read, so that it does
 //! not overtake what was sent before it.
 //!
-//! Who reads: a thread that polls looks at each ring, which costs it a load or two; while it does
-//! (`lease`) nobody wakes anybody. Else the engine thread says in each ring that it sleeps, and who
-//! writes then sends it a message over the connection to the name; or a thread that waits for an
+//! Readers: a thread that polls looks at each ring, which costs it a load or two; while it does
+//! (`lease`) no thread wakes another. Else the engine thread says in each ring that it sleeps, and
+//! a writer then sends it a message over the connection to the name. Or a thread that waits for an
 //! event does (`seat`).
 //!
 //! Where there is no ring (another user's process, no memory, a process that takes none) packets go
@@ -74,7 +74,7 @@ pub(crate) const RING_BYTES: usize = 1 << 20;
 const LONGEST_RECORD: usize = transport::batch::MAX_RUN + name_messages::HEADER + name_messages::SIZE;
 /// Most rings that are read: so much memory others can make us map.
 const MOST_READ: usize = 512;
-/// Where there was no ring to be had, nobody asks again for so long.
+/// Where there was no ring to be had, no thread asks again for so long.
 const ASK_AGAIN_NANOS: u64 = 200_000_000;
 /// How many records the engine takes out of a ring before the others get their turn.
 const RECORDS_PER_TURN: usize = 64;
@@ -88,7 +88,7 @@ enum Way {
     Declined {
         bearer: u64,
     },
-    /// There was none to be had. Not until then, by the world's clock.
+    /// There was no ring to be had. None is asked for until then, by the world's clock.
     Network {
         until: u64,
     },
@@ -103,24 +103,24 @@ pub(crate) struct Rings {
     rx: ArcSwap<Vec<Arc<RxRing>>>,
     /// Held while `rx` changes.
     changing: Mutex<()>,
-    /// Whose turn it is, where there are many.
+    /// Which ring's turn it is, where there are many.
     turn: AtomicU32,
     /// Whether polling threads read the rings, the engine, or both.
     pub(crate) lease: Lease,
     polled_at: AtomicU64,
-    /// When they last brought something to a poll.
+    /// When the rings last brought something to a poll.
     delivered_at: AtomicU64,
     /// When a thread that polls last looked at the sockets.
     sockets_at: AtomicU64,
-    /// When that brought something.
+    /// When a look at the sockets last brought something.
     sockets_brought_at: AtomicU64,
-    /// They brought packets lately, when that was asked last.
+    /// The sockets brought packets lately, when that was asked last.
     busy: AtomicBool,
     /// An ACK for what came waits until all is read that is there.
     ack_waits: AtomicBool,
-    /// Of a thread that reads them while it waits.
+    /// The seat of a thread that reads the rings while it waits.
     pub(crate) seat: Arc<Seat>,
-    /// That thread owes wakes to readers of what it sent.
+    /// The thread in the seat owes wakes to readers of what it sent.
     owes: AtomicBool,
 }
 
@@ -249,7 +249,7 @@ impl Rings {
         self.replace(bearer, world, Some(Way::Declined { bearer: bearer.token() }));
     }
 
-    /// It is gone; another one that bears its block is asked anew.
+    /// The bearer is gone; another one that bears its block is asked anew.
     pub(crate) fn ended(&self, bearer: &Bearer, world: &RealWorld) {
         self.replace(bearer, world, None);
     }
@@ -279,7 +279,7 @@ impl Rings {
 
     #[cold]
     fn go_on_now(&self, world: &RealWorld) -> Backlog {
-        // Noted anew by whoever finds a ring full meanwhile.
+        // Noted anew by a thread that finds a ring full meanwhile.
         self.waiting.store(false, Ordering::Release);
         let mut backlog = Backlog::None;
         for way in self.tx.read().values() {
@@ -340,7 +340,7 @@ impl Rings {
         self.ring_to(Name::Block(block(path.dest_qpn)))
     }
 
-    /// Waits until nobody uses what was taken back.
+    /// Waits until no process uses what was taken back.
     pub(crate) fn wait_for(&self, cleared: Cleared, world: &RealWorld) {
         let mut began = None;
         self.rx.load().iter().for_each(|ring| ring.wait_for(cleared, &mut began, world));
@@ -351,7 +351,7 @@ impl Rings {
         self.rx.load().iter().find(|ring| ring.token() == token).cloned()
     }
 
-    /// Whether nobody says that it uses what was taken back.
+    /// Whether no process says that it uses what was taken back.
     pub(crate) fn is_unused(&self, cleared: Cleared) -> bool {
         !self.rx.load().iter().any(|ring| ring.uses(cleared))
     }
@@ -368,7 +368,7 @@ impl Rings {
         lent.forget(token);
     }
 
-    /// Whether nobody sends by a ring.
+    /// Whether no process sends by a ring.
     pub(crate) fn is_empty(&self) -> bool {
         self.rx.load().is_empty()
     }
@@ -388,8 +388,8 @@ impl Rings {
         drained
     }
 
-    /// Has whoever writes wake the engine, or who sits in the seat; false where something is there
-    /// to read. `wait`: for threads that read; else that is false, too.
+    /// Has a writer wake the engine, or the thread in the seat; false where something is there to
+    /// read. `wait`: for threads that read; else that is false, too.
     pub(crate) fn sleep(&self, wait: bool) -> bool {
         let mut all = true;
         for ring in self.rx.load().iter() {
@@ -398,7 +398,7 @@ impl Rings {
         all
     }
 
-    /// Somebody looks from now on: whoever writes wakes nobody.
+    /// A thread of ours looks from now on: a writer wakes no thread.
     pub(crate) fn stay_awake(&self) {
         self.rx.load().iter().for_each(|ring| ring.stay_awake());
     }
@@ -414,7 +414,7 @@ impl Rings {
         self.polled_at.load(Ordering::Relaxed)
     }
 
-    /// The connections whose rings are of no use: whoever writes shall know. Each is told once; the
+    /// The connections whose rings are of no use: their writers shall know. Each is told once; the
     /// ring stays until its connection ends, as calls of its writer may still be under way that
     /// reach our memory.
     pub(crate) fn take_broken(&self) -> Vec<u64> {

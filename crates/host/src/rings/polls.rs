@@ -19,11 +19,11 @@ const RINGS_PER_POLL: usize = 16;
 /// While rings bring packets, a thread that polls looks at the sockets so often: each look is a
 /// system call.
 const SOCKETS_NANOS: u64 = 10_000;
-/// The same where the sockets are idle.
+/// How often a thread that polls looks at idle sockets, while rings bring packets.
 const IDLE_SOCKETS_NANOS: u64 = 100_000;
-/// They are where they brought nothing for so long.
+/// Sockets are idle where they brought nothing for so long.
 const IDLE_NANOS: u64 = 100_000_000;
-/// A ring that brought nothing for so long does not keep anybody from the sockets.
+/// A ring that brought nothing for so long does not keep a thread from the sockets.
 const QUIET_NANOS: u64 = 100_000;
 
 /// The rings that are read.
@@ -39,13 +39,13 @@ impl Rings {
     /// All is read that is there: ACKs that wait for that leave.
     #[inline]
     pub(crate) fn all_is_read<G: Guest>(&self, guest: &G) {
-        // Whoever had one wait meanwhile comes by here, too.
+        // A thread that had one wait meanwhile comes by here, too.
         if self.ack_waits.load(Ordering::Relaxed) && self.ack_waits.swap(false, Ordering::AcqRel) {
             guest.release(false);
         }
     }
 
-    /// Those that are read now; they stay while one looks at them.
+    /// The rings that are read now; they stay while one looks at them.
     #[inline]
     pub(crate) fn list(&self) -> List {
         List(self.rx.load())
@@ -61,7 +61,7 @@ impl Rings {
     }
 
     /// For a thread that polls a completion queue, at this time: takes what came by some of the
-    /// rings to the guest. `None` where nobody sends by a ring.
+    /// rings to the guest. `None` where no process sends by a ring.
     #[inline(always)]
     pub(crate) fn poll<G: Guest>(
         &self,
@@ -90,7 +90,7 @@ impl Rings {
         Some(drained)
     }
 
-    /// The same of those whose turn it is, where there are many.
+    /// Reads those of many rings whose turn it is.
     #[inline(never)]
     fn poll_some<G: Guest>(&self, rings: &[Arc<RxRing>], at: Instant, to: &Delivery<'_, G>) -> Drained {
         let first = self.turn.fetch_add(RINGS_PER_POLL as u32, Ordering::Relaxed) as usize % rings.len();

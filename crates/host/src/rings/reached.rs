@@ -28,7 +28,7 @@ impl Rings {
         }
     }
 
-    /// Such a buffer is gone.
+    /// A buffer of the process at the end of this connection is gone.
     pub(crate) fn gone(&self, bearer: &Bearer, address: u64) {
         if let Some(ring) = self.ring_over(bearer) {
             ring.gone(address);

@@ -32,26 +32,27 @@ const BULK: usize = 8_192;
 /// Room for a record, at first: longer ones come where much goes by packets.
 const FEW: usize = 4_096;
 
-/// See the module.
+/// The end of a ring that reads: packets that another process of this host writes.
 pub(crate) struct RxRing {
     /// The connection by which it was offered.
     connection: Arc<Connection>,
-    /// Who offered it, who may reach memory of ours.
+    /// The process that offered the ring, which may reach memory of ours.
     borrower: Borrower,
     /// The inode of its memory, and the word that came with it.
     inode: u64,
     nonce: u64,
     receiver: Mutex<Receiver>,
-    /// That of the reader, and which word it watches: whoever polls looks there without the token.
+    /// The reader's memory, and which word it watches: a thread that polls looks there without the
+    /// token.
     memory: Part,
     watched: AtomicUsize,
-    /// Whoever looked last found nothing to read: a hint.
+    /// The last look found nothing to read: a hint.
     was_empty: AtomicBool,
     /// What came by it was no record, or no packet.
     broken: AtomicBool,
-    /// Whoever writes knows that.
+    /// The writer knows that the ring is of no use.
     told: AtomicBool,
-    /// Short messages; whoever has the token counts.
+    /// Short messages; the thread that has the token counts.
     messages: Tally,
 }
 
@@ -63,7 +64,7 @@ struct Receiver {
     bytes: Vec<u8>,
     /// Where the packets of the last record came from and went to.
     before: Option<Datagram<'static>>,
-    /// Of the short messages.
+    /// The [`Before`] of the short messages.
     short: Before,
 }
 
@@ -123,13 +124,13 @@ impl RxRing {
         }
     }
 
-    /// Whether whoever offered it says that it uses what was taken back.
+    /// Whether the process that offered the ring says that it uses what was taken back.
     pub(crate) fn uses(&self, cleared: Cleared) -> bool {
         self.borrower.uses(cleared)
     }
 
-    /// Waits until whoever offered it does not use what was taken back. `began`: when we began to
-    /// wait for anybody.
+    /// Waits until the process that offered the ring does not use what was taken back. `began`:
+    /// when we began to wait for any process.
     pub(crate) fn wait_for(&self, cleared: Cleared, began: &mut Option<Instant>, world: &RealWorld) {
         match self.borrower.wait(cleared, began, || self.connection.is_gone()) {
             After::Nothing => {}
@@ -147,8 +148,8 @@ impl RxRing {
         }
     }
 
-    /// Whether nothing comes by it any more, of which whoever writes has not been told. From now on
-    /// he has, and reaches nothing.
+    /// Whether nothing comes by the ring any more, of which its writer has not been told. From now
+    /// on it has, and reaches nothing.
     pub(crate) fn must_tell(&self) -> bool {
         let must = self.is_broken() && !self.told.swap(true, Ordering::Relaxed);
         if must {
@@ -179,7 +180,7 @@ impl RxRing {
     }
 
     /// Dispatches at most `limit` records. A thread of the program that polls (`polled`: since just
-    /// now) stops behind anything but bulk and short messages.
+    /// now) stops after anything but bulk and short messages.
     #[inline(always)]
     pub(crate) fn drain<G: Guest>(
         &self,
@@ -193,13 +194,14 @@ impl RxRing {
         }
     }
 
-    /// The same for whoever does not poll.
+    /// Like [`RxRing::drain`], for a thread that does not poll.
     #[inline(never)]
     pub(crate) fn drain_unpolled<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
         self.drain(limit, None, to)
     }
 
-    /// The same for a thread that waits until nobody else dispatches what came by the ring.
+    /// Like [`RxRing::drain`], for a thread that waits until no other one dispatches what came by
+    /// the ring.
     #[inline(never)]
     pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
         self.drain_with(self.receiver.lock(), limit, None, to)
@@ -220,8 +222,8 @@ impl RxRing {
         }
         let _brought = brought_by(self.token());
         // A message that was waited for comes alone, as far as one knows. To look for another one
-        // behind it would be to wait for a line that its writer has just cleared, before the
-        // program has the message.
+        // after it would be to wait for a line that its writer has just cleared. The program would
+        // have to wait for the message meanwhile.
         let comes_alone = polled.is_some() && self.was_empty.load(Ordering::Relaxed);
         self.was_empty.store(false, Ordering::Relaxed);
         let limit = if comes_alone { 1 } else { limit };
@@ -253,35 +255,35 @@ impl RxRing {
             return Drained::Empty;
         }
         if polled.is_none() {
-            // Its reader may not come by again before there is more: whoever writes is told what
-            // was read.
+            // Its reader may not come by again before there is more: the writer is told what was
+            // read.
             receiver.reader.is_empty();
         }
         to.rings.all_is_read(to.guest);
         Drained::Some { bulk }
     }
 
-    /// Somebody looks from now on until [`RxRing::sleep`]: whoever writes wakes nobody, as far as
-    /// he sees that in time.
+    /// A thread of ours looks from now on until [`RxRing::sleep`]: the writer wakes no thread, as
+    /// far as it sees that in time.
     pub(crate) fn stay_awake(&self) {
         self.receiver.lock().reader.stay_awake();
     }
 
-    /// Has whoever writes wake this process's engine, or who sits in the seat; false where there is
+    /// Has the writer wake this process's engine, or the thread in the seat; false where there is
     /// something to read. `wait`: for a thread that reads; else that is false, too.
     pub(crate) fn sleep(&self, wait: bool, seat: &Seat) -> bool {
         let receiver = if wait { Some(self.receiver.lock()) } else { self.receiver.try_lock() };
-        // Who it is is asked with the token held: whoever sits down or stands up says so first, and
-        // then comes here, too.
+        // Which one it is is asked with the token held. A thread that sits down or stands up says
+        // so first, and then comes here, too.
         receiver.is_some_and(|mut receiver| self.is_broken() || receiver.reader.sleep(seat.whom()))
     }
 }
 
 /// A record that was taken out.
 struct Taken {
-    /// How many it has, or stands for.
+    /// How many bytes the record has, or stands for.
     bytes: usize,
-    /// It is a short message.
+    /// The record is a short message.
     is_short: bool,
 }
 
@@ -323,8 +325,8 @@ fn grow(bytes: &mut Vec<u8>, len: usize) -> Result<(), Broken> {
     within.then(|| bytes.resize(len.next_power_of_two().min(LONGEST_RECORD), 0)).ok_or(Broken)
 }
 
-/// The same for several packets as one piece, whose bytes stay in the ring until they are where
-/// they belong: no copy of ours is in between.
+/// Dispatches several packets as one piece, whose bytes stay in the ring until they are where they
+/// belong: no copy of ours is in between.
 fn dispatch_bulk<G: Guest>(
     receiver: &mut Receiver,
     found: Found,

@@ -1,7 +1,7 @@
 //! The seat of a thread of the program that waits for an event and reads the rings meanwhile: what
 //! comes by a ring wakes it, and not the engine that then wakes it.
 //!
-//! | who | what |
+//! | thread | what it does |
 //! |---|---|
 //! | the thread | sits down, reads what is there, looks for a moment whether more comes (`linger`), says in each ring that it is to be woken ([`ring::Whom::Visitor`]), looks for its event, and waits by a plain readv(2) |
 //! | a neighbour | writes to the other end of that socket, which it was given with its ring |
@@ -9,16 +9,16 @@
 //! | the engine | does all else as ever. Where the thread did nothing for a turn ([`Watch`]) the engine takes the rings back |
 //!
 //! A thread that has an event leaves, and the engine reads the rings, which it has to be woken for.
-//! Where threads come and leave all the time, as in a server that many clients connect to, one is
-//! back before the engine would have done anything: then nobody is woken, and the engine looks a
-//! moment later whether it is.
+//! Where threads come and leave all the time, as in a server with many clients, one is back before
+//! the engine would have done anything. Then no thread is woken, and the engine looks a moment
+//! later whether it is.
 //!
-//! So nobody needs to know whether the thread still waits: one that was cancelled, runs a handler
-//! or left it by longjmp(3) costs what comes a few tenths of a second at most, once. One that waits
-//! for long is sent away, so that an idle process is not woken again and again to look after it.
-//! Where the system refuses two connected sockets there is no seat: threads wait at their counters,
-//! and the engine does the work. A socket and no eventfd: what a neighbour does to its end changes
-//! nothing at ours, but that it may hang up, and then nobody sits here any more.
+//! So no process needs to know whether the thread still waits. One that was cancelled, runs a
+//! handler or left it by longjmp(3) costs what comes a few tenths of a second at most, once. One
+//! that waits for long is sent away, so that an idle process is not woken again and again to look
+//! after it. Where the system refuses two connected sockets there is no seat: threads wait at their
+//! counters, and the engine does the work. A socket and no eventfd: what a neighbour does to its
+//! end changes nothing at ours, but that it may hang up. Then no thread sits here any more.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -33,41 +33,42 @@ use crate::sys::thread;
 
 /// For how long a thread may sit and do nothing, at first.
 const TURN_NANOS: u64 = 25_000_000;
-/// The same at most, where it did something each time the engine looked. The engine looks first no
-/// later than this after the thread sat down, and counts from then on.
+/// For how long a thread may sit and do nothing at most, where it did something each time the
+/// engine looked. The engine looks first no later than this after the thread sat down, and counts
+/// from then on.
 pub(crate) const LOOK_NANOS: u64 = 4 * TURN_NANOS;
-/// How often it may be woken in a row with no event of its own: then the work is for others, and
-/// the engine does it better. Also a signal that comes while it works, and not while it waits,
-/// interrupts nothing.
+/// How often a thread may be woken in a row with no event of its own. From then on the work is for
+/// others, and the engine does it better. Also a signal that comes while the thread works, and not
+/// while it waits, interrupts nothing.
 const MOST_IN_VAIN: u32 = 16;
-/// Who leaves with an event so often, each time so soon behind the time before, is back in a
-/// moment, as a rule: a time that was not soon takes half of those that were, of which no more than
-/// so many count. Others may have had the processor meanwhile.
+/// A thread that leaves with an event so often, each time so soon after the time before, is back in
+/// a moment, as a rule. A time that was not soon takes half of those that were, of which no more
+/// than so many count. Others may have had the processor meanwhile.
 const OFTEN: u32 = 4;
 const MOST_COUNTED: u32 = 16;
 const SOON_NANOS: u64 = 500_000;
-/// How long nobody reads the rings then, at most.
+/// How long no thread reads the rings after one left so, at most.
 const MOMENT_NANOS: u64 = 1_000_000;
-/// In front of the number of a thread: it was sent away, and may not know. Nobody else reads the
+/// Added to the number of a thread: it was sent away, and may not know. No other thread reads the
 /// socket until it does, or is gone.
 const SENT_AWAY: u64 = 1 << 32;
-/// Instead of it: nobody sits here any more.
+/// Instead of a thread's number: no thread sits here any more.
 const CLOSED: u64 = SENT_AWAY;
 
-/// See the module.
+/// The seat of a thread of the program that waits for an event and reads the rings meanwhile.
 pub(crate) struct Seat {
     /// Where the thread that sits reads, and the other end; `None` where the system refuses them.
     ends: Option<(Fd, Fd)>,
-    /// The number of the thread that sits, 0 for nobody.
+    /// The number of the thread that sits, 0 for none.
     who: AtomicU64,
-    /// How often somebody did something here; runs over.
+    /// How often a thread did something here; runs over.
     turns: AtomicU32,
-    /// How often since it sat down.
+    /// How often a thread did something here since it sat down.
     since: AtomicU32,
     /// When a thread last left with an event, and how often it was soon.
     left_at: AtomicU64,
     soon: AtomicU32,
-    /// Until when nobody else reads the rings, as it is back by then; 0 where somebody does.
+    /// Until when no other thread reads the rings, as it is back by then; 0 where one does.
     back_by: AtomicU64,
 }
 
@@ -107,7 +108,7 @@ impl Seat {
         self.bell().map(sys::ring);
     }
 
-    /// Who is to be woken by what comes.
+    /// Which of the two is to be woken by what comes: the thread that sits, or the engine.
     pub(crate) fn whom(&self) -> Whom {
         match self.who.load(Ordering::SeqCst) {
             0 | SENT_AWAY.. => Whom::Engine,
@@ -137,9 +138,9 @@ impl Seat {
         sits
     }
 
-    /// The calling thread leaves with an event, at this time: until when nobody else needs to read
-    /// the rings, as threads here are back by then. It says so to the engine. `None`: the
-    /// engine reads them from now on.
+    /// The calling thread leaves with an event, at this time. Returns until when no other thread
+    /// needs to read the rings, as threads here are back by then. It says so to the engine. `None`:
+    /// the engine reads them from now on.
     pub(crate) fn leaves_for_a_moment(&self, now: u64) -> Option<u64> {
         let is_soon = now.saturating_sub(self.left_at.swap(now, Ordering::Relaxed)) < SOON_NANOS;
         let before = self.soon.load(Ordering::Relaxed);
@@ -150,7 +151,7 @@ impl Seat {
         Some(back_by)
     }
 
-    /// For the engine: until when somebody is expected back, who reads the rings then.
+    /// For the engine: until when a thread is expected back, which reads the rings then.
     pub(crate) fn expects(&self, now: u64) -> Option<u64> {
         match self.back_by.load(Ordering::SeqCst) {
             0 => None,
@@ -191,8 +192,8 @@ impl Seat {
         self.who.store(CLOSED, Ordering::SeqCst);
     }
 
-    /// Whoever sits shall wait elsewhere. The engine has to be woken from now on, which is said in
-    /// the rings afterwards.
+    /// The thread that sits shall wait elsewhere. The engine has to be woken from now on, which is
+    /// said in the rings afterwards.
     fn send_away(&self) {
         let who = self.who.load(Ordering::SeqCst);
         if who & SENT_AWAY == 0
@@ -204,20 +205,20 @@ impl Seat {
     }
 }
 
-/// The engine's watch over the seat, that nobody sits there and does nothing.
+/// The engine's watch over the seat, that no thread sits there and does nothing.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// How often somebody had done something.
+    /// How often a thread had done something.
     turns: u32,
-    /// For how long nobody needs to do more, and until when; 0 where nobody sits.
+    /// For how long no thread needs to do more, and until when; 0 where none sits.
     turn: u64,
     end: u64,
 }
 
 impl Watch {
-    /// Sends away whoever did nothing for a turn; when to look again. Each look takes the processor
-    /// from a thread that works: so they become rarer while something is done all the time, and
-    /// go on where nobody sits just now.
+    /// Sends away a thread that did nothing for a turn; when to look again. Each look takes the
+    /// processor from a thread that works. So they become rarer while something is done all the
+    /// time, and go on where no thread sits just now.
     pub(crate) fn look(&mut self, seat: &Seat, now: u64) -> Option<u64> {
         let (turns, sits) = (seat.turns.load(Ordering::Relaxed), seat.whom() == Whom::Visitor);
         if turns != self.turns || (sits && self.end == 0) {
@@ -233,7 +234,7 @@ impl Watch {
         (self.end > 0).then_some(self.end)
     }
 
-    /// Somebody sits, and his turn was not over at the last look: he reads the rings.
+    /// Whether a thread sits whose turn was not over at the last look: it reads the rings.
     pub(crate) fn leaves_it_to(&self, seat: &Seat) -> bool {
         self.end > 0 && seat.whom() == Whom::Visitor
     }

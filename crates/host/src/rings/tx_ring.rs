@@ -33,7 +33,7 @@ const MOST_WAITING: usize = 16 << 20;
 /// wait here, copied once more.
 pub(crate) const ROOM: u32 = RING_BYTES as u32 / 5 * 4;
 
-/// See the module.
+/// The end of a ring that writes: packets to another process of this host.
 pub(crate) struct TxRing {
     bearer: Arc<Bearer>,
     state: Mutex<State>,
@@ -41,7 +41,7 @@ pub(crate) struct TxRing {
     hazards: Part,
     /// What the reader lends us.
     lender: ArcSwapOption<Lender>,
-    /// How often that has changed: said behind each change.
+    /// How often `lender` has changed: said after each change.
     lender_changes: AtomicU64,
     /// Buffers of the reader's that are mapped here, too. The engine changes them.
     theirs: Mutex<Theirs>,
@@ -49,17 +49,17 @@ pub(crate) struct TxRing {
     proof: (u64, u64),
     /// What wakes a thread of the reader's that waits.
     bell: ArcSwapOption<Fd>,
-    /// Short messages; whoever has the lock counts.
+    /// Short messages; the thread that has the lock counts.
     messages: Tally,
-    /// Its engine is to be woken for what was sent, if it still sleeps ([`TxRing::pay`]).
+    /// The reader's engine is to be woken for what was sent, if it still sleeps ([`TxRing::pay`]).
     owes: AtomicBool,
 }
 
 struct State {
     writer: Writer<Part>,
-    /// That of the last records.
+    /// The head of the last records.
     head: Option<Head>,
-    /// The how many-th it is.
+    /// The how many-th head it is.
     heads: u64,
     /// The last record in the ring, or that waits for room, has this head: the next one need not
     /// say it.
@@ -81,7 +81,8 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Of packets to this interface of ours, as [`crate::interfaces::Interfaces::version`] has it.
+    /// The head of packets to this interface of ours, as [`crate::interfaces::Interfaces::version`]
+    /// has it.
     pub(crate) fn new(path: &Path, version: u64, interface: u32) -> Head {
         Head { path: *path, version, bytes: name_messages::emit_record(&datagram(path, interface)) }
     }
@@ -96,9 +97,9 @@ impl Head {
 /// What became of packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// All are in the ring.
+    /// All packets are in the ring.
     All,
-    /// Some wait for room, or were dropped where too many do.
+    /// Some packets wait for room, or were dropped where too many do.
     Later,
     /// The ring is of no use.
     Over,
@@ -107,9 +108,9 @@ pub(crate) enum Sent {
 /// What waits for room.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Backlog {
-    /// Nothing.
+    /// Nothing waits.
     None,
-    /// As much as before.
+    /// As much waits as before.
     Stuck,
     /// Less than before.
     Moves,
@@ -162,8 +163,8 @@ impl TxRing {
         self.send_locked(state, bytes, runs, counters)
     }
 
-    /// The same for messages, which come alone. `may_owe`: an engine that sleeps is not woken, as a
-    /// thread of its process may be about to look; true where that is owed.
+    /// Like [`TxRing::send`], for messages, which come alone. `may_owe`: an engine that sleeps is
+    /// not woken, as a thread of its process may be about to look; true where that is owed.
     pub(crate) fn send_message(
         &self,
         head: Head,
@@ -196,7 +197,8 @@ impl TxRing {
         }
     }
 
-    /// The same where the last packets took that path, and the interfaces are what they were.
+    /// Like [`TxRing::send`], where the last packets took that path, and the interfaces are what
+    /// they were.
     #[inline]
     pub(crate) fn send_again(
         &self,
@@ -373,7 +375,7 @@ impl State {
         }
     }
 
-    /// Publishes a record of so many packets, these parts one behind the other; or has it wait.
+    /// Publishes a record of so many packets, these parts one after the other; or has it wait.
     /// False where it is lost.
     #[inline]
     fn push(&mut self, parts: &[&[u8]], packets: usize, counters: &Counters) -> bool {

@@ -16,7 +16,7 @@ pub(crate) fn without_signal<T>(work: impl FnOnce() -> T) -> T {
 /// The signal blocked in this thread until it is dropped, by a panic, too.
 struct Blocked {
     before: libc::sigset_t,
-    /// It waited for the thread, or the process, already.
+    /// The signal waited for the thread, or the process, already.
     pending: bool,
 }
 

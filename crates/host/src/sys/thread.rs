@@ -29,8 +29,8 @@ pub(crate) fn is_there(number: u32) -> bool {
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) == 0 }
 }
 
-/// Runs `f` while nobody cancels the calling thread: what the C library calls a cancellation point
-/// is none in there. Cancelled meanwhile, it ends at the next one behind.
+/// Runs `f` while the calling thread is not cancelled: what the C library calls a cancellation
+/// point is none in there. Cancelled meanwhile, it ends at the next one after that.
 pub(crate) fn not_cancelled<T>(f: impl FnOnce() -> T) -> T {
     unsafe extern "C" {
         fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;

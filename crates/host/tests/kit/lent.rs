@@ -69,19 +69,20 @@ impl Words {
 
 impl Pair {
     /// A target that lets its peer reach 512 bytes from [`IOVA`] on; `None` where the system lets
-    /// nobody.
+    /// no process.
     pub fn new() -> Option<Pair> {
         is_reached().then(|| Pair::over(Words::Ours(vec![0; 64].into_boxed_slice())))
     }
 
-    /// The same, where they are in memory that both map; `None` where that is not reached.
+    /// Like [`Pair::new`], with the bytes in memory that both map; `None` where that is not
+    /// reached.
     pub fn near() -> Option<Pair> {
         let buffer = host::arena::take(512).filter(|_| nic::memory::can_copy_granted());
         if buffer.is_none() {
             println!("left out: no memory that processes map is reached");
         }
         let pair = Pair::over(Words::BothMap(buffer?));
-        // What says where it is comes in front of what lets it be reached, or soon.
+        // What says where it is comes before what lets it be reached, or soon.
         let begin = Instant::now();
         while counter(&pair.initiator, "buffers_mapped") == 0 {
             assert!(begin.elapsed() < PATIENCE);

@@ -120,7 +120,7 @@ pub struct Recorder {
     pub panic_once: Mutex<bool>,
     /// Packets that came directly are handed to the bearer of this name.
     pub forward_to: Mutex<Option<Name>>,
-    /// How long it thinks about a message of a connection manager.
+    /// How long the guest thinks about a message of a connection manager.
     pub thinks: Mutex<Duration>,
     /// Counts packets, if it is there.
     pub counter: Mutex<Option<Counter>>,
@@ -204,7 +204,7 @@ impl Guest for Recorder {
 impl Recorder {
     fn tell(&self, told: Told) {
         let is_packet = matches!(told, Told::Datagram { .. });
-        // Asked for first: whoever sets it has taken the packets before.
+        // Asked for first: the thread that sets it has taken the packets before.
         let counter = if is_packet { self.counter.lock().unwrap().clone() } else { None };
         self.told.lock().unwrap().push_back(told);
         self.news.notify_all();
@@ -248,7 +248,7 @@ impl Recorder {
 pub fn wait(host: &Recording, counter: &Counter) {
     let mut next = host.sit_down(counter);
     while let Wait::InSeat(waits) = next {
-        // SAFETY: nobody cancels a thread of a test.
+        // SAFETY: no thread of a test is cancelled.
         next = match unsafe { eventfd::wait_in_seat(waits) } {
             Woken::Rung => host.sit_on(counter),
             Woken::BySignal => panic!("nobody sends a signal"),
@@ -401,7 +401,7 @@ pub fn pair() -> (Recording, Recording, Box<dyn Claim>) {
     (sender, reader, claim)
 }
 
-/// The number of a packet or a piece that came by a ring: what the first byte behind its BTH says.
+/// The number of a packet or a piece that came by a ring: what the first byte after its BTH says.
 pub fn number(packet: &Packet) -> u8 {
     packet.bytes[12]
 }

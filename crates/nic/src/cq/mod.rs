@@ -32,7 +32,7 @@ use crate::sync::{AtomicUsize, Ordering};
 pub enum Arm {
     /// Any.
     Next,
-    /// One whose sender asked for it, or an error.
+    /// A completion whose sender asked for an event, or an error.
     Solicited,
 }
 
@@ -191,7 +191,7 @@ impl Cq {
     ) -> Result<Arc<Cq>, Error> {
         Cq::with(cqe, channel, events, CqExtras::default())
     }
-    /// The same with extras.
+    /// Like [`Cq::new`], with extras.
     pub fn with(
         cqe: u32,
         channel: Option<Arc<Channel>>,

@@ -15,9 +15,9 @@ impl Cq {
     pub fn forget_qp(&self, qpn: wire::Qpn) {
         self.retain(|c| c.qpn != qpn);
     }
-    /// Removes what a queue pair that is being destroyed had received or flushed: whoever takes up
-    /// a receive posts the next, and a flushed request says no more than the destruction does.
-    /// What its send queue had done stays.
+    /// Removes what a queue pair that is being destroyed had received or flushed. A program that
+    /// takes up a receive posts the next, and a flushed request says no more than the destruction
+    /// does. What its send queue had done stays.
     pub fn forget_all_but_sent(&self, qpn: wire::Qpn) {
         let was_sent = |c: &Completion| c.status != Status::WrFlush && !c.opcode.is_receive();
         self.retain(|c| c.qpn != qpn || was_sent(c));

@@ -1,7 +1,7 @@
-//! Whoever waits for a completion is woken, in every order of the threads that bring, drain and
-//! wait: [`Cq`], its channel, [`Later`] and [`Cq::attend`] as they ship, on loom's models of locks
-//! and atomics, under a reader that does what the queue pair of the Rust crate does. Each model
-//! fails where a thread waits for ever.
+//! A thread that waits for a completion is woken, in every order of the threads that bring, drain
+//! and wait. [`Cq`], its channel, [`Later`] and [`Cq::attend`] run as they ship, on loom's models
+//! of locks and atomics. They run under a reader that does what the queue pair of the Rust crate
+//! does. Each model fails where a thread waits for ever.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-nic --lib --target-dir target/loom
 //! cq::wake_up`
@@ -24,13 +24,13 @@ use crate::later::{Later, Work};
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     AsItShips,
-    /// Wrong: what comes between the look and the arming is seen by nobody.
+    /// Wrong: what comes between the look and the arming is seen by no thread.
     LooksThenArms,
-    /// Wrong: who leaves a waker does not ask for an event.
+    /// Wrong: a thread that leaves a waker does not ask for an event.
     NeverRingsForAll,
 }
 
-/// A queue of its own, and who waits for what comes there.
+/// A queue of its own, and the threads that wait for what comes there.
 struct Reader {
     cq: Arc<Cq>,
     channel: Arc<Channel>,
@@ -101,7 +101,7 @@ impl Reader {
         reader
     }
 
-    /// Nobody is told of what comes while nobody waits.
+    /// No thread is told of what comes while none waits.
     fn ring_again(&self) {
         let mut results = self.results.lock();
         results.quiet = results.waker.is_none();
@@ -141,7 +141,7 @@ impl Reader {
     }
 
     /// What a future does: it looks and leaves its waker under one lock, and then at what has told
-    /// nobody.
+    /// no thread.
     fn wait_for(&self, count: usize) {
         block_on(poll_fn(|cx| {
             let waker = cx.waker().clone();
@@ -165,7 +165,8 @@ impl Reader {
         }));
     }
 
-    /// What a thread does that polls for a while: it takes what is there, and tells those who wait.
+    /// What a thread does that polls for a while: it takes what is there, and tells the threads
+    /// that wait.
     fn look(&self) {
         if !self.cq.is_empty() {
             self.drain();

@@ -26,9 +26,9 @@ use crate::quota::Quotas;
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {
-    /// A number nobody uses.
+    /// A number that no queue pair uses.
     fn take(&self) -> Result<Qpn, Error>;
-    /// It is free again.
+    /// A number is free again.
     fn give(&self, qpn: Qpn);
 }
 
@@ -108,7 +108,7 @@ impl Counters {
 /// What has a window: an address, or the channel of this number to a process of this host.
 type Destination = (IpAddr, Option<u16>);
 
-/// See the module.
+/// What a device's objects share: see the module.
 pub struct Adapter {
     /// What it was made from.
     pub config: DeviceConfig,
@@ -127,7 +127,7 @@ pub struct Adapter {
     port: ArcSwap<Port>,
     /// Default GIDs of this host that no interface bears, and the addresses that stand in for them.
     aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
-    /// The events of everybody who opened it.
+    /// The events of all openings of the device.
     opened: Mutex<Vec<Weak<AsyncEventQueue>>>,
     windows: Mutex<BTreeMap<Destination, Weak<CongestionWindow>>>,
 }
@@ -172,7 +172,7 @@ impl Adapter {
         self.memory.will_be_late(range);
     }
 
-    /// 32 bits that nobody can foresee.
+    /// 32 bits that no peer can foresee.
     pub(crate) fn random(&self) -> u32 {
         let mut random = [0; 4];
         self.platform.fill_random(&mut random);
@@ -184,7 +184,8 @@ impl Adapter {
         self.port.load_full()
     }
 
-    /// The interface changed. Whoever opened the device is told: port active or error, GID change.
+    /// The interface changed. All openings of the device are told: port active or error, GID
+    /// change.
     pub fn set_port(&self, port: Port) {
         let before = self.port.swap(Arc::new(port));
         let now = self.port.load();
@@ -198,14 +199,14 @@ impl Adapter {
         }
     }
 
-    /// Whoever opened it wants to be told what concerns the device or its port.
+    /// An opening of the device wants to be told what concerns the device or its port.
     pub fn tell(&self, events: &Arc<AsyncEventQueue>) {
         let mut opened = self.opened.lock();
         opened.retain(|e| e.strong_count() > 0);
         opened.push(Arc::downgrade(events));
     }
 
-    /// Tells everybody who opened it.
+    /// Tells all openings of the device.
     pub fn announce(&self, kind: EventKind, element: Element) {
         let opened = self.opened.lock().clone();
         let opened = opened.iter().filter_map(Weak::upgrade);
@@ -289,7 +290,7 @@ impl Adapter {
         self.numbers.take()
     }
 
-    /// Counts what became of a message that nobody acknowledges.
+    /// Counts what became of a message that no peer acknowledges.
     pub(crate) fn count(&self, taken: Taken) {
         let counter = match taken {
             Taken::Yes => &self.counters.received,
@@ -316,7 +317,8 @@ impl Default for SrqNumbers {
 }
 
 impl SrqNumbers {
-    /// One that nobody has, and nobody can foresee as far as `random` can not be.
+    /// A number that no object has, and that no peer can foresee as far as `random` can not be
+    /// foreseen.
     pub fn take(&self, random: impl Fn() -> u32) -> Result<u32, Error> {
         let mut numbers = self.0.lock();
         if numbers.len() >= limits::MAX_SRQ as usize {
@@ -330,7 +332,7 @@ impl SrqNumbers {
             }
         }
     }
-    /// It is free again.
+    /// A number is free again.
     pub fn give(&self, number: u32) {
         self.0.lock().remove(&number);
     }

@@ -26,8 +26,8 @@ pub enum EventKind {
     GidChange = 18,
 }
 
-/// An object that events are about. Whoever fetches one knows the object by the mark that its owner
-/// gave it.
+/// An object that events are about. A thread that fetches one knows the object by the mark that its
+/// owner gave it.
 pub trait Subject: Debug + Send + Sync {
     /// The owner's mark, such as the address of its C structure; 0 where there is none any more.
     fn cookie(&self) -> u64;
@@ -58,8 +58,8 @@ pub struct AsyncEvent {
     pub element: Element,
 }
 
-/// The events of one opened device, bounded; whoever opened it is told by its signal. Every object
-/// made for that opening keeps it.
+/// The events of one opened device, bounded; the program that opened it is told by its signal.
+/// Every object made for that opening keeps it.
 pub struct AsyncEventQueue {
     queue: EventQueue<AsyncEvent>,
 }

@@ -1,4 +1,4 @@
-//! A queue of events with somebody to tell: what is in the queue and what was signalled never
+//! A queue of events with an owner to tell: what is in the queue and what was signalled never
 //! differ.
 
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use locks::{Mutex, MutexGuard, Rank};
 
 use crate::link::Signal;
 
-/// See the module.
+/// A queue of events whose signals never differ from what is in it: see the module.
 pub struct EventQueue<T> {
     queue: Mutex<VecDeque<T>>,
     signal: Box<dyn Signal>,
@@ -38,7 +38,7 @@ impl<T> EventQueue<T> {
             self.signal.signal();
         }
     }
-    /// Takes the oldest event. Whoever calls has consumed one signal.
+    /// Takes the oldest event. The calling thread has consumed one signal.
     pub fn pop(&self) -> Option<T> {
         self.lock().pop_front()
     }

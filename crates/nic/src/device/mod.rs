@@ -38,7 +38,7 @@ use crate::steering::multicast::Groups;
 
 /// Timers that are looked after before others are served; each may send a window again.
 const TIMERS_AT_ONCE: usize = 16;
-/// The same of turns; each is a few hundred KiB of READ responses.
+/// Turns that are taken before others are served; each is a few hundred KiB of READ responses.
 const TURNS_AT_ONCE: usize = 4;
 
 /// A device: what its objects share ([`Adapter`], to which it dereferences), and its queue pairs.
@@ -104,8 +104,8 @@ impl Device {
         Pd::alloc(&self.adapter)
     }
 
-    /// Opens the XRC domain of an inode, or a new one that nobody else can open. `create`: it need
-    /// not exist; `exclusive`: it must not.
+    /// Opens the XRC domain of an inode, or a new one that no other caller can open. `create`: it
+    /// need not exist; `exclusive`: it must not.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ impl Device {
     }
 
     /// A packet to a multicast group (queue pair [`Qpn::MULTICAST`]) whose ICRC is good: a copy to
-    /// everyone attached.
+    /// each queue pair attached.
     pub fn input_group(&self, now: Instant, source: IpAddr, group: IpAddr, packet: &Packet<'_>) {
         for qp in self.groups.of(group) {
             qp.input_datagrams(now, source, group, packet, || None);

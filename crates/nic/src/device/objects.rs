@@ -19,7 +19,7 @@ pub struct Objects {
 }
 
 impl Device {
-    /// Those that exist now.
+    /// The objects that exist now.
     pub fn objects(&self) -> Objects {
         Objects {
             qps: self.qps().len() as u64,

@@ -51,8 +51,8 @@ pub struct LinkRate {
 pub const CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 
 /// Whether a packet is of the partition that the port, and with it each queue pair, is a full
-/// member of: the default one, the only entry of its table. Whoever is no member is not heard (IBA
-/// 1.4 §10.9.3).
+/// member of. That is the default one, the only entry of its table. A sender that is no member is
+/// not heard (IBA 1.4 §10.9.3).
 pub fn is_of_partition(pkey: Pkey) -> bool {
     pkey.matches(Pkey::default())
 }

@@ -37,7 +37,7 @@ pub(super) fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
     unsafe { guard::copy(dst.as_mut_ptr(), real as *const u8, dst.len()) }
 }
 
-/// The same; and what the bytes add to an ICRC, where that is known behind the copy.
+/// Like [`copy_out`]; and what the bytes add to an ICRC, where that is known after the copy.
 pub(super) fn copy_out_for_icrc(place: Place, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
     match place {
         // SAFETY: as for `copy_out`; as long as a page.
@@ -151,7 +151,7 @@ pub(super) fn last_word(real: u64, len: usize) -> usize {
 pub(super) fn change(place: Place, change: Change) -> Result<u64, Fault> {
     let real = match place {
         Place::At(real) => real,
-        // A program that takes it away just behind this look holds the engine up: no system call
+        // A program that takes it away just after this look holds the engine up: no system call
         // changes it atomically and fails.
         Place::Late(real) => late::look(real, 8).map(|()| real)?,
         Place::Null => return Err(Fault::Rights),

@@ -24,7 +24,7 @@ use crate::errno::Errno;
 const AT_ONCE: u64 = 64 << 10;
 
 impl View<'_> {
-    /// Its protection domain.
+    /// The protection domain of the queue pair.
     pub(crate) fn pd(&self) -> u32 {
         self.pd
     }
@@ -67,8 +67,8 @@ impl View<'_> {
         self.persist_by(range, how, sync)
     }
 
-    /// The same by `sync` where a file is behind it, which gets the first byte's address and the
-    /// length, and waits.
+    /// Like [`View::persist`], by `sync` where a file is behind the memory. `sync` gets the first
+    /// byte's address and the length, and waits.
     fn persist_by(
         &self,
         range: Remote,
@@ -78,8 +78,8 @@ impl View<'_> {
         let range = self.flush_range(range, how)?;
         let found = self.remote(range, rights(how), |place| Ok((place, self.backing(range.rkey))))?;
         let (Place::At(real), backing) = found else { return Ok(()) };
-        // Not counted in: whoever deregisters need not wait for the storage, which reads what is
-        // mapped and changes nothing.
+        // Not counted in: a thread that deregisters need not wait for the storage, which reads what
+        // is mapped and changes nothing.
         let done = match backing {
             Backing::Failed => return Err(Fault::Storage),
             Backing::Lines if self.write_back(range, how)? => return Ok(()),
@@ -102,7 +102,7 @@ impl View<'_> {
         })
     }
 
-    /// Writes the cache lines of a long range back, a piece at a time, so that nobody waits long
+    /// Writes the cache lines of a long range back, a piece at a time, so that no thread waits long
     /// for all. `false` where only a system call can.
     fn write_back(&self, range: Remote, how: Flush) -> Result<bool, Fault> {
         let mut done = 0;
@@ -138,7 +138,7 @@ impl View<'_> {
         if how.whole { self.whole(range.rkey) } else { Ok(range) }
     }
 
-    /// All that a key is for, whoever may name it.
+    /// All that a key is for, whether we or a peer may name it.
     fn whole(&self, rkey: Rkey) -> Result<Remote, Fault> {
         let slot = self.table.slot(rkey.0 >> 16);
         let _guard = InFlight::enter(&slot.in_flight);
@@ -197,7 +197,7 @@ mod tests {
         at
     }
 
-    /// The same of this file.
+    /// Makes this file of two pages, and maps it; where that is.
     fn pages(path: &std::path::Path) -> u64 {
         let file = std::fs::File::options().read(true).write(true).create_new(true).open(path).unwrap();
         file.set_len(2 * PAGE as u64).unwrap();

@@ -1,5 +1,5 @@
-//! The slots that nobody has. A slot is half of a key, so which one comes next must not be foreseen
-//! either.
+//! The slots that no region or window has. A slot is half of a key, so which one comes next must
+//! not be foreseen either.
 
 use locks::{Mutex, MutexGuard, Rank};
 
@@ -21,7 +21,8 @@ impl Default for Free {
 }
 
 impl Free {
-    /// One of them, each as likely as the others; the upper 16 bits of `random` choose.
+    /// Takes one of the free slots, each as likely as the others; the upper 16 bits of `random`
+    /// choose.
     pub fn take(&self, random: u32) -> Result<u32, Error> {
         let mut slots = self.lock();
         // Slot 0 stays free, so that no key is 0.
@@ -33,12 +34,12 @@ impl Free {
         Ok(slots.swap_remove(chosen).into())
     }
 
-    /// How many somebody has.
+    /// How many slots are taken.
     pub fn used(&self) -> u64 {
         self.lock().as_ref().map_or(0, |free| (SLOTS - 1 - free.len()) as u64)
     }
 
-    /// It is free again.
+    /// A slot is free again.
     pub fn give(&self, slot: u32) {
         if let Some(slots) = &mut *self.lock() {
             slots.push(slot as u16);

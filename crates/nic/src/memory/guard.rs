@@ -51,7 +51,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault
     unsafe { copy_watched(to, from, len) }
 }
 
-/// The same where the handler is in place.
+/// Like [`copy`], where the handler is in place.
 ///
 /// # Safety
 ///
@@ -71,7 +71,7 @@ unsafe fn copy_watched(to: *mut u8, from: *const u8, len: usize) -> Result<(), F
     }
 }
 
-/// Copies `len` bytes of our own, and then stores the eight behind them at once.
+/// Copies `len` bytes of our own, and then stores the eight after them at once.
 ///
 /// # Safety
 ///
@@ -91,9 +91,9 @@ pub unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result
     }
 }
 
-/// The same to memory that another process reads and writes. Of a long store the processor's string
-/// instruction need not fetch the lines that it fills: where those are far away, in the other one's
-/// cache, that is a quarter of the time.
+/// Like [`copy`], to memory that another process reads and writes. Of a long store the processor's
+/// string instruction need not fetch the lines that it fills. Where those are far away, in the
+/// other one's cache, that is a quarter of the time.
 ///
 /// # Safety
 ///
@@ -109,8 +109,8 @@ pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<()
     unsafe { copy(to, from, len) }
 }
 
-/// The same of a long store, from [`PACED`] bytes on by the way that serves better here and now
-/// ([`pace`]).
+/// Like [`copy_shared`], for a long store, from [`PACED`] bytes on by the way that serves better
+/// here and now ([`pace`]).
 ///
 /// # Safety
 ///
@@ -148,8 +148,9 @@ unsafe fn copy_past(to: *mut u8, from: *const u8, len: usize) -> Result<(), Faul
     // SAFETY: as the caller says; whole lines, at least one and none more than there are.
     unsafe {
         let copied = verbena_guarded_past(to, from, lines);
-        // These stores become visible in any order, but before all that comes behind this: the word
-        // that tells the reader and, after a fault, what whoever has the lock next stores there.
+        // These stores become visible in any order, but before all that comes after this. That is
+        // the word that tells the reader and, after a fault, what the thread that has the lock next
+        // stores there.
         std::arch::x86_64::_mm_sfence();
         result(copied)?;
         copy_watched(to.add(lines), from.add(lines), len - lines)

@@ -1,5 +1,5 @@
-//! Small pages under regions become large ones behind the registration, once a neighbour may reach
-//! them: to move 256 MiB takes 80 ms, eight times as long as to register it, and is of no use to a
+//! Small pages under regions become large ones after the registration, once a neighbour may reach
+//! them. To move 256 MiB takes 80 ms, eight times as long as to register it. It is of no use to a
 //! program that speaks by the network only.
 //!
 //! Regions that fill a large page are listed here. From the first queue pair on that lets a process
@@ -53,7 +53,7 @@ impl Large {
         is_large && self.has_neighbours.load(Ordering::SeqCst)
     }
 
-    /// It is not any more.
+    /// A region is not listed any more.
     pub(super) fn unlist(&self, key: u32) {
         self.list.lock().regions.remove(&key);
     }
@@ -96,7 +96,7 @@ impl Large {
     }
 }
 
-/// Moves the first large page of a region from an address on; the address behind it. `None` where
+/// Moves the first large page of a region from an address on; the address after it. `None` where
 /// there is no more, or it is of no use to go on.
 fn move_page(slots: &Slots, key: u32, from: u64) -> Option<u64> {
     let slot = slots.get(key >> 16);

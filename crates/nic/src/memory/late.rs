@@ -35,7 +35,7 @@ pub(super) unsafe fn copy_in(to: u64, from: *const u8, len: usize) -> Result<(),
     if done == len as isize { Ok(()) } else { Err(Fault::Absent) }
 }
 
-/// The same from there.
+/// Like [`copy_in`], from memory of the program to `to`.
 ///
 /// # Safety
 ///

@@ -18,14 +18,15 @@
 //! | 44..48 | serial number: counts the windows that have had the slot |
 //! | 48..52 | windows bound to this region |
 //! | 52..56 | of a window: the slot of its region |
-//! | 56..60 | of a window: the one queue pair it is good on; of a region: who uses it without being counted (`regular`); or 0 |
+//! | 56..60 | of a window: the one queue pair it is good on; of a region: the queue pair that uses it without being counted (`regular`); or 0 |
 //! | 60..64 | of a region that may be flushed to persistence: how that is done (`backing`) |
 //!
-//! Whoever copies counts itself in, then reads the key; whoever deregisters clears the key, then
-//! waits for the count: one of the two sees the other. The queue pair that uses a region mostly is
-//! not counted: whoever deregisters takes its lock. The block is this process's own. What other
-//! processes of the host may reach by themselves they see in tables that the world keeps
-//! ([`crate::reach`]), and who dies while it copies leaves nothing behind here.
+//! A thread that copies counts itself in, then reads the key. A thread that deregisters clears the
+//! key, then waits for the count. So one of the two sees the other. The queue pair that uses a
+//! region mostly is not counted: a thread that deregisters takes its lock. The block is this
+//! process's own. What other processes of the host may reach by themselves they see in tables that
+//! the world keeps ([`crate::reach`]). A process that dies while it copies leaves nothing behind
+//! here.
 //!
 //! | file | story |
 //! |---|---|
@@ -37,7 +38,7 @@
 //! | `reached`, `transfer` | what other processes reach by themselves; what is copied so |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
 //! | [`dm`] | device memory |
-//! | `pages`, `large` | pages brought in at registration; small ones that become large behind it |
+//! | `pages`, `large` | pages brought in at registration; small ones that become large after it |
 //! | `late` | regions that are watched by userfaultfd(2) |
 //! | `guard` | instructions that fail where memory faults, which write back cache lines, and which copy while another process lets them |
 //! | `first_thread` | whether this is the thread that the process began with |

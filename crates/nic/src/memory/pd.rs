@@ -46,7 +46,7 @@ impl Pd {
         // SAFETY: as the caller says.
         unsafe { self.device.memory.register(self.id, addr, len, iova, access, self.device.random()) }
     }
-    /// Its number among the domains of the device in this process.
+    /// The domain's number among those of the device in this process.
     pub fn number(&self) -> u32 {
         self.id
     }

@@ -54,7 +54,7 @@ impl Table {
         reach.publish(table, index as u16, &region);
     }
 
-    /// They do not any more.
+    /// Peers may not reach a region any more.
     pub(super) fn withdraw(&self, index: u32) {
         if let (Some(reach), Some(Some(table))) = (self.reach(), self.reached.get()) {
             reach.withdraw(*table, index as u16);
@@ -90,7 +90,7 @@ impl Transfer<'_> {
         unsafe { self.carry_out(reach, &held.pieces, way) }
     }
 
-    /// The same for one element, all of it.
+    /// Like [`Transfer::copy`], for one element, all of it.
     #[inline]
     pub(crate) fn copy_one(&self, reach: &dyn Reach, sge: &Sge, view: &View<'_>, way: &mut Way) -> AtOnce {
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
@@ -107,11 +107,11 @@ impl Transfer<'_> {
         copied.unwrap_or(AtOnce::Refused)
     }
 
-    /// The same between the peer's memory and so many bytes at a place of ours.
+    /// Copies between the peer's memory and so many bytes at a place of ours.
     #[inline]
     fn copy_at(&self, reach: &dyn Reach, place: Place, len: u64, way: &mut Way) -> Result<AtOnce, Fault> {
         let Place::At(addr) = place else { return Err(Fault::Key) };
-        // SAFETY: whoever has a place has checked it, and holds it.
+        // SAFETY: the code that has a place has checked it, and holds it.
         Ok(unsafe { self.carry_out(reach, &[Piece { addr, len }], way) })
     }
 
@@ -204,7 +204,7 @@ impl<'a> View<'a> {
         let remote = Remote { addr, length: len as u64, ..from };
         let Peer { path, from, mtu, .. } = peer;
         let transfer = Transfer { path, from: *from, mtu: *mtu, remote, what: Copy::Pull };
-        // SAFETY: whoever has a place has checked it, and holds it.
+        // SAFETY: the code that has a place has checked it, and holds it.
         unsafe { transfer.fetch(peer.reach, to, tail) }
     }
 
@@ -223,8 +223,8 @@ impl<'a> View<'a> {
         ranges.all(|range| {
             let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
             let slot = self.table.slot(index);
-            // Before it is looked at: whoever takes the key back afterwards waits for this, or for
-            // the queue pair, which is locked as long as the view is used.
+            // Before it is looked at. A thread that takes the key back afterwards waits for this,
+            // or for the queue pair. The queue pair is locked as long as the view is used.
             if !self.is_regular(index, slot, key)
                 && held.counted.try_push(InFlight::enter(&slot.in_flight)).is_err()
             {
@@ -308,7 +308,7 @@ mod tests {
         let mut bytes = [0_u8; 64];
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let addr = bytes.as_mut_ptr() as u64;
-        // SAFETY: the bytes live longer than the region, and nobody reaches them.
+        // SAFETY: the bytes live longer than the region, and no peer reaches them.
         let mr = unsafe { table.register(1, addr, 64, 0, access, 7) }.unwrap();
         // SAFETY: as above.
         unsafe { table.reregister(mr, None, Some((addr, 32, 0)), None) }.unwrap();

@@ -1,8 +1,8 @@
 //! Regions that one queue pair uses again and again. To be counted in and out for each access costs
 //! two locked instructions; a queue pair is locked while it copies anyhow. So the first one that
-//! uses a region is noted in its slot, and is not counted: whoever takes the region back takes that
-//! queue pair's lock once, and by then a step that has seen the key is over, and a later one sees
-//! that there is none. All others are counted.
+//! uses a region is noted in its slot, and is not counted. A thread that takes the region back
+//! takes that queue pair's lock once. By then a step that has seen the key is over, and a later one
+//! sees that there is none. All others are counted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Weak;
@@ -17,7 +17,7 @@ use super::view::View;
 /// Above the numbers of queue pairs, which slots of windows bear in the same place.
 const FIRST: u32 = 1 << 31;
 
-/// One that uses memory only while it is locked.
+/// A user of regions, as a queue pair, that uses memory only while it is locked.
 pub trait Step: std::fmt::Debug + Send + Sync {
     /// The number that [`Table::new_regular`] gave it.
     fn number(&self) -> u32;
@@ -27,7 +27,7 @@ pub trait Step: std::fmt::Debug + Send + Sync {
     fn weak(&self) -> Weak<dyn Step>;
 }
 
-/// Who is noted.
+/// The noted users of regions.
 pub(super) struct Regulars {
     next: AtomicU32,
     noted: Mutex<Noted>,
@@ -54,7 +54,7 @@ impl Table {
         self.regulars.next.try_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0)
     }
 
-    /// It ends, and is locked now: others may take its places.
+    /// A user ends, and is locked now: others may take its places.
     pub fn no_regular(&self, who: &dyn Step) {
         let number = who.number();
         let mut noted = self.regulars.noted.lock();
@@ -69,11 +69,11 @@ impl Table {
         }
     }
 
-    /// Waits until nobody uses the region of a slot, whose key is taken back: neither who is noted
-    /// there, nor who is counted. No lock may be held.
+    /// Waits until no user has the region of a slot, whose key is taken back. Then neither the
+    /// noted one nor a counted one has it. No lock may be held.
     pub(super) fn wait_for_users(&self, index: u32) {
         let slot = self.slot(index);
-        // Whoever is noted from now on reads this, and so sees that there is no key.
+        // A user that is noted from now on reads this, and so sees that there is no key.
         let number = slot.user.swap(0, Ordering::AcqRel);
         if number != 0 {
             let mut noted = self.regulars.noted.lock();
@@ -88,7 +88,7 @@ impl Table {
 
 impl View<'_> {
     /// Whether it need not be counted in: it is noted in the slot, perhaps since now. Ask for the
-    /// key behind that.
+    /// key after that.
     #[inline(always)]
     pub(super) fn is_regular(&self, index: u32, slot: &Slot, key: u32) -> bool {
         let Some(step) = self.step else { return false };
@@ -104,10 +104,10 @@ impl View<'_> {
         if self.number == 0 || key == 0 || slot.key.load(Ordering::Acquire) != key || !is_region {
             return false;
         }
-        // Nobody is waited for: any lock may be held here.
+        // No user is waited for: any lock may be held here.
         let Some(mut noted) = self.table.regulars.noted.try_lock() else { return false };
-        // In this order: who takes the region back, and reads who is noted in the slot, finds it
-        // here.
+        // In this order: a thread that takes the region back, and reads which user is noted in the
+        // slot, finds it here.
         let index = index & 0xffff;
         let before = noted.by_slot.insert(index, step.weak());
         let is_first =

@@ -65,13 +65,13 @@ impl Table {
             check()?;
             slot.key.store(0, Ordering::SeqCst);
         }
-        // From here on nobody else changes the slot, and no window is bound to it. Whoever binds
-        // others does not wait for its neighbours.
+        // From here on no other thread changes the slot, and no window is bound to it. A thread
+        // that binds others does not wait for its neighbours.
         self.withdraw(mr.key.0 >> 16);
         self.wait_for_users(mr.key.0 >> 16);
         slot.describe(pd, addr, len, iova, access | self.lateness(addr, len));
         slot.backing.store(backing.into(), Ordering::Relaxed);
-        // Whoever deregisters it takes back what was published.
+        // The thread that deregisters it takes back what was published.
         let _binding = self.binding();
         slot.key.store(mr.key.0, Ordering::SeqCst);
         self.publish(mr.key.0 >> 16);

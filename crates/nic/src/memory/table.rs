@@ -29,11 +29,11 @@ pub struct Table {
     pub(super) slots: Arc<Slots>,
     pub(super) free: Free,
     pub(super) binding: Mutex<()>,
-    /// Who may have storage of its own, and may let other processes reach regions.
+    /// The world, which may have storage of its own, and may let other processes reach regions.
     platform: Option<Arc<dyn Platform>>,
     /// The table of regions that other processes reach.
     pub(super) reached: OnceLock<Option<u8>>,
-    /// Who uses regions without being counted.
+    /// The queue pairs that use regions without being counted.
     pub(super) regulars: Regulars,
     /// Regions whose small pages may become large.
     pub(super) large: Arc<Large>,
@@ -212,7 +212,7 @@ impl Table {
         Ok(backing)
     }
 
-    /// A region is registered, whose pages are there: small ones become large behind that
+    /// A region is registered, whose pages are there: small ones become large after that
     /// ([`super::large`]).
     pub(super) fn list_large(&self, mr: Mr, addr: u64, len: u64) {
         if self.wants_large_pages() && self.large.list(mr.key.0, addr, len) {

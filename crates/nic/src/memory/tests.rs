@@ -151,7 +151,7 @@ fn accesses_to_memory_that_changes() {
         assert_eq!(view.atomic(cell, op), Err(Fault::Unmapped));
         assert_eq!(view.atomic(to(8), op).map(drop), Ok(()), "the first page is writable");
     }
-    // SAFETY: nobody has a reference into it.
+    // SAFETY: no thread has a reference into it.
     unsafe { libc::munmap(at, LEN) };
     for len in [1, 8, 63, 64, 4096, LEN] {
         assert_eq!(view.read(to(len as u64), 0, &mut back[..len]), Err(Fault::Unmapped));
@@ -198,7 +198,7 @@ fn what_a_page_adds_to_an_icrc_is_found_on_the_way_or_not_told() {
             assert!(to == &bytes[from..from + PAGE]);
             assert!(known.unwrap().is_none_or(|known| known == Remainder::of(to)));
         }
-        // Of several pieces, and where nobody asks.
+        // Of several pieces, and where no caller asks.
         let pieces = [7, PAGE as u32].map(|length| Sge { length, ..sges[0] });
         assert_eq!(view.gather_for_icrc(&pieces, 0, to), Ok(None));
         assert!(to[..7] == bytes[..7] && to[7..] == bytes[..PAGE - 7]);

@@ -20,7 +20,7 @@ pub struct Transfer<'a> {
     pub path: &'a Path,
     /// Our queue pair.
     pub from: Qpn,
-    /// Its path MTU.
+    /// The connection's path MTU.
     pub mtu: Mtu,
     /// What the peer names so.
     pub remote: Remote,
@@ -40,7 +40,7 @@ pub enum Copy {
     /// From it, what it lends for a piece of a message that came from there, and names by a local
     /// key.
     Pull,
-    /// Neither way: what was written to the peer's memory becomes visible to all, or persistent.
+    /// No copy: what was written to the peer's memory becomes visible to all, or persistent.
     Flush(Flush),
     /// Eight bytes of the peer's change; those that were there come to us.
     Atomic(AtomicOp),
@@ -87,7 +87,7 @@ impl Copy {
         }
     }
 
-    /// The same of the region alone.
+    /// What a region alone must let a peer do for this ([`Copy::rights`] says it of both).
     #[inline]
     pub fn rights_of_region(&self) -> u32 {
         if matches!(self, Copy::Put) { Access::LOCAL_WRITE } else { self.rights() }
@@ -113,8 +113,8 @@ impl<'a> Prepared<'a> {
     /// # Safety
     ///
     /// Until `'a` ends the pieces may be read, and written to where it is neither a WRITE nor a
-    /// [`Copy::Put`]; and nobody claims then that they do not change. They have as many bytes
-    /// in all as the peer names, but for a FLUSH, which has none. They need not be mapped.
+    /// [`Copy::Put`]. No code claims then that they do not change. They have as many bytes in all
+    /// as the peer names, but for a FLUSH, which has none. They need not be mapped.
     #[inline]
     pub unsafe fn new(transfer: &'a Transfer<'a>, pieces: &'a [Piece]) -> Prepared<'a> {
         Prepared { transfer, pieces }
@@ -177,7 +177,7 @@ impl Regions {
 ///
 /// # Safety
 ///
-/// The pieces may be written to, and nobody claims that they do not change.
+/// The pieces may be written to, and no code claims that they do not change.
 pub(super) unsafe fn put(pieces: &[Piece], value: u64) -> bool {
     let from = [Piece { addr: (&raw const value) as u64, len: 8 }];
     // SAFETY: as the caller says; what is copied is ours.
@@ -190,8 +190,8 @@ pub(super) unsafe fn put(pieces: &[Piece], value: u64) -> bool {
 ///
 /// # Safety
 ///
-/// The pieces may be read, and written to where it is not a WRITE; as many bytes at `at` may be
-/// read, or written to where it is one. Nobody claims that those which are written do not change.
+/// The pieces may be read, and written to where it is not a WRITE. As many bytes at `at` may be
+/// read, or written to where it is one. No code claims that those which are written do not change.
 /// Neither needs to be mapped.
 pub unsafe fn copy_here(what: Copy, pieces: &[Piece], at: u64, most: u64) -> u64 {
     let mut copied = 0;

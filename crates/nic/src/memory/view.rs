@@ -17,7 +17,7 @@ use super::slot::{InFlight, kind};
 use super::table::Table;
 use crate::reach::Peer;
 
-/// Who names a range.
+/// Whether a work request or a peer names a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     /// A work request, by a local key.
@@ -45,22 +45,22 @@ pub struct View<'a> {
     pub(super) qpn: u32,
     /// What is copied out leaves in packets that bear an ICRC.
     seals: bool,
-    /// Who is locked for as long as the view is used, and its number.
+    /// The user that is locked for as long as the view is used, and its number.
     pub(super) step: Option<&'a dyn Step>,
     pub(super) number: u32,
-    /// Whose memory is reached, too, where it lends any.
+    /// The peer whose memory is reached, too, where it lends any.
     pub(super) peer: Option<&'a Peer<'a>>,
 }
 
 impl<'a> View<'a> {
-    /// The same for one that is locked for as long as the view is used.
+    /// The view, for a user that is locked for as long as the view is used.
     #[must_use]
     #[inline]
     pub fn in_step_of<T: Step>(self, who: &'a T) -> Self {
         View { number: who.number(), step: Some(who), ..self }
     }
 
-    /// The same with what this peer lends.
+    /// The view, with what this peer lends.
     #[must_use]
     #[inline]
     pub(crate) fn reaching(self, peer: Option<&'a Peer<'a>>) -> Self {
@@ -69,14 +69,14 @@ impl<'a> View<'a> {
 }
 
 impl View<'_> {
-    /// The same for a queue pair of this number.
+    /// The view, for a queue pair of this number.
     #[must_use]
     #[inline]
     pub fn on(self, qpn: Qpn) -> Self {
         View { qpn: qpn.get(), ..self }
     }
 
-    /// The same for one whose packets bear an ICRC, or do not.
+    /// The view, for a queue pair whose packets bear an ICRC, or do not.
     #[must_use]
     #[inline]
     pub fn sealing(self, seals: bool) -> Self {
@@ -135,7 +135,7 @@ impl View<'_> {
         Ok((place, here))
     }
 
-    /// The same for a peer, who has the rights of the queue pair too.
+    /// Like [`View::with`], for a peer, which has the rights of the queue pair too.
     pub(super) fn remote<T>(
         &self,
         range: Remote,
@@ -209,7 +209,7 @@ impl Memory for View<'_> {
         if !self.seals {
             return self.gather(sges, at, dst).map(|()| None);
         }
-        // Of pieces nobody knows the whole.
+        // Of pieces no code knows the whole.
         let (mut remainder, len) = (None, dst.len());
         self.pieces(sges, at, len, 0, |real, from, n| {
             let copied = copy_out_for_icrc(real, &mut dst[from..from + n])?;

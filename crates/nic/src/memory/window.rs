@@ -43,7 +43,7 @@ impl Mw {
     pub fn key(&self, random: u32) -> Rkey {
         Rkey(self.slot << 16 | random & 0xffff)
     }
-    /// Its name in a [`Bind`].
+    /// The window's name in a [`Bind`].
     pub fn name(&self) -> u64 {
         u64::from(self.serial) << 32 | u64::from(self.slot)
     }

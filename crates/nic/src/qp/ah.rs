@@ -1,4 +1,4 @@
-//! Address handles: whom a datagram is for (`ibv_create_ah(3)`).
+//! Address handles: where a datagram goes (`ibv_create_ah(3)`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ pub struct Ah {
     av: AddressVector,
 }
 
-/// Whom a datagram is for (`ibv_send_wr::wr.ud`).
+/// The destination of a datagram (`ibv_send_wr::wr.ud`).
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// Where it goes.

@@ -1,5 +1,6 @@
-//! WRITEs, READs and FLUSHes that need nobody at the target: those of a connection whose peer is
-//! another process of this host, where the world reaches its memory ([`Reach`](crate::Reach)).
+//! WRITEs, READs and FLUSHes that need nothing of the target. They are those of a connection whose
+//! peer is another process of this host, where the world reaches its memory
+//! ([`Reach`](crate::Reach)).
 //!
 //! Memory that both map is always reached so.
 //!
@@ -36,11 +37,11 @@ pub struct OneSided {
     pub what: Copy,
     /// Where the peer has the bytes.
     pub addr: u64,
-    /// Its key for them.
+    /// The peer's key for the bytes.
     pub rkey: Rkey,
     /// Where they come from, or go to here, and how many they are.
     pub sge: Sge,
-    /// It completes visibly.
+    /// The request completes visibly.
     pub signaled: bool,
 }
 
@@ -173,8 +174,8 @@ impl Inner {
         }
     }
 
-    /// The same for a WRITE or READ of one element while no other request takes a place in the
-    /// queue, what most are that somebody waits for: what only others need is not made ready.
+    /// Copies a WRITE or READ of one element while no other request takes a place in the queue.
+    /// Most requests that a program waits for are such: what only others need is not made ready.
     /// False: it is none of these, or it is to be posted.
     #[inline]
     pub(super) fn copy_alone(&mut self, qp: &Qp, request: &OneSided) -> bool {
@@ -264,8 +265,8 @@ impl Inner {
 }
 
 impl Qp {
-    /// Waits until the peer uses nothing of what was closed. Not with the lock held: how long it
-    /// takes is the peer's matter, and whoever has a packet for the queue pair would wait for
+    /// Waits until the peer uses nothing of what was closed. Not with the lock held. How long it
+    /// takes is the peer's matter, and a thread that has a packet for the queue pair would wait for
     /// the lock.
     pub(super) fn await_peer(&self) {
         if let Some(reach) = self.pd.device.platform.others_memory() {

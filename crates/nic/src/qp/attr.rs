@@ -31,7 +31,7 @@ impl QpType {
         [Rc, Uc, Ud, RawPacket, XrcSend, XrcRecv].into_iter().find(|t| *t as u32 == code)
     }
 
-    /// Its name in the manual pages, without IBV_QPT_.
+    /// The type's name in the manual pages, without IBV_QPT_.
     pub fn name(self) -> &'static str {
         match self {
             QpType::Rc => "RC",
@@ -84,7 +84,7 @@ impl QpState {
         [Reset, Init, Rtr, Rts, Sqd, Sqe, Error].into_iter().find(|s| *s as u32 == code)
     }
 
-    /// Its name in the manual pages, without IBV_QPS_.
+    /// The state's name in the manual pages, without IBV_QPS_.
     pub fn name(self) -> &'static str {
         match self {
             QpState::Reset => "RESET",
@@ -194,7 +194,7 @@ pub struct QpAttr {
 }
 
 impl QpAttr {
-    /// The same attributes for a move to another state.
+    /// The attributes, for a move to another state.
     #[must_use]
     pub fn with_state(self, state: QpState) -> QpAttr {
         QpAttr { state, ..self }
@@ -298,7 +298,7 @@ fn without((required, optional): (u32, u32), bits: u32) -> (u32, u32) {
     (required & !bits, optional & !bits)
 }
 
-/// The same of a UC queue pair: no retries, no READs and atomics.
+/// What a transition of a UC queue pair requires and allows: no retries, no READs and atomics.
 fn uc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
     use mask::*;
@@ -317,7 +317,7 @@ fn uc_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
-/// The same of a UD queue pair: it has no peer, but a Q_Key.
+/// What a transition of a UD queue pair requires and allows: it has no peer, but a Q_Key.
 fn ud_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
     use mask::*;
@@ -333,7 +333,8 @@ fn ud_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     })
 }
 
-/// The same of a raw packet queue pair: it has a port and nothing else.
+/// What a transition of a raw packet queue pair requires and allows: it has a port and nothing
+/// else.
 fn raw_masks(from: QpState, to: QpState) -> Option<(u32, u32)> {
     use QpState::*;
     use mask::*;

@@ -19,7 +19,7 @@ use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
 use crate::reach::{Copy, Peer, Transfer};
 
-/// Bytes of the longest headers, and of what follows them in front of a piece.
+/// Bytes of the longest headers, and of what follows them before a piece.
 const MOST_HEAD: usize = 44 + Elsewhere::LEN + 1;
 
 impl EngineContext<'_> {
@@ -140,7 +140,7 @@ impl EngineContext<'_> {
         sent.unwrap_or(Bulk::NoWay)
     }
 
-    /// What goes in front of a piece, and its length: the headers, where the bytes are if they are
+    /// What goes before a piece, and its length: the headers, where the bytes are if they are
     /// elsewhere, and by its code the path MTU, by which the receiver counts the packets.
     fn head(&self, header: &Header, place: &[u8]) -> ([u8; MOST_HEAD], usize) {
         let mut head = [0; MOST_HEAD];

@@ -1,6 +1,6 @@
 //! What a queue pair's messages travel on. A connection has one carrier, with the state that only
-//! it needs, chosen when the queue pair learns who its peer is; a further way to a peer is a
-//! further arm here, and says what sending, receiving and flow control mean on it.
+//! it needs, chosen when the queue pair learns its peer. A further way to a peer is a further arm
+//! here, and says what sending, receiving and flow control mean on it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::link::Path;
 use crate::qp::attr::QpType;
 use crate::qp::source_port::Detours;
 
-/// See the module.
+/// What a queue pair's messages travel on: see the module.
 #[derive(Debug)]
 pub(crate) enum Carrier {
     /// Nothing yet: a connection without a peer.
@@ -33,7 +33,7 @@ pub(crate) struct DatagramCarrier {
     pub path: Path,
     /// Path MTU.
     pub mtu: Mtu,
-    /// It leads to this host, to a process whose memory may be reached.
+    /// The path leads to this host, to a process whose memory may be reached.
     pub is_here: bool,
     /// Packets for which there is room on it.
     pub room: u32,
@@ -42,11 +42,11 @@ pub(crate) struct DatagramCarrier {
     detours: Detours,
 }
 
-/// Asked by those who have nothing under way.
+/// Asked by queue pairs that have nothing under way.
 static NO_DESTINATION: CongestionWindow = CongestionWindow::new();
 
 impl Carrier {
-    /// That of a queue pair in state Reset.
+    /// The carrier of a queue pair in state Reset.
     pub fn new(kind: QpType) -> Carrier {
         match kind {
             QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => Carrier::Unconnected,

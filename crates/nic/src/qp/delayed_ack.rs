@@ -14,7 +14,7 @@ const HOLD: Duration = Duration::from_micros(200);
 /// with a request: where messages go back and forth, none is put in and taken out for each.
 #[derive(Debug)]
 pub(crate) struct DelayedAcks<T> {
-    /// How many ACKs are held back; readable without the lock: whoever polls asks each time.
+    /// How many ACKs are held back; readable without the lock: a polling thread asks each time.
     held: AtomicU32,
     /// Some of them may not wait for the program.
     any_brief: AtomicBool,
@@ -38,7 +38,7 @@ pub(crate) struct Noted {
     held: Hold,
     /// Until when, where it waits for the program.
     until: Option<Instant>,
-    /// It is in the list, for an ACK that was held back so.
+    /// The queue pair is in the list, for an ACK that was held back so.
     listed: Hold,
 }
 
@@ -84,14 +84,14 @@ impl<T> DelayedAcks<T> {
         });
         let mut list = self.lock();
         list.visits -= 1;
-        // Who came meanwhile was told the time that there was before.
+        // A thread that came meanwhile was told the time that there was before.
         let before = list.until.filter(|_| list.visits > 0 || !list.qps.is_empty());
         list.until = until.into_iter().chain(before).min();
         // The memory serves again.
         taken.append(&mut list.qps);
         list.qps = taken;
     }
-    /// Visits those in the list if nobody has its lock.
+    /// Visits those in the list if no other thread has its lock.
     pub fn try_each(&self, mut each: impl FnMut(Arc<T>)) {
         if let Some(list) = self.list.try_lock() {
             list.qps.iter().filter_map(Weak::upgrade).for_each(&mut each);
@@ -132,7 +132,7 @@ impl Noted {
         self.enlist(me, acks)
     }
 
-    /// The same for one that the list does not know to be held back so.
+    /// Adds a queue pair that the list does not know to be held back so.
     #[cold]
     fn enlist<T>(&mut self, me: &Weak<T>, acks: &DelayedAcks<T>) -> Option<Instant> {
         let held = self.held;

@@ -173,7 +173,7 @@ impl Engine {
     pub fn has_begun(&self) -> bool {
         matches!(self, Engine::Rc(e) if e.has_begun())
     }
-    /// The same, once ([`Rc::take_begun`]).
+    /// Like [`Engine::has_begun`], once ([`Rc::take_begun`]).
     pub fn take_begun(&mut self) -> bool {
         if let Engine::Rc(e) = self { e.take_begun() } else { false }
     }

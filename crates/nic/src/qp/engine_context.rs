@@ -33,12 +33,12 @@ pub(crate) struct EngineContext<'a> {
     pub(super) access: u32,
     /// The way to a peer whose memory may be reached.
     here: Option<&'a Path>,
-    /// Whose memory is reached, too.
+    /// The peer whose memory is reached, too.
     lender: Option<&'a Peer<'a>>,
     /// At an XRC target, what the request in hand is for.
     pub(super) chosen: Option<Arc<Srq>>,
-    /// The queue pair is being destroyed or reset: its completions are dropped, as nobody will
-    /// fetch them.
+    /// The queue pair is being destroyed or reset: its completions are dropped, as the program will
+    /// not fetch them.
     pub(super) mute: bool,
 }
 
@@ -236,7 +236,7 @@ impl<'a> EngineContext<'a> {
     /// The peer's memory, where it may be reached, and the way to it.
     pub(crate) fn peer(&self) -> Option<(&'a dyn Reach, &'a Path)> {
         let (qp, path) = (self.qp, self.here?);
-        // The READ of a rendezvous is none of the program's, and completes behind what matched.
+        // The READ of a rendezvous is none of the program's, and completes after what matched.
         let plain = qp.init.kind == QpType::Rc && qp.init.tags().is_none();
         let reach = plain.then(|| qp.pd().device.platform.others_memory())??;
         Some((reach, path))

@@ -1,9 +1,9 @@
 //! Opening the way to another process of this host before the first message.
 //!
-//! All processes of a host share one UDP port, and the kernel chooses by a hash who gets a flow.
-//! Where it chose wrong, packets are handed on until the flow's owner has a socket of its own for
-//! it, and around that moment they overtake each other. A reliable connection asks again; an
-//! unreliable one loses the message. So a few packets that mean nothing go ahead.
+//! All processes of a host share one UDP port, and the kernel chooses by a hash which process gets
+//! a flow. Where it chose wrong, packets are handed on until the flow's owner has a socket of its
+//! own for it, and around that moment they overtake each other. A reliable connection asks again;
+//! an unreliable one loses the message. So a few packets that mean nothing go ahead.
 
 use transport::TxBatch;
 use wire::bth::Bth;

@@ -12,7 +12,7 @@ use crate::qp::places::Places;
 use crate::qp::shown::Shown;
 use crate::srq::tag_matching::Rendezvous;
 
-/// See the module.
+/// What the engine may change of a queue pair: see the module.
 #[derive(Debug, Default)]
 pub(super) struct Kit {
     pub receives: VecDeque<RecvWr>,

@@ -12,7 +12,7 @@
 //! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
 //! | `engine`, `engine_context`, `kit` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
 //! | `short` | short messages to and from processes of this host, which need no packets |
-//! | `at_once`, `places` | WRITEs and READs that need nobody at the target; which of them still take a place in the send queue |
+//! | `at_once`, `places` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
 //! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
 //! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
 //! | [`raw_packet`] | whole Ethernet frames, and the rules that steer them |
@@ -116,7 +116,7 @@ pub struct Qp {
     qpn: Qpn,
     /// In the table of regions.
     regular: u32,
-    /// Packets and messages that its engine has had; whoever has the lock counts.
+    /// Packets and messages that its engine has had; the thread that has the lock counts.
     received: Tally,
     device: Arc<Device>,
     pd: Arc<Pd>,
@@ -131,11 +131,11 @@ pub struct Qp {
     pub no_multicast_loop: AtomicBool,
     /// The owner's mark, such as the address of its C structure.
     pub cookie: AtomicU64,
-    /// How many handles the owner has given out; whoever takes the last back destroys it.
+    /// How many handles the owner has given out; the thread that takes the last back destroys it.
     pub handles: AtomicU32,
 }
 
-/// What the lock of a queue pair protects; nobody outside of this folder sees it.
+/// What the lock of a queue pair protects; no code outside of this folder sees it.
 #[derive(Debug)]
 struct Inner {
     engine: Engine,
@@ -159,7 +159,7 @@ struct Inner {
     acknowledged: Option<Instant>,
     /// The peer may reach memory by itself.
     is_open: bool,
-    /// It could once, and may be at it still.
+    /// The peer could reach memory once, and may be at it still.
     was_open: bool,
 }
 
@@ -272,12 +272,12 @@ impl Qp {
         Ok(qp)
     }
 
-    /// Its number.
+    /// The queue pair's number.
     #[inline]
     pub fn qpn(&self) -> Qpn {
         self.qpn
     }
-    /// Its device.
+    /// The queue pair's device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -286,16 +286,17 @@ impl Qp {
     pub fn init(&self) -> &QpInit {
         &self.init
     }
-    /// Its protection domain; of an XRC target one that nobody registers memory in.
+    /// The queue pair's protection domain; of an XRC target one that no program registers memory
+    /// in.
     #[inline]
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
-    /// Its XRC domain, where it is an XRC target.
+    /// The queue pair's XRC domain, where it is an XRC target.
     pub fn xrcd(&self) -> Option<&Arc<Xrcd>> {
         self.xrcd.as_ref()
     }
-    /// Its state.
+    /// The queue pair's state.
     pub fn state(&self) -> QpState {
         self.lock().current_state()
     }
@@ -311,7 +312,7 @@ impl Qp {
             inner.destroyed = true;
             let closed = inner.open_or_close(self);
             inner.forget_timer(self);
-            // Leaves the window it may have packets in; nobody fetches these completions.
+            // Leaves the window it may have packets in; no thread fetches these completions.
             let (engine, mut context) = inner.split(self);
             context.mute = true;
             engine.fail(&mut context);

@@ -151,7 +151,7 @@ impl Inner {
 }
 
 impl Inner {
-    /// Completes what waits where the peer copies nothing any more; else somebody waits for that.
+    /// Completes what waits where the peer copies nothing any more; else a thread waits for that.
     pub(super) fn await_pusher(&mut self, qp: &Qp) {
         if !self.kit.shown.is_any() || self.kit.shown.is_awaited {
             return;

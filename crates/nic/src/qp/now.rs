@@ -1,8 +1,8 @@
-//! The time at which requests are posted, for which nobody asks before somebody needs it.
+//! The time at which requests are posted, which is asked for only when it is needed.
 
 use std::time::Instant;
 
-/// Who tells the time where somebody asks.
+/// The clock that a sender asks for the time.
 pub trait Time {
     /// The time, as it was a moment ago at most.
     fn just_now(&self) -> Instant;
@@ -18,10 +18,10 @@ impl<F: Fn() -> Instant> Time for F {
 /// The time at which requests are posted.
 #[derive(Clone, Copy)]
 pub(super) enum Now<'a> {
-    /// This.
+    /// The time is this.
     Is(Instant),
-    /// Nobody has needed it yet. A message that leaves at once does before anybody has asked: a
-    /// look at a clock takes as long as much of the rest.
+    /// The time has not been needed yet. A message that leaves at once does before the clock is
+    /// asked: a look at a clock takes as long as much of the rest.
     Ask(&'a dyn Time),
 }
 

@@ -1,5 +1,5 @@
-//! Places in the send queue of requests that are executed already, but whose completions nobody has
-//! polled yet.
+//! Places in the send queue of requests that are executed already, but whose completions no thread
+//! has polled yet.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use transport::op::Company;
 
 use crate::cq::Cq;
 
-/// Who has posted so many requests and waited for none of them wants many to be done, not each to
-/// be done soon.
+/// A program that has posted so many requests and waited for none of them wants many to be done,
+/// not each to be done soon.
 const STREAM: usize = 64;
-/// So does who has posted so many bytes.
+/// A program that has posted so many bytes, too, wants many requests to be done, not each soon.
 const STREAM_BYTES: u64 = 2 << 20;
 
 /// Places in the send queue of requests that were executed at once: each until its completion is
@@ -20,10 +20,10 @@ const STREAM_BYTES: u64 = 2 << 20;
 pub(crate) struct Places {
     /// How many there are.
     taken: usize,
-    /// Those of requests behind which no completion has come yet.
+    /// Places of requests after which no completion has come yet.
     open: usize,
-    /// Those of others: how many completions were added to the queue before theirs, and how many
-    /// places that one frees.
+    /// Places of other requests: how many completions were added to the queue before theirs, and
+    /// how many places that one frees.
     unpolled: VecDeque<(u64, usize)>,
     /// Requests that took a place or were under way when the last one was posted.
     outstanding: usize,
@@ -38,7 +38,7 @@ impl Places {
         self.open += 1;
     }
 
-    /// A completion is about to be added to the queue: who polls it frees them.
+    /// A completion is about to be added to the queue: the thread that polls it frees them.
     #[inline(always)]
     pub(crate) fn ends(&mut self, cq: &Cq) {
         if self.open > 0 {
@@ -46,9 +46,8 @@ impl Places {
         }
     }
 
-    /// So many requests of the queue, the one that is posted now not among them, take a place in it
-    /// or are under way. A stream ends where there are none, and no completion that nobody has
-    /// polled.
+    /// Notes how many requests of the queue, beside the one that is posted now, take a place in it
+    /// or are under way. A stream ends where there are none, and no completion that is not polled.
     #[inline]
     pub(super) fn note_outstanding(&mut self, requests: usize, cq: &Cq) {
         self.outstanding = requests;

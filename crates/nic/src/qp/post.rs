@@ -18,12 +18,12 @@ use crate::qp::now::{Now, Time};
 use crate::qp::short::OneSend;
 use crate::qp::{Inner, Qp, QpCap};
 
-/// A send request, with whom it is for where the queue pair is not connected.
+/// A send request, with its destination where the queue pair is not connected.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The request.
     pub wr: SendWr,
-    /// Whom a datagram is for.
+    /// The destination of a datagram.
     pub to: Option<Datagram>,
     /// Number of the shared receive queue that an XRC request is for; means nothing to others.
     pub srq: u32,
@@ -71,7 +71,7 @@ impl Sender<'_> {
         self.take(&mut wr)
     }
 
-    /// The same for a request that is of no use to anybody afterwards: it is copied once.
+    /// Like [`Sender::post`], for a request that has no use afterwards: it is copied once.
     #[inline]
     pub fn take(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         let to = self.destination(None)?;
@@ -100,15 +100,15 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// The same as [`Sender::post`] for a request behind which no other is posted now: it may leave
-    /// before [`Sender::finish`], and in less than a packet.
+    /// Like [`Sender::post`], for a request after which no other is posted now: it may leave before
+    /// [`Sender::finish`], and in less than a packet.
     #[inline]
     pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
         self.take_last(&mut wr)
     }
 
-    /// The same for a request that is of no use to anybody afterwards: what leaves at once is not
-    /// copied for that.
+    /// Like [`Sender::post_last`], for a request that has no use afterwards: what leaves at once is
+    /// not copied for that.
     #[inline]
     pub fn take_last(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         if OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
@@ -122,8 +122,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// The same for a request that will be posted again, and is as before afterwards: it is copied
-    /// where it is not executed at once.
+    /// Like [`Sender::post_last`], for a request that will be posted again, and is as before
+    /// afterwards: it is copied where it is not executed at once.
     #[inline]
     pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
         if OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
@@ -139,9 +139,8 @@ impl Sender<'_> {
         Ok(())
     }
 
-    /// Executes a WRITE or READ behind which no other is posted now, where that is possible at
-    /// once. False: it has had no effect, and is to be posted, which says why where it can not
-    /// be.
+    /// Executes a WRITE or READ after which no other is posted now, where that is possible at once.
+    /// False: it has had no effect, and is to be posted, which says why where it can not be.
     #[inline]
     pub fn execute_now(&mut self, request: OneSided) -> bool {
         let (inner, init) = (&mut *self.inner, self.qp.init());
@@ -155,7 +154,8 @@ impl Sender<'_> {
         inner.copy_alone(self.qp, &request)
     }
 
-    /// The same for a SEND.
+    /// Sends a SEND after which no other request is posted now, where that is possible at once.
+    /// False: it has had no effect, and is to be posted.
     #[inline]
     pub fn send_now(&mut self, mut message: OneSend) -> bool {
         let (inner, init) = (&mut *self.inner, self.qp.init());
@@ -217,7 +217,8 @@ impl Qp {
         Sender { qp: self, now: Now::Is(now), inner: self.lock() }
     }
 
-    /// The same where the time is to be had by a call, which may come before or behind what leaves.
+    /// Like [`Qp::sender`], where the time is to be had by a call, which may come before or after
+    /// what leaves.
     #[inline]
     pub fn sender_asking<'a>(&'a self, time: &'a dyn Time) -> Sender<'a> {
         // What it posts may leave before the engine knows all ([`Inner::catch_up`]).

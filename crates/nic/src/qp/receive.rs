@@ -109,9 +109,9 @@ impl Qp {
 }
 
 impl Inner {
-    /// Gives the engine a packet from the peer, and those behind it that change nothing but what
-    /// they complete, as the state need not be looked at again for these. Returns the
-    /// next packet, which is for another call.
+    /// Gives the engine a packet from the peer, and those after it that change nothing but what
+    /// they complete. The state need not be looked at again for these. Returns the next packet,
+    /// which is for another call.
     fn receive<'a>(
         &mut self,
         qp: &Qp,

@@ -83,7 +83,7 @@ impl Inner {
         let before = self.timer.replace(at);
         qp.device.timers.set(before, at, qp.qpn()).then_some(at)
     }
-    /// It is not looked at any more.
+    /// The queue pair's timer is not looked at any more.
     pub(crate) fn forget_timer(&mut self, qp: &Qp) {
         if let Some(at) = self.timer.take() {
             qp.device.timers.forget(at, qp.qpn());

@@ -25,7 +25,7 @@ thread_local! {
 /// What the first thread had in the end.
 type Stays<T> = Cell<ManuallyDrop<Option<T>>>;
 
-/// See the module.
+/// What a thread keeps between two calls: see the module.
 struct Kept<T: 'static> {
     room: Cell<Option<T>>,
     of_first: &'static LocalKey<Stays<T>>,

@@ -23,8 +23,8 @@ impl Qp {
         self.settle_asking(inner, || now);
     }
 
-    /// The same where the time is to be had by a call: behind a step that has nothing for a later
-    /// time nobody asks.
+    /// Like [`Qp::settle`], where the time is to be had by a call. After a step that has nothing
+    /// for a later time the call is not made.
     #[inline(always)]
     pub(super) fn settle_asking(&self, mut inner: MutexGuard<'_, Inner>, now: impl FnOnce() -> Instant) {
         if unlikely(inner.destroyed) {
@@ -39,13 +39,13 @@ impl Qp {
         }
     }
 
-    /// The same behind a step that leaves more to do.
+    /// Like [`Qp::settle`], after a step that leaves more to do.
     #[inline(never)]
     fn settle_more(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
         }
-        // Before the answer leaves: whoever has it may reach us.
+        // Before the answer leaves: the peer that has it may reach us.
         let is_heard = inner.state == QpState::Rtr && !inner.is_open && inner.engine.is_established();
         if inner.engine.take_begun() || is_heard {
             inner.open_or_close(self);
@@ -138,8 +138,8 @@ impl Inner {
         });
     }
 
-    /// Whether all is done behind this step of the engine, but for what is told of it: so it is
-    /// behind most of them.
+    /// Whether all is done after this step of the engine, but for what is told of it: so it is
+    /// after most of them.
     #[inline]
     fn is_settled(&mut self) -> bool {
         match &mut self.engine {
@@ -167,7 +167,7 @@ impl Inner {
         }
     }
 
-    /// The same for a connection, whose packets all go one way.
+    /// Sends what there is to send for a connection, whose packets all go one way.
     fn transmit_connected(&mut self, qp: &Qp, now: Instant, path: &Path) {
         with_batch(|batch| {
             loop {

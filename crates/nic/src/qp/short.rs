@@ -21,7 +21,7 @@ use crate::qp::{Inner, Qp};
 
 /// Room for most of them.
 const CACHE_LINE: usize = 64;
-/// And for others: as little as serves, because it is made zero first.
+/// Room for other messages: as little as serves, because it is made zero first.
 const FEW: usize = 256;
 const MORE: usize = 1024;
 
@@ -32,7 +32,7 @@ pub struct OneSend {
     pub wr_id: u64,
     /// Where its bytes are, and how many.
     pub sge: Sge,
-    /// It completes visibly.
+    /// The message completes visibly.
     pub signaled: bool,
     /// The receiver's completion asks for an event.
     pub solicited: bool,
@@ -105,8 +105,8 @@ impl Message for SendWr {
 }
 
 impl Inner {
-    /// Sends a message, if it is one that may leave now. The engine has its request then. Nobody is
-    /// asked for the time before the message is on its way.
+    /// Sends a message, if it is one that may leave now. The engine has its request then. The clock
+    /// is not asked for the time before the message is on its way.
     #[inline]
     pub(super) fn send_short(&mut self, qp: &Qp, message: &mut impl Message, now: &mut Now<'_>) -> bool {
         let (Some(what), bytes) = (message.what(), message.bytes()) else { return false };
@@ -141,8 +141,8 @@ impl Inner {
         leaves
     }
 
-    /// Tells the engine of an acknowledgement that it does not know of yet. Whoever locks the queue
-    /// pair does that first, but for who sends a short message: the peer waits for that.
+    /// Tells the engine of an acknowledgement that it does not know of yet. A thread that locks the
+    /// queue pair does that first, unless it sends a short message: the peer waits for that.
     #[inline]
     pub(super) fn catch_up(&mut self, qp: &Qp) {
         if self.acknowledged.is_some() {
@@ -160,7 +160,7 @@ impl Inner {
     }
 }
 
-/// Apart: whoever posts less shall not have the room on his stack.
+/// Apart: a thread that posts less shall not have the room on its stack.
 #[inline(never)]
 fn apart(leaves: impl FnOnce() -> bool) -> bool {
     leaves()

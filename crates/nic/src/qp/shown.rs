@@ -5,13 +5,13 @@
 
 use transport::op::{Completion, Side, Status};
 
-/// See the module.
+/// Which places the peer knows, and may copy to: see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     is_shown: bool,
     /// Places of READs were told, which are under way or were.
     has_read: bool,
-    /// Somebody waits for the peer.
+    /// A thread waits for the peer.
     pub(super) is_awaited: bool,
     /// Which one it is that is waited for.
     pub(super) serial: u32,
@@ -25,7 +25,7 @@ impl Shown {
         std::mem::replace(&mut self.is_shown, true)
     }
 
-    /// It was not told.
+    /// Notes that the peer was not told after all.
     pub(super) fn end(&mut self) {
         self.is_shown = false;
     }

@@ -1,6 +1,5 @@
-//! Queue pairs whose peer asked for more than one turn may take, or that have more to copy: a READ
-//! of a GiB is answered turn by turn, the locks free between two of them, and everybody else
-//! served.
+//! Queue pairs whose peer asked for more than one turn may take, or that have more to copy. A READ
+//! of a GiB is answered turn by turn, the locks free between two of them, and all others served.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +13,14 @@ use crate::device::timers::MOMENT;
 /// A queue of whatever takes turns: queue pairs, which it does not keep.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
-    /// Readable without the lock: whoever polls asks each time.
+    /// Readable without the lock: a polling thread asks each time.
     any: AtomicBool,
     queue: Mutex<Queue<T>>,
 }
 
 #[derive(Debug)]
 struct Queue<T> {
-    /// Those that waited longest first; each is in it once at most.
+    /// Queue pairs that wait for their turn, the longest first; each is in it once at most.
     waiting: VecDeque<Weak<T>>,
     /// When the first is due.
     at: Option<Instant>,
@@ -35,7 +34,7 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// Adds one that has had its turn `now`, behind all others; when it wants to be served.
+    /// Adds one that has had its turn `now`, after all others; when it wants to be served.
     pub fn add(&self, now: Instant, one: Weak<T>) -> Instant {
         let mut queue = self.lock();
         queue.waiting.push_back(one);

@@ -41,7 +41,7 @@ impl QpType {
 }
 
 impl Qp {
-    /// A packet for this datagram queue pair, from whomever, and those that came with it.
+    /// A packet for this datagram queue pair, from any sender, and those that came with it.
     pub(crate) fn input_datagrams<'a>(
         &self,
         now: Instant,

@@ -1,7 +1,7 @@
 //! Shared receive queues (IBA 1.4 §10.2.9): receives for the messages of many queue pairs.
 //!
-//! Locks: a queue pair's comes before; what must be told goes to the notes of whoever took the
-//! receive.
+//! Locks: a queue pair's comes before; what must be told goes to the notes of the thread that took
+//! the receive.
 
 pub mod tag_matching;
 
@@ -71,8 +71,8 @@ impl Srq {
         Srq::make(pd, attr, events, None, None)
     }
 
-    /// The same for XRC: requests to targets of `xrcd` name it by its number, and find memory of
-    /// `pd`; its receives complete in `cq`.
+    /// A shared receive queue for XRC. Requests to targets of `xrcd` name it by its number, and
+    /// find memory of `pd`. Its receives complete in `cq`.
     pub fn create_xrc(
         pd: &Arc<Pd>,
         attr: SrqAttr,
@@ -86,9 +86,9 @@ impl Srq {
         Srq::make(pd, attr, events, Some((xrcd, cq)), None)
     }
 
-    /// The same for tag matching with up to `max_tags` tags, 1 to [`limits::MAX_TAGS`]: its
-    /// receives, ordinary and tagged, complete in `cq`. Queue pairs that use it must be RC and
-    /// of `pd`, and their send queues are its.
+    /// A shared receive queue for tag matching with up to `max_tags` tags, 1 to
+    /// [`limits::MAX_TAGS`]. Its receives, ordinary and tagged, complete in `cq`. Queue pairs that
+    /// use it must be RC and of `pd`, and their send queues are its.
     pub fn create_tm(
         pd: &Arc<Pd>,
         attr: SrqAttr,
@@ -126,11 +126,11 @@ impl Srq {
         Ok(srq)
     }
 
-    /// Its number, 24 bits, by which XRC messages name it.
+    /// The shared receive queue's number, 24 bits, by which XRC messages name it.
     pub fn number(&self) -> u32 {
         self.number
     }
-    /// Its protection domain.
+    /// The shared receive queue's protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
@@ -138,7 +138,7 @@ impl Srq {
     pub fn is_for_xrc(&self) -> bool {
         self.xrc.is_some()
     }
-    /// Its domain and completion queue, where it is for XRC.
+    /// The shared receive queue's XRC domain and completion queue, where it is for XRC.
     pub(crate) fn xrc(&self) -> Option<&(Arc<Xrcd>, Arc<Cq>)> {
         self.xrc.as_ref()
     }

@@ -49,7 +49,7 @@ pub struct Flow {
     pub specs: Vec<Spec>,
     /// What it takes goes nowhere.
     pub drop: bool,
-    /// It gets a copy, and rules behind it are tried as if it were not there.
+    /// The taker gets a copy, and rules after this one are tried as if it were not there.
     pub dont_trap: bool,
 }
 
@@ -84,7 +84,7 @@ struct Rule<T> {
     counter: Option<Arc<FlowCounter>>,
 }
 
-/// The rules of a device, in the order in which they are tried. It keeps those who take the frames.
+/// The rules of a device, in the order in which they are tried. It keeps the takers of the frames.
 #[derive(Debug)]
 pub(crate) struct Flows<T> {
     rules: RwLock<Vec<Rule<T>>>,
@@ -98,7 +98,8 @@ impl<T> Default for Flows<T> {
 }
 
 impl<T> Flows<T> {
-    /// Who gets a frame; `returns` where it is one of ours that comes back, or came from elsewhere.
+    /// The takers of a frame; `returns` where it is one of ours that comes back, or came from
+    /// elsewhere.
     pub fn takers(&self, bytes: &[u8], returns: bool) -> Vec<Arc<T>> {
         let frame = Frame::parse(bytes);
         let mut takers: Vec<Arc<T>> = Vec::new();

@@ -35,7 +35,7 @@ pub(crate) struct Frame {
     pub dest: [u8; 6],
     pub source: [u8; 6],
     pub vlan_tag: Option<[u8; 2]>,
-    /// Behind VLAN tags.
+    /// The EtherType after VLAN tags.
     pub ether_type: [u8; 2],
     pub ipv4: Option<Ipv4>,
     pub ipv6: Option<Ipv6>,
@@ -48,7 +48,7 @@ const VLAN: [u8; 2] = [0x81, 0x00];
 const SERVICE_VLAN: [u8; 2] = [0x88, 0xa8];
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Most extension headers that are looked behind.
+/// Most extension headers that are passed over.
 const MAX_EXTENSIONS: usize = 8;
 
 impl Frame {
@@ -133,7 +133,7 @@ impl Frame {
     }
 }
 
-/// The protocol behind an IPv6 packet's extension headers (RFC 8200 §4), and its bytes where they
+/// The protocol after an IPv6 packet's extension headers (RFC 8200 §4), and its bytes where they
 /// are here.
 fn behind_extensions(mut next: u8, mut bytes: &[u8]) -> (u8, Option<&[u8]>) {
     const HOP_BY_HOP: u8 = 0;

@@ -1,4 +1,4 @@
-//! Multicast groups of a device, and who is attached to each.
+//! Multicast groups of a device, and which queue pairs are attached to each.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -54,7 +54,7 @@ impl WqState {
         [WqState::Reset, WqState::Ready, WqState::Error].into_iter().find(|s| *s as u32 == code)
     }
 
-    /// Its name in the manual pages, without IBV_WQS_.
+    /// The state's name in the manual pages, without IBV_WQS_.
     pub fn name(self) -> &'static str {
         match self {
             WqState::Reset => "RESET",
@@ -99,11 +99,11 @@ impl Wq {
         Ok(Arc::new(Wq { number, pd: pd.clone(), cq, max_wr, max_sge, inner }))
     }
 
-    /// Its number, 24 bits, which its completions bear.
+    /// The work queue's number, 24 bits, which its completions bear.
     pub fn number(&self) -> Qpn {
         self.number
     }
-    /// Its state.
+    /// The work queue's state.
     pub fn state(&self) -> WqState {
         self.lock().state
     }

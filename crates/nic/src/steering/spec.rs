@@ -35,8 +35,7 @@ pub enum Spec {
         ttl: Masked<1>,
         flags: Masked<1>,
     },
-    /// An IPv6 header; `next_header` is that behind the extension headers, `flow_label` has 20
-    /// bits.
+    /// An IPv6 header; `next_header` is that after the extension headers, `flow_label` has 20 bits.
     Ipv6 {
         source: Masked<16>,
         dest: Masked<16>,

@@ -115,7 +115,7 @@ pub fn device(world: Arc<Kept>) -> Arc<Device> {
     device_of(world, &[])
 }
 
-/// The same; the interface has these addresses.
+/// Like [`device`], with an interface of these addresses.
 pub fn device_of(world: Arc<Kept>, addresses: &[IpAddr]) -> Arc<Device> {
     let config = DeviceConfig {
         id: DeviceId(0),

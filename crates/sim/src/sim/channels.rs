@@ -39,7 +39,7 @@ impl Sim {
         self.node(process).is_some()
     }
 
-    /// Those that died in the midst of a call are killed, now that it is over.
+    /// Kills the processes that died in the midst of a call, now that it is over.
     pub(super) fn bury(&mut self) {
         let died: Vec<ProcessId> =
             self.shared.hosts().iter_mut().flat_map(|host| std::mem::take(&mut host.died)).collect();
@@ -83,7 +83,7 @@ impl Sim {
         self.note(word, &[from.0 as u64, to.0 as u64, len, whole.into()]);
     }
 
-    /// A record is read, often with those behind it: by a thread of the program, or by the engine.
+    /// A record is read, often with those after it: by a thread of the program, or by the engine.
     pub(super) fn arrive_by_channel(&mut self, from: ProcessId, to: ProcessId, record: &Record) {
         let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
         self.read(to, hold, record);

@@ -55,9 +55,9 @@ pub struct Counters {
     /// WRITEs and READs that were done in the memory of another process, and pieces of messages
     /// that were copied from there, or to there.
     pub copied: u64,
-    /// Those that were begun and did not come about.
+    /// WRITEs, READs and pieces whose copy was begun and did not come about.
     pub not_copied: u64,
-    /// Packets to a host on which nobody has the port open, or to no host.
+    /// Packets to a host on which no process has the port open, or to no host.
     pub refused: u64,
     /// Times a node was woken.
     pub wakes: u64,
@@ -67,7 +67,7 @@ pub struct Counters {
 #[derive(Debug)]
 struct Due {
     at: u64,
-    /// Of two at the same time the older comes first.
+    /// Order of what happens at the same time: the older comes first.
     number: u64,
     what: What,
 }
@@ -203,7 +203,7 @@ impl Sim {
         self.nodes.get(process.0)?.clone()
     }
 
-    /// Kills a process: it says nothing more, its names are gone, those who watch them are told.
+    /// Kills a process: it says nothing more, its names are gone, those that watch them are told.
     /// What it had sent is still on its way.
     pub fn kill(&mut self, process: ProcessId) {
         self.flush();
@@ -391,8 +391,8 @@ impl Sim {
         [alarm, due].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// As the real world does: an alarm set by the node's calls, and after it rang by what the node
-    /// still waits for.
+    /// Wakes a process as the real world does. An alarm is set by the node's calls, and after it
+    /// rang by what the node still waits for.
     fn wake(&mut self, process: ProcessId) {
         self.wakes += 1;
         assert!(self.wakes < MAX_WAKES, "process {} is woken for ever at {:?}", process.0, self.elapsed());

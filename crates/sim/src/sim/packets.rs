@@ -91,8 +91,8 @@ impl Sim {
         }
     }
 
-    /// A packet that arrives, often with those of its flow that arrive right behind it, as the
-    /// system puts them together (UDP_GRO): of one size, but for the last, which may be
+    /// A packet that arrives, often with those of its flow that arrive right after it, as the
+    /// system puts them together (UDP_GRO). They are of one size, but for the last, which may be
     /// shorter.
     fn with_those_behind(&mut self, flow: &Flow, mut bytes: Vec<u8>) -> Vec<u8> {
         let (now, size) = (self.shared.clock.nanos(), bytes.len());

@@ -13,9 +13,9 @@ use crate::world::{HostId, ProcessId};
 /// What a host's power did by itself ([`Faults::power_fail`](crate::Faults::power_fail)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Power {
-    /// It failed, and its processes with it.
+    /// The power failed, and with it the host's processes.
     Failed(HostId),
-    /// It is back. Whoever drives the simulation starts processes.
+    /// The power is back. The caller of the simulation starts processes.
     Back(HostId),
 }
 
@@ -37,7 +37,7 @@ impl Sim {
         self.network.flush_time()
     }
 
-    /// These bytes are persistent, as they are now.
+    /// Makes these bytes persistent, as they are now.
     ///
     /// # Errors
     ///
@@ -97,7 +97,7 @@ impl Sim {
         );
     }
 
-    /// A flush of a process that is gone is nobody's.
+    /// A flush of a process that is gone has no effect.
     pub(super) fn flushed(&mut self, process: ProcessId, work: Persist) {
         if self.node(process).is_some() {
             self.note("flushed", &[process.0 as u64]);

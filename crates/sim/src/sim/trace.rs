@@ -1,4 +1,4 @@
-//! What a run was: a number that is the same for the same seed, and the log for those who look.
+//! What a run was: a number that is the same for the same seed, and the log for its readers.
 
 use wire::icrc::{Flow, ICRC_LEN};
 use wire::roce::Packet;
@@ -45,7 +45,7 @@ impl Sim {
         }
     }
 
-    /// Records what goes by a channel. Nobody sealed it.
+    /// Records what goes by a channel, which is not sealed.
     pub(super) fn note_record(&mut self, word: &str, record: &Record) {
         let flow = Flow { source: record.source, dest: record.dest };
         if let Some(short) = record.short {

@@ -88,7 +88,7 @@ pub fn signaled(wr_id: u64, op: SendOp, sge: Sge) -> SendWr {
     SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false }
 }
 
-/// The same request by another key or of another place.
+/// The request `op` by another key or of another place.
 pub fn elsewhere(op: SendOp, key: Rkey, by: i64) -> SendOp {
     match op {
         SendOp::Write { addr, immediate, .. } => {

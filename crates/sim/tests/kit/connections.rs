@@ -166,7 +166,7 @@ pub fn connected(together: bool) -> (Sim, Party, Party, Side, Side) {
     connected_with(1, together)
 }
 
-/// The same with a seed.
+/// Like [`connected`], with a seed.
 pub fn connected_with(seed: u64, together: bool) -> (Sim, Party, Party, Side, Side) {
     let mut sim = Sim::new(seed, Faults::none());
     let address = |n| IpAddr::from([10, 0, 0, n]);

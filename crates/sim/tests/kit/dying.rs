@@ -19,7 +19,7 @@ pub const PIECE: usize = 3_000;
 pub const LONG: usize = 40_000;
 /// Receives of a side.
 pub const RECEIVES: usize = 6;
-/// What the memory of the dead is filled with. Nobody sends it.
+/// What the memory of the dead process is filled with. No process sends it.
 pub const POISON: u8 = 0xdd;
 
 /// Where in a side's memory things are.
@@ -37,7 +37,7 @@ pub enum Kind {
     WriteImmediate,
     Read,
     Add(u64),
-    /// Of a region that its owner may take back.
+    /// A WRITE to a region that its owner may take back.
     WriteExtra,
     ReadExtra,
 }
@@ -46,7 +46,7 @@ pub enum Kind {
 pub struct Job {
     pub kind: Kind,
     pub len: usize,
-    /// Where in the source of whoever sends.
+    /// Where in the sender's source.
     pub from: usize,
 }
 
@@ -95,9 +95,9 @@ pub struct Side {
     pub endpoint: Endpoint,
     pub memory: Buffer,
     pub extra: Option<Buffer>,
-    /// What it sends; never changed.
+    /// What the end sends; never changed.
     pub source: Vec<u8>,
-    /// As the peer knows it, also when it is gone.
+    /// The extra region as the peer knows it, also when it is gone.
     pub extra_named: (u64, wire::Rkey),
     pub jobs: Vec<Job>,
     pub posted: usize,
@@ -108,7 +108,7 @@ pub struct Side {
     pub receives_posted: usize,
     pub received: usize,
     pub flushed: usize,
-    /// What it had when it died.
+    /// What the end's memory held when its process died.
     pub left: Option<Vec<u8>>,
 }
 
@@ -192,7 +192,7 @@ impl Side {
         }
     }
 
-    /// A completion of the send queue: in order, once, true, and no success behind an error.
+    /// A completion of the send queue: in order, once, true, and no success after an error.
     pub fn sent(&mut self, peer: &Side, c: &Completion) {
         let n = self.completed;
         assert_eq!(c.wr_id, n as u64, "out of order, or not once: {c:?}");

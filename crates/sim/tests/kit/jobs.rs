@@ -11,7 +11,7 @@ pub const AREAS: usize = 3;
 pub enum Kind {
     Send,
     Write(usize),
-    /// Of an area that WRITEs change.
+    /// A READ of an area that WRITEs change.
     Read(usize),
     FetchAdd(u64),
 }

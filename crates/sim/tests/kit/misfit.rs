@@ -26,7 +26,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// Those that fit.
+    /// Attributes of an end that fit its peer's.
     pub fn of(end: &End, peer: &End) -> Side {
         let psn = Psn::new(0xff_fff8);
         Side {

@@ -35,8 +35,8 @@ pub enum Way {
     Wire,
     /// On one, where a channel leads from one to the other and memory is reached past it.
     Channel,
-    /// The same, and both ends copy what is longer than some thousand bytes and goes by the
-    /// channel.
+    /// On one host as `Channel`, and both ends copy what is longer than some thousand bytes and
+    /// goes by the channel.
     Shared,
     /// On one host, and memory is such as both map.
     Mapped,
@@ -70,7 +70,7 @@ impl Endpoint {
         Endpoint::of(node, QpType::Rc)
     }
 
-    /// The same of another kind.
+    /// Like [`Endpoint::new`], of another kind.
     pub fn of(node: &SimNode, kind: QpType) -> Endpoint {
         let device = node.devices()[0].clone();
         let pd = Arc::new(device.alloc_pd().unwrap());

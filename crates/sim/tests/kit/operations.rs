@@ -83,8 +83,8 @@ pub const OPERATIONS: [Operation; 38] = [
 ];
 
 impl Operation {
-    /// Its requests, of memory of `a` by this local key, and of so much at the peer's address and
-    /// key.
+    /// The operation's requests, of memory of `a` by this local key, and of so much at the peer's
+    /// address and key.
     pub fn requests(self, (a, lkey): (&End, Rkey), (addr, rkey): (u64, Rkey), n: u64) -> Vec<SendWr> {
         let sge = |at, len| transport::Sge { lkey, ..a.memory.sge(at, len) };
         let imm = *b"imm!";

@@ -26,7 +26,8 @@ pub struct Plan {
     pub reject: bool,
     /// The server decides so late.
     pub decide_after: Duration,
-    /// Who ends the connection, when all messages are there: bit 0 the client, bit 1 the server.
+    /// Which side ends the connection, when all messages are there: bit 0 the client, bit 1 the
+    /// server.
     pub who_ends: u8,
     /// From the end of the connection to the end of the identifier.
     pub destroy_after: Duration,
@@ -264,7 +265,7 @@ impl Run {
     pub fn kill_server(&mut self) -> Vec<Side> {
         let (host, address) = (self.server.host, self.server.address);
         self.sim.kill(self.server.process);
-        // Events nobody fetched hold identifiers, which hold the channel.
+        // Events that were not fetched hold identifiers, which hold the channel.
         while self.server.next().is_some() {}
         self.killed = true;
         self.server = Party::new(&mut self.sim, host, address);

@@ -40,7 +40,7 @@ pub(super) fn refusal(fault: Fault, ours: impl FnOnce(Fault) -> Refusal) -> Refu
     }
 }
 
-/// The same of memory that the peer named.
+/// Like [`refusal`], for memory that the peer named.
 pub(super) fn remote(fault: Fault) -> Refusal {
     refusal(fault, Refusal::Remote)
 }

@@ -82,14 +82,14 @@ pub struct TagInfo {
 /// What a receive completion says of the network header of what came.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkHeader {
-    /// Nothing.
+    /// Says nothing of a network header.
     #[default]
     None,
-    /// That there was one, which the program does not get: on a connection. So rdma_rxe says it.
+    /// There was a header, which the program does not get: on a connection. So rdma_rxe says it.
     Unseen,
     /// The first 40 bytes received are it, of a datagram over IPv4.
     V4,
-    /// The same over IPv6.
+    /// The first 40 bytes received are it, of a datagram over IPv6.
     V6,
 }
 
@@ -100,7 +100,7 @@ pub struct Completion {
     pub wr_id: u64,
     /// How it went.
     pub status: Status,
-    /// What it was; in a flushed or failed one only the side (send or receive) is sure.
+    /// What the request was; in a flushed or failed one only the side (send or receive) is sure.
     pub opcode: Completed,
     /// Bytes received or read (0 for sends and writes).
     pub byte_len: u32,
@@ -115,7 +115,7 @@ pub struct Completion {
     /// The sender asked for a solicited event, or the completion is an error: next-solicited arming
     /// fires.
     pub solicited: bool,
-    /// Of a tag-matching queue.
+    /// What a tag-matching queue says of it.
     pub tm: TagInfo,
 }
 

@@ -31,19 +31,19 @@ impl Place {
 /// How a message completes that a tag-matching queue placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tagged {
-    /// Its completions' opcode.
+    /// Opcode of the message's completions.
     pub opcode: Completed,
     /// Status of the last of them, if all goes well.
     pub status: Status,
-    /// What they say of the tag. A match is told of when the first piece has come, the rest with
-    /// the last.
+    /// What the completions say of the tag. A match is told of when the first piece has come, the
+    /// rest with the last.
     pub info: TagInfo,
 }
 
 /// A SEND of one piece, without a key to invalidate.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole<'a> {
-    /// Its bytes.
+    /// The message's bytes.
     pub bytes: &'a [u8],
     /// Immediate data, or nothing.
     pub tail: SendTail,
@@ -78,23 +78,23 @@ pub enum QpEvent {
 /// What became of a WRITE, READ or FLUSH that might need no packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtOnce {
-    /// It is done.
+    /// The request is done.
     Done,
-    /// Not so: its packets will tell why.
+    /// The request can not be done so: its packets will tell why.
     Refused,
     /// The peer's memory is not reached, or not for so much.
     NoWay,
 }
 
-/// What is under way with a request, or was and nobody has been told yet.
+/// What is under way with a request, or was and has not been told to the program yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Company {
-    /// Nothing.
+    /// Nothing is under way.
     #[default]
     None,
     /// Something, but which way this one goes does not matter.
     Some,
-    /// So much that nobody waits for each of them: a stream.
+    /// So much that the program does not wait for each request: a stream.
     Stream,
 }
 
@@ -121,11 +121,11 @@ pub struct Part<'a> {
 /// What became of a piece of a message that was to go to a process of this host at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bulk {
-    /// It has left.
+    /// The piece has left.
     Sent,
-    /// There is no room for it now.
+    /// There is no room for the piece now.
     Full,
-    /// There is no such way just now.
+    /// There is no way for pieces just now.
     NoWay,
 }
 
@@ -232,8 +232,8 @@ pub trait Context {
     /// Requests and receives are about to complete as flushed. The peer copies nothing any more
     /// that they lend, or what it has copied does not count.
     fn lends_no_more(&mut self) {}
-    /// Whether something that left for the peer lies where nobody but its process takes it, which
-    /// has not.
+    /// Whether something that left for the peer lies where only the peer's process takes it, and is
+    /// not taken yet.
     fn lies_unread(&self) -> bool {
         false
     }

@@ -1,5 +1,5 @@
-//! Memory as an engine sees it: what names it, what may be done to it, why it refuses. Behind
-//! [`Memory`] stands the adapter's table of regions and windows, or a test's few vectors.
+//! Memory as an engine sees it: what names it, what may be done to it, why it refuses. [`Memory`]
+//! is implemented by the adapter's table of regions and windows, or by a test's few vectors.
 
 use std::task::Poll;
 
@@ -42,10 +42,10 @@ pub enum Fault {
     /// The region does not grant this kind of access.
     #[error("memory region does not grant this access")]
     Rights,
-    /// The mapping behind the region is gone or lost its rights.
+    /// The mapping that backs the region is gone or lost its rights.
     #[error("memory is not mapped any more")]
     Unmapped,
-    /// The storage behind the region failed: what was written may not be on it (FLUSH to
+    /// The storage that backs the region failed: what was written may not be on it (FLUSH to
     /// persistence).
     #[error("the storage of the memory failed")]
     Storage,
@@ -64,7 +64,7 @@ pub enum Fault {
 pub enum Tail {
     /// More of the message follows.
     More,
-    /// These bytes end the message.
+    /// The copied bytes end the message.
     End,
 }
 
@@ -105,9 +105,9 @@ pub enum AtomicOp {
 pub struct Flush {
     /// All that look at the memory shall see it.
     pub global: bool,
-    /// It shall survive a loss of power.
+    /// What was written shall survive a loss of power.
     pub persistent: bool,
-    /// Of the whole region, whatever range is named.
+    /// The FLUSH is of the whole region, whatever range is named.
     pub whole: bool,
 }
 
@@ -143,7 +143,8 @@ pub trait Memory {
     /// Copies `dst.len()` bytes, starting `at` bytes into the concatenation of `sges`, out of local
     /// memory.
     fn gather(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<(), Fault>;
-    /// The same; and what the bytes add to an ICRC, where the memory finds that out on the way.
+    /// Like [`Memory::gather`]; and what the bytes add to an ICRC, where the memory finds that out
+    /// on the way.
     fn gather_for_icrc(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
         self.gather(sges, at, dst).map(|()| None)
     }
@@ -152,7 +153,7 @@ pub trait Memory {
     fn get(&self, from: &Sge, dst: &mut [u8]) -> Result<(), Fault> {
         self.gather(std::slice::from_ref(from), 0, dst)
     }
-    /// The same to memory that two processes share.
+    /// Like [`Memory::gather`], to memory that two processes share.
     fn gather_shared(&self, sges: &[Sge], at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {
         let mut bytes = vec![0; dst.len()];
         self.gather(sges, at, &mut bytes)?;
@@ -161,11 +162,11 @@ pub trait Memory {
     }
     /// Copies `src` to `at` bytes into the concatenation of `sges` (local write access).
     fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
-    /// The same from memory that two processes share.
+    /// Like [`Memory::scatter`], from memory that two processes share.
     fn scatter_shared(&self, sges: &[Sge], at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
         self.scatter(sges, at, &src.to_vec(), tail)
     }
-    /// The same from wherever the bytes are.
+    /// Like [`Memory::scatter`], from wherever the bytes are.
     #[inline]
     fn scatter_payload(&self, sges: &[Sge], at: u64, src: Payload<'_>, tail: Tail) -> Result<(), Fault> {
         match src {
@@ -175,7 +176,7 @@ pub trait Memory {
             Payload::Elsewhere(Elsewhere::Placed(_)) => Ok(()),
         }
     }
-    /// The same from memory of the sender's, a process of this host.
+    /// Like [`Memory::scatter`], from memory of the sender's, a process of this host.
     fn scatter_lent(&self, _sges: &[Sge], _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
         Err(Fault::Away)
     }
@@ -184,11 +185,11 @@ pub trait Memory {
     fn check(&self, range: Remote, access: Access) -> Result<(), Fault>;
     /// A peer's RDMA WRITE: copies `src` to `at` bytes into `to`.
     fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
-    /// The same from memory that two processes share.
+    /// Like [`Memory::write`], from memory that two processes share.
     fn write_shared(&self, to: Remote, at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
         self.write(to, at, &src.to_vec(), tail)
     }
-    /// The same from wherever the bytes are.
+    /// Like [`Memory::write`], from wherever the bytes are.
     #[inline]
     fn write_payload(&self, to: Remote, at: u64, src: Payload<'_>, tail: Tail) -> Result<(), Fault> {
         match src {
@@ -198,27 +199,28 @@ pub trait Memory {
             Payload::Elsewhere(Elsewhere::Placed(_)) => Ok(()),
         }
     }
-    /// The same from memory of the peer's, a process of this host.
+    /// Like [`Memory::write`], from memory of the peer's, a process of this host.
     fn write_lent(&self, _to: Remote, _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
         Err(Fault::Away)
     }
     /// A peer's RDMA READ: copies from `at` bytes into `from`.
     fn read(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<(), Fault>;
-    /// The same to memory that two processes share.
+    /// Like [`Memory::read`], to memory that two processes share.
     fn read_shared(&self, from: Remote, at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {
         let mut bytes = vec![0; dst.len()];
         self.read(from, at, &mut bytes)?;
         dst.store(&bytes);
         Ok(())
     }
-    /// The same; and what the bytes add to an ICRC, where the memory finds that out on the way.
+    /// Like [`Memory::read`]; and what the bytes add to an ICRC, where the memory finds that out on
+    /// the way.
     fn read_for_icrc(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
         self.read(from, at, dst).map(|()| None)
     }
     /// A peer's atomic on the 8 bytes at `at`; returns the value before.
     fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault>;
-    /// A peer's FLUSH. `Pending` where it takes long: the range and its rights are good, and
-    /// whoever gave the memory does the work and says so ([`Rc::flushed`](crate::Rc::flushed)).
+    /// A peer's FLUSH. `Pending` where it takes long: the range and its rights are good, and the
+    /// owner of the memory does the work and says so ([`Rc::flushed`](crate::Rc::flushed)).
     fn flush(&self, _range: Remote, _how: Flush) -> Poll<Result<(), Fault>> {
         Poll::Ready(Err(Fault::Rights))
     }

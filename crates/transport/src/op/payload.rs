@@ -79,8 +79,8 @@ impl Elsewhere {
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
-    /// As it goes to the receiver: address, key and length, each little-endian. No memory has the
-    /// key 0: with it bytes are placed.
+    /// The bytes that go to the receiver: address, key and length, each little-endian. No memory
+    /// has the key 0: with it bytes are placed.
     pub fn to_bytes(self) -> [u8; Elsewhere::LEN] {
         let (addr, key) = match self {
             Elsewhere::Lent(from) => (from.addr, from.rkey.0),
@@ -92,7 +92,7 @@ impl Elsewhere {
         bytes[12..].copy_from_slice(&(self.len() as u32).to_le_bytes());
         bytes
     }
-    /// As it came from a sender; `None` for another number of bytes.
+    /// The place that a sender's bytes name; `None` for another number of bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Elsewhere> {
         let (addr, rest) = bytes.split_first_chunk()?;
         let (key, len) = rest.split_first_chunk()?;
@@ -111,11 +111,11 @@ impl Elsewhere {
 /// The bytes of a piece of a message that has come.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Ours: nobody changes them.
+    /// Bytes of our own: no other process changes them.
     Own(&'a [u8]),
-    /// Each of them is looked at once, where it goes.
+    /// Bytes in memory that two processes share: each is looked at once, where it goes.
     Shared(SharedBytes<'a>),
-    /// They have not come with it.
+    /// Bytes that have not come with the piece.
     Elsewhere(Elsewhere),
 }
 
@@ -134,7 +134,7 @@ impl<'a> Payload<'a> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Those that nobody changes; of others none.
+    /// The bytes that no other process changes; of others none.
     #[inline]
     pub fn own(&self) -> &'a [u8] {
         match self {
@@ -157,7 +157,7 @@ impl<'a> Payload<'a> {
             }
         }
     }
-    /// A part of them: of those that nobody changes. Others are delivered whole.
+    /// A part of the bytes, of those that no other process changes. Others are delivered whole.
     #[inline]
     #[must_use]
     pub fn part(self, part: Range<usize>) -> Payload<'a> {

@@ -24,7 +24,7 @@ pub enum SgeList {
 }
 
 impl SgeList {
-    /// That of most requests.
+    /// The list of most requests: one element.
     #[inline]
     pub fn one(sge: Sge) -> SgeList {
         let mut few = ArrayVec::new();
@@ -97,7 +97,7 @@ impl Data {
     pub fn inline(bytes: &[u8]) -> Data {
         ArrayVec::try_from(bytes).map_or_else(|_| Data::InlineLong(bytes.into()), Data::Inline)
     }
-    /// The data. What stays in their place is of no use to anybody.
+    /// Takes the data. What stays in their place is of no use any more.
     #[inline]
     #[must_use]
     pub fn take(&mut self) -> Data {
@@ -142,7 +142,7 @@ pub enum SendOp {
     Write {
         /// Where to.
         addr: u64,
-        /// Its key.
+        /// Key of the peer's memory.
         rkey: Rkey,
         /// Immediate data.
         immediate: Option<[u8; 4]>,
@@ -151,14 +151,14 @@ pub enum SendOp {
     Read {
         /// Where from.
         addr: u64,
-        /// Its key.
+        /// Key of the peer's memory.
         rkey: Rkey,
     },
     /// COMPARE SWAP, FETCH ADD (result to the one 8-byte element) or ATOMIC WRITE.
     Atomic {
         /// Where.
         addr: u64,
-        /// Its key.
+        /// Key of the peer's memory.
         rkey: Rkey,
         /// What.
         op: AtomicOp,
@@ -167,7 +167,7 @@ pub enum SendOp {
     Flush {
         /// Where.
         addr: u64,
-        /// Its key.
+        /// Key of the peer's memory.
         rkey: Rkey,
         /// Bytes.
         length: u32,
@@ -196,7 +196,7 @@ pub struct SendWr {
 }
 
 impl SendWr {
-    /// The request. What stays in its place is of no use to anybody.
+    /// Takes the request. What stays in its place is of no use any more.
     #[inline]
     #[must_use]
     pub fn take(&mut self) -> SendWr {
@@ -215,7 +215,7 @@ pub struct RecvWr {
 }
 
 impl RecvWr {
-    /// Its completion, as far as the status alone says.
+    /// The receive's completion, as far as the status alone says.
     pub fn completion(&self, status: Status, qpn: Qpn) -> Completion {
         Completion::new(self.wr_id, status, Completed::Receive, qpn)
     }

@@ -57,7 +57,7 @@ pub(super) struct Read {
 }
 
 impl Read {
-    /// That of its next response packet, or of so many as one piece.
+    /// The opcode of the READ's next response packet, or of so many as one piece.
     fn op(&self, count: u32) -> Op {
         let aeth = ack(self.msn);
         Op::ReadResponse(match (self.next == 0, self.next + count == self.packets) {
@@ -111,7 +111,7 @@ impl Answers {
             _ => None,
         }
     }
-    /// It has left.
+    /// The ACK that was all there is to say ([`Answers::lone_ack`]) has left.
     #[inline]
     pub fn lone_ack_left(&mut self) {
         if self.is_lone_ack() {
@@ -214,8 +214,8 @@ impl Answers {
                         continue;
                     }
                     Ok(false) => break,
-                    // Its memory went since it was executed: whoever asks again is not told more
-                    // than before.
+                    // Its memory went since it was executed: a requester that asks again is not
+                    // told more than before.
                     Err(_) if read.repeated => {
                         self.pop();
                         continue;

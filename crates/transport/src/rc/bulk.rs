@@ -1,7 +1,7 @@
-//! Several packets of a message that come as one piece from a process of this host, with the
-//! headers of one and all of their bytes one behind the other. They have their numbers, and are
-//! acknowledged as ever. What did not come to pass so, because there was no receive or something
-//! before it was lost, is sent again in packets.
+//! Several packets of a message that come as one piece from a process of this host: the headers of
+//! one, then all of their bytes. They have their numbers, and are acknowledged as ever. What did
+//! not come to pass so, because there was no receive or something before it was lost, is sent again
+//! in packets.
 
 use std::time::Instant;
 
@@ -94,7 +94,8 @@ fn first_packet(piece: &Header) -> Header {
 }
 
 impl Responder {
-    /// So many numbers from this one on are used up, by requests that needed nobody here.
+    /// Numbers from this one on are used up, so many, by requests that needed nothing of this
+    /// process.
     pub fn skip(&mut self, from: Psn, count: u32) {
         let is_between = self.flushing.is_none() && !self.inbound.in_message();
         if self.begun && from == self.expected && is_between {

@@ -19,14 +19,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Of a response.
+    /// The header of a response.
     pub(super) fn header(&self, psn: Psn, op: Op) -> Header {
         let bth = Bth { pkey: self.pkey, dest_qp: self.dest, psn, ..Bth::default() };
         let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(None) };
         Header { bth, service, op }
     }
-    /// Of a request; every one of an initiator, READs and the middle of a message included, bears
-    /// the XRCETH.
+    /// The header of a request; every one of an initiator, READs and the middle of a message
+    /// included, bears the XRCETH.
     pub(super) fn request_header(&self, psn: Psn, op: Op, srq: u32) -> Header {
         let service = if self.role == Role::Rc { Service::Rc } else { Service::Xrc(Some(XrcEth { srq })) };
         Header { service, ..self.header(psn, op) }

@@ -38,16 +38,16 @@ pub use responder::FlushTask;
 use responder::Responder;
 pub use timers::{rnr_timer_of, timeout_of};
 
-/// How long an ACK may wait, as whoever reads the packets knows.
+/// How long an ACK may wait, as the thread that reads the packets knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hold {
-    /// Not at all.
+    /// Does not wait at all.
     #[default]
     No,
     /// For what else has arrived: one ACK answers for all of it.
     Briefly,
-    /// The same; and where the packet completes a receive, for the program that is about to learn
-    /// of it: where it answers with a request to the same peer, both leave together.
+    /// Waits as `Briefly`. If the packet completes a receive, waits for the program's answer: a
+    /// request to the same peer leaves together with it.
     ForProgram,
 }
 
@@ -95,7 +95,7 @@ pub enum State {
     Init,
     /// The responder works.
     Rtr,
-    /// Both work.
+    /// Both sides work.
     Rts,
     /// The requester takes no new request to the wire, finishes those begun.
     Sqd,
@@ -106,7 +106,7 @@ pub enum State {
 /// Which halves of a connection a queue pair is, and so what its packets carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// Both, of an RC queue pair.
+    /// Both halves, of an RC queue pair.
     Rc,
     /// The requester of an extended connection.
     Initiator,
@@ -171,7 +171,7 @@ impl Rc {
     pub fn has_begun(&self) -> bool {
         self.responder.begun
     }
-    /// The same, once: whether that is so since the last call.
+    /// Like [`Rc::has_begun`], once: whether that is so since the last call.
     pub fn take_begun(&mut self) -> bool {
         self.responder.take_begun()
     }
@@ -268,7 +268,7 @@ impl Rc {
             self.receive_any(now, packet, hold, cx);
         }
     }
-    /// The same for one that is not as most are ([`Rc::receive_plain`]).
+    /// Like [`Rc::receive`], for a packet that is not as most are ([`Rc::receive_plain`]).
     #[inline(never)]
     pub(super) fn receive_any(
         &mut self,
@@ -334,8 +334,8 @@ impl Rc {
     }
 
     /// Writes as many packets as there are to send and as fit; call again with an emptied batch
-    /// until it stays empty. Responses come before requests, but for an ACK that has nothing
-    /// behind it: at the end it is the short last packet of a segmented send.
+    /// until it stays empty. Responses come before requests, but for an ACK that nothing follows:
+    /// at the end it is the short last packet of a segmented send.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
         let ack_last = self.responder.has_lone_ack();
         if ack_last {
@@ -367,9 +367,9 @@ impl Rc {
         true
     }
 
-    /// Whether a queue pair in RTS has nothing to do behind this step: [`Rc::fill`] has nothing to
-    /// write ([`Rc::is_at_rest`]), and there is nothing to take ([`Rc::take_flush`],
-    /// [`Rc::take_path_suspect`]), nor a turn to wait for. So it is behind most of them.
+    /// Whether a queue pair in RTS has nothing to do after this step. [`Rc::fill`] has nothing to
+    /// write ([`Rc::is_at_rest`]), there is nothing to take ([`Rc::take_flush`],
+    /// [`Rc::take_path_suspect`]), nor a turn to wait for. So it is after most steps.
     #[inline]
     pub fn is_settled(&mut self) -> bool {
         // Where answers are ACKs at most none of them wants a turn.
@@ -409,8 +409,8 @@ impl Rc {
         self.responder.begin_turn();
         self.requester.begin_turn();
     }
-    /// Whether READs, or what is to be copied, wait for the next turn: see [`Rc::begin_turn`].
-    /// Whoever holds a lock over [`Rc::fill`] gives it up before he begins one.
+    /// Whether READs, or what is to be copied, wait for the next turn: see [`Rc::begin_turn`]. A
+    /// caller that holds a lock over [`Rc::fill`] gives it up before it begins one.
     #[inline]
     pub fn wants_turn(&self) -> bool {
         self.responder.wants_turn() || self.requester.wants_turn()

@@ -13,15 +13,16 @@ use crate::likely::{likely, unlikely};
 use crate::op::{AtOnce, Completed, Completion, Context, SendWr, Whole};
 use crate::short::{Short, What};
 
-/// What is still to be done behind a short message.
+/// What is still to be done after a short message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// What is behind any step: packets may have to leave.
+    /// What follows any step: packets may have to leave.
     Step,
-    /// The same but for packets and the timer: an ACK is held back, as [`Rc::held`] says.
+    /// No packet leaves and no timer changes, but else as `Step`: an ACK is held back, as
+    /// [`Rc::held`] says.
     Held,
-    /// The same, and [`Rc::acknowledge_oldest`], before anything else is done with the queue pair
-    /// but [`Rc::next_short`]. It completes nothing, and nobody waits for it.
+    /// As `Held`, and [`Rc::acknowledge_oldest`] before anything else is done with the queue pair
+    /// but [`Rc::next_short`]. It completes nothing, and no thread waits for it.
     Acknowledge,
 }
 
@@ -67,8 +68,8 @@ impl Rc {
         done
     }
 
-    /// Whether a WRITE, or a READ, that is posted now, while no other takes a place in the queue,
-    /// may be executed by whoever asks. Then he does, and says what became of it.
+    /// Whether the caller may execute a WRITE, or a READ, that is posted now, while no other takes
+    /// a place in the queue. Then it does, and says what became of it.
     #[inline]
     pub fn begins_alone(&mut self, is_read: bool) -> bool {
         self.state == State::Rts && self.conn.role == Role::Rc && self.requester.begins_alone(is_read)
@@ -90,8 +91,8 @@ impl Rc {
         request::good(&self.conn, wr_id, opcode, byte_len)
     }
 
-    /// It has left so, and the ACK with it; `request` is that message. `now` is asked where a timer
-    /// begins.
+    /// A message has left as a short one, and the ACK with it; `request` is that message. `now` is
+    /// asked where a timer begins.
     #[inline]
     pub fn sent_short(
         &mut self,
@@ -105,7 +106,8 @@ impl Rc {
         (self.held, self.unanswered) = (Hold::No, 0);
     }
 
-    /// Takes in a short message, and the ACK that came with it; what is behind that.
+    /// Takes in a short message, and the ACK that came with it; returns what is left to do after
+    /// that.
     #[inline]
     pub fn receive_short(
         &mut self,
@@ -136,7 +138,7 @@ impl Rc {
         }
         let Some(psn) = short.acknowledged else { return rest };
         if rest == Rest::Held && self.requester.is_lone(psn) {
-            // Behind it nothing is under way: no packet leaves, and no timer runs.
+            // After it nothing is under way: no packet leaves, and no timer runs.
             if !self.requester.completes_visibly() {
                 return Rest::Acknowledge;
             }
@@ -151,7 +153,7 @@ impl Rc {
         Rest::Step
     }
 
-    /// The oldest request, which leaves no other behind, is acknowledged since `now`: what a short
+    /// The oldest request, which is the last one too, is acknowledged since `now`: what a short
     /// message has left to do ([`Rest::Acknowledge`]).
     #[inline]
     pub fn acknowledge_oldest(&mut self, now: Instant, cx: &mut impl Context) {

@@ -34,7 +34,7 @@ pub(super) struct Request {
     pub packets: u32,
     /// Packets acknowledged, or answers received.
     pub done: u32,
-    /// It needed no packet and is done; it completes once all before it are complete.
+    /// The request needed no packet and is done; it completes once all before it are complete.
     pub executed: bool,
     /// Why it can not be sent: it fails once all before it are complete.
     pub fault: Option<Status>,
@@ -95,8 +95,8 @@ impl Request {
         self.part = part_for(if max_rd_atomic > 1 { share / 2 } else { share });
     }
 
-    /// Both ends copy what this READ brings; it is asked for in parts of so many response packets,
-    /// a power of two.
+    /// Lets both ends copy what this READ brings; it is asked for in parts of so many response
+    /// packets, a power of two.
     pub fn share(&mut self, part: u32) {
         (self.shares, self.part) = (true, part);
     }
@@ -153,7 +153,7 @@ impl Request {
     pub fn awaits_answer(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush { .. })
     }
-    /// What it does without a packet.
+    /// What the request does without a packet.
     pub fn local(&self) -> Option<LocalOp> {
         if let SendOp::Local(op) = self.wr.op { Some(op) } else { None }
     }
@@ -176,7 +176,7 @@ impl Request {
     pub fn ends_part(&self, at: u32) -> bool {
         at == self.packets || at.is_multiple_of(self.part)
     }
-    /// It will be sent again from `done` on, at a share of the window of `share`.
+    /// The request will be sent again from `done` on, at a share of the window of `share`.
     pub fn go_back(&mut self, share: u32) {
         self.resumed = true;
         // Both are powers of two, so that what ended a part before still does.
@@ -293,7 +293,7 @@ impl Request {
         (position || resumed) && of_one_part && packet.payload.len() == len
     }
 
-    /// Its completion.
+    /// The request's completion.
     #[inline]
     pub fn completion(&self, status: Status, conn: &Connection) -> Completion {
         completion(&self.wr, self.len, status, conn)

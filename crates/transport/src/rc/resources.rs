@@ -2,8 +2,8 @@
 //! §9.7.5.1.2, responder resources): READs, atomics, ATOMIC WRITEs and FLUSHes.
 //!
 //! A duplicate is answered from here or not at all. One that was never asked for gets the same
-//! silence whatever key it bears; else whoever is connected could try keys without ever meeting the
-//! error that a new request with a wrong one is.
+//! silence whatever key it bears. Otherwise a connected peer could try keys without ever meeting
+//! the error that a new request with a wrong one is.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub(super) struct Resources {
     flushes: VecDeque<(Psn, Rkey)>,
 }
 
-/// One of them.
+/// A request that was executed and may come again.
 #[derive(Debug)]
 pub(super) enum Executed {
     Read {
@@ -87,7 +87,8 @@ impl Resources {
             |e: &Executed| matches!(*e, Executed::AtomicWrite { psn, rkey } if (psn, rkey) == (at, key));
         self.counted.iter().rev().any(is_it)
     }
-    /// The same of a FLUSH.
+    /// Whether a FLUSH was executed. The address is not compared, as in
+    /// [`Resources::has_atomic_write`].
     pub fn has_flush(&self, at: Psn, key: Rkey) -> bool {
         self.flushes.iter().rev().any(|&flush| flush == (at, key))
     }

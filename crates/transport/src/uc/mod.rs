@@ -1,8 +1,8 @@
 //! The unreliable connection service over RoCEv2 (IBA 1.4 §9.8.2): one queue pair.
 //!
-//! Nobody acknowledges: a request completes when its last packet has left. Whatever a receiver can
-//! not take, be it for a lost packet, a wrong key or the want of a receive, it drops in silence,
-//! message by message.
+//! The receiver acknowledges nothing: a request completes when its last packet has left. A receiver
+//! may be unable to take a message, be it for a lost packet, a wrong key or the want of a receive.
+//! Then it drops that message whole, in silence.
 
 mod requester;
 mod responder;

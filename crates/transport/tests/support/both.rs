@@ -23,7 +23,7 @@ pub fn ends() -> (End, End) {
     ends_of(Mtu::M4096)
 }
 
-/// The same with packets of other lengths.
+/// Like [`ends`], with packets of other lengths.
 pub fn ends_of(mtu: Mtu) -> (End, End) {
     let ends = || {
         let mut end = End::proven(mtu, ALL, RtsAttr { retry_cnt: 0, ..rts() }, false);
@@ -37,7 +37,7 @@ pub fn ends_of(mtu: Mtu) -> (End, End) {
 /// What a message is.
 pub type Message = fn(u64) -> SendWr;
 
-/// Of four pieces each.
+/// A SEND of four pieces.
 pub fn long_send(wr_id: u64) -> SendWr {
     send(wr_id, sge(0, 0, LONG))
 }
@@ -90,7 +90,7 @@ pub fn until_both_copy(a: &mut End, b: &mut End, message: Message) {
     forget(a, b);
 }
 
-/// Their completions so far are of no interest.
+/// Forgets the completions of both ends so far.
 pub fn forget(a: &mut End, b: &mut End) {
     a.completed();
     b.completed();

@@ -54,7 +54,7 @@ impl TestContext {
         true
     }
 
-    /// The same of the place of a READ's part.
+    /// Like [`TestContext::show`], of the place of a READ's part.
     pub(super) fn ask(&self, header: &Header, part: Part<'_>) -> Bulk {
         let Source::List([to]) = part.from else { return Bulk::NoWay };
         let place = Remote { addr: to.addr + part.at, length: part.len as u64, rkey: to.lkey };

@@ -181,13 +181,13 @@ pub struct TestContext {
     pub room: Option<u32>,
     /// Whether the peer's memory is reached: then what is executed so, and whether it can be.
     pub reach: Option<TestReach>,
-    /// Nobody has taken what left.
+    /// What left lies where the peer's process has not taken it.
     pub lies_unread: bool,
     /// Bytes of the longest piece that leaves in place of packets.
     pub most_bulk: usize,
     /// What becomes of pieces now.
     pub bulk: Option<Bulk>,
-    /// Those that left, in the form of packets that are too long, or of [`Away`].
+    /// Pieces that left, in the form of packets that are too long, or of [`Away`].
     pub pieces: RefCell<Vec<Vec<u8>>>,
     /// Bytes of pieces can be elsewhere.
     pub fetches: bool,
@@ -357,7 +357,7 @@ impl End {
             batch.clear();
             let rests = self.rc.is_at_rest();
             self.rc.fill(self.now, &mut batch, &mut self.cx);
-            // What is in the batch is behind them.
+            // What is in the batch comes after them.
             let pieces = self.cx.pieces.take();
             assert!(!rests || batch.is_empty() && pieces.is_empty(), "who is at rest has nothing to send");
             sent.extend(pieces);
@@ -367,7 +367,7 @@ impl End {
             sent.extend(batch.iter().map(|p| p[..p.len() - 4].to_vec()));
         }
     }
-    /// The same, parsed.
+    /// Like [`End::fill`], parsed.
     pub fn sent(&mut self) -> Vec<Sent> {
         let parse = |bytes: Vec<u8>| {
             let packet = Packet::parse(&bytes).expect("the engine sends legal packets");

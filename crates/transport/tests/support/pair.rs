@@ -44,7 +44,7 @@ pub struct Pair {
     pub weather: Weather,
     pub rng: Rng,
     pub now: Instant,
-    /// Arrival, order of sending, to whom, bytes.
+    /// Packets under way: arrival, order of sending, to whom, bytes.
     air: Vec<(Instant, u64, usize, Vec<u8>)>,
     count: u64,
     /// Ends at which a FLUSH takes long.

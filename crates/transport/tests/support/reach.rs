@@ -8,7 +8,7 @@ use wire::{Mtu, Psn};
 
 use super::{End, PSN, ack, rtr, sge, write};
 
-/// See the module.
+/// A way to the peer's memory, as a test has it.
 #[derive(Debug, Default)]
 pub struct TestReach {
     pub refuses: bool,
@@ -37,8 +37,8 @@ impl TestReach {
 }
 
 impl End {
-    /// In RTS, behind a request that the peer has acknowledged, and one of the peer's if it is to
-    /// have sent one: neither is the first of the connection any more.
+    /// An end in RTS, after a request that the peer has acknowledged. If it is to have heard, also
+    /// after a request of the peer's. Neither is the first of the connection any more.
     pub fn proven(mtu: Mtu, len: usize, rts: RtsAttr, hears: bool) -> End {
         let before = Psn::new(PSN - 1);
         let rq_psn = if hears { before } else { Psn::new(PSN) };

@@ -39,7 +39,7 @@ pub(crate) struct Event {
     pub status: i32,
     /// What the peer said, as it looks from here.
     pub param: node::ConnParam,
-    /// Of a datagram service or a group: whom to send to.
+    /// Of a datagram service or a group: the destination to send to.
     pub ud: Option<UdParam>,
     pub private_data: Vec<u8>,
 }
@@ -176,7 +176,7 @@ impl Id {
             Id::System(id) => id.resolve_addr(from, to, timeout),
         }
     }
-    /// Likewise for so long.
+    /// Resolves the route, for at most so long.
     #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours knows the route"))]
     pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
         match self {
@@ -185,8 +185,8 @@ impl Id {
             Id::System(id) => id.resolve_route(timeout),
         }
     }
-    /// Gives it the queue pair, which goes to INIT. Peers may do with it what their keys allow, and
-    /// wait for receives by the timer of this code (IBA 1.4 §9.7.5.2.8).
+    /// Gives the identifier the queue pair, which goes to INIT. Peers may do with it what their
+    /// keys allow, and wait for receives by the timer of this code (IBA 1.4 §9.7.5.2.8).
     pub fn set_qp(&self, qp: &Carrier, min_rnr_timer: u8) -> Result<(), Error> {
         match (self, qp) {
             (Id::Ours(ours, id), Carrier::Ours(qp)) => {
@@ -224,7 +224,8 @@ impl Id {
         match self {
             Id::Ours(ours, id) => node!(ours, node => {
                 node.listen(id, backlog)?;
-                // Whoever waits here wants them all; turns are for programs that have room for one.
+                // A listener here takes all requests; turns are for programs that have room for
+                // one.
                 node.serve_out_of_turn(id);
                 Ok(())
             }),
@@ -233,14 +234,14 @@ impl Id {
         }
     }
 
-    /// Asks the peer, who has so long to answer.
+    /// Asks the peer, which has so long to answer.
     pub fn connect(&self, param: &ConnParam, data: &[u8], timeout: Duration) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => {
                 node.connect(id, &param.to_node(), data)
                     .inspect(|()| node.give_up_at(id, Stack::Ours(ours.clone()).now() + timeout))
             }),
-            // Whoever waits for the answer looks at the clock: see `Identifier::answer_in`.
+            // The task that waits for the answer looks at the clock: see `Identifier::answer_in`.
             #[cfg(feature = "system")]
             Id::System(id) => {
                 let &ConnParam { responder_resources, initiator_depth, .. } = param;

@@ -90,9 +90,9 @@ impl Connect {
         Ok(Pending::new(ends, None, Some(timeout)))
     }
 
-    /// Over an unreliable connection (UC): no READ, no atomics; messages may be lost, and nobody
-    /// waits for receives. Who listens must say so too ([`Listen::uc`](super::Listen::uc)):
-    /// else nobody listens there.
+    /// Over an unreliable connection (UC): no READ, no atomics; messages may be lost, and no sender
+    /// waits for receives. The listener must say so too ([`Listen::uc`](super::Listen::uc)): else
+    /// the connection is rejected as if there were no listener.
     /// ```compile_fail,E0599
     /// async fn f(buf: verbena::RegBuf, at: verbena::RemoteMemory) -> verbena::Result<()> {
     ///     let conn = verbena::connect("10.0.0.2:7471").uc().await?;
@@ -114,7 +114,8 @@ impl<T: Connected> Connect<T> {
         self.from = Some(from.to_addr());
         self
     }
-    /// Not the current provider. `WrongState` for a [`Route`] of another one.
+    /// Connects over this provider, not the current one. `WrongState` for a [`Route`] of another
+    /// one.
     pub fn provider(mut self, provider: &Provider) -> Self {
         self.provider = Some(provider.clone());
         self

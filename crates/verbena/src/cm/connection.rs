@@ -20,7 +20,7 @@ pub(crate) struct Attached {
     qp: OwnQp,
 }
 
-/// Destroyed when its connection is, whoever else has a handle of it.
+/// Destroyed when its connection is, whatever other handles of it there are.
 struct OwnQp(Arc<QpInner>);
 
 impl Drop for OwnQp {
@@ -54,7 +54,7 @@ impl Attached {
 }
 
 /// A connection: a handle, clones are the same one. All operations are those of its [`QueuePair`].
-/// The last handle disconnects: the peer is told, nobody waits, what is under way is flushed,
+/// The last handle disconnects: the peer is told, no call waits, what is under way is flushed,
 /// memory follows.
 pub struct Connection<T: Connected = Rc> {
     inner: Arc<ConnectionInner>,
@@ -68,7 +68,7 @@ struct ConnectionInner {
 }
 
 impl<T: Connected> Connection<T> {
-    /// One that stands. `told` is the peer's, `asked` ours.
+    /// A connection that stands. `told` is the peer's, `asked` ours.
     pub(super) fn new(
         ends: Attached,
         told: node::ConnParam,
@@ -105,7 +105,7 @@ impl<T: Connected> Connection<T> {
     pub fn peer_addr(&self) -> SocketAddr {
         self.identifier().peer_addr()
     }
-    /// Ourselves.
+    /// Our own address.
     pub fn local_addr(&self) -> SocketAddr {
         self.identifier().local_addr()
     }
@@ -134,7 +134,7 @@ impl<T: Connected> Connection<T> {
         }
     }
 
-    /// The same, blocking.
+    /// Like [`Connection::close`], blocking.
     ///
     /// # Errors
     ///
@@ -153,8 +153,9 @@ impl<T: Connected> Connection<T> {
 }
 
 impl Connection {
-    /// Gives it to one thread that polls, for latency: completions come when that thread asks, and
-    /// tell nobody. Other handles of its queue pair, and what waits on them, get theirs then.
+    /// Gives the connection to one thread that polls, for latency: completions come when that
+    /// thread asks, and wake no thread. Other handles of its queue pair, and what waits on them,
+    /// get theirs then.
     ///
     /// # Errors
     ///

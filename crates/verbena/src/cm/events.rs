@@ -1,6 +1,6 @@
 //! An identifier of the node and its events. Each has a channel of its own; what comes there is
-//! folded into [`Seen`], when no lock is held ([`nic::Later`]), and whoever waits for it is woken.
-//! The end of a connection is acted on here, whether or not anybody waits.
+//! folded into [`Seen`], when no lock is held ([`nic::Later`]), and the task that waits for it is
+//! woken. The end of a connection is acted on here, whether or not a task waits.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::qp::inner::QpInner;
 pub(crate) struct Answer {
     pub param: node::ConnParam,
     pub private_data: Vec<u8>,
-    /// Whom to send to, where it is a datagram service's.
+    /// The destination to send to, where it is a datagram service's.
     pub ud: Option<UdParam>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Seen {
     pub route: Option<Result<()>>,
     /// Of the peer, to a request or an acceptance; why there will be none.
     pub answer: Option<Result<Answer>>,
-    /// Joins of multicast groups, by the number that each was given, until somebody looks.
+    /// Joins of multicast groups, by the number that each was given, until a task looks.
     pub joined: BTreeMap<u64, Result<UdParam>>,
     /// We have accepted.
     accepted: bool,
@@ -56,7 +56,7 @@ impl Awaited for Seen {
 }
 
 impl Seen {
-    /// Whether the connection stands, and nobody is ending it.
+    /// Whether the connection stands, and no side is ending it.
     fn stands(&self) -> bool {
         matches!(self.answer, Some(Ok(_))) && self.ended.is_none() && !self.closing
     }
@@ -96,7 +96,7 @@ impl Seen {
                 }
                 return None;
             }
-            // A positive status is the answer of whoever was asked for a datagram service.
+            // A positive status is the answer of the peer asked for a datagram service.
             EventKind::Unreachable if event.status > 0 => {
                 Error::rejected("rdma_connect", no_service(event.status, event.private_data))
             }
@@ -236,7 +236,7 @@ impl Inbox {
         wake_all(wakers);
     }
 
-    /// Ends a connection whose queue pair has failed: nobody else would tell the peer.
+    /// Ends a connection whose queue pair has failed: else the peer would not be told.
     fn look_at_qp(&self) {
         let qp = {
             let seen = self.seen.lock();
@@ -302,7 +302,7 @@ impl Identifier {
         Identifier { stack: stack.clone(), id, inbox }
     }
 
-    /// That of the stack below.
+    /// The identifier of the stack below.
     pub fn below(&self) -> &Id {
         &self.id
     }
@@ -330,7 +330,7 @@ impl Identifier {
         until(&self.inbox, look).await
     }
 
-    /// Nobody looks for this join any more.
+    /// Forgets a join that no task looks for any more.
     pub fn forget_join(&self, number: u64) {
         let forgotten = self.inbox.seen.lock().joined.remove(&number);
         drop(forgotten);
@@ -346,7 +346,7 @@ impl Identifier {
         self.until(|seen| seen.answer.clone()).await
     }
 
-    /// The same for so long, where the stack below does not look at the clock.
+    /// Like [`Identifier::answer`], for so long where the stack below does not look at the clock.
     #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours does"))]
     pub async fn answer_in(&self, time: Duration) -> Result<Answer> {
         match &self.stack {
@@ -390,7 +390,7 @@ impl Identifier {
         self.until(|seen| seen.route.clone()).await
     }
 
-    /// Gives it its queue pair, which goes to INIT, and which learns of the end of the connection.
+    /// Sets the queue pair, which goes to INIT, and which learns of the end of the connection.
     pub fn set_qp(&self, qp: &Arc<QpInner>) -> Result<()> {
         let set = self.id.set_qp(qp.carrier(), RNR_TIMER);
         self.inbox.seen.lock().qp = Some((self.id.clone(), qp.clone()));
@@ -411,7 +411,7 @@ impl Identifier {
         self.stack.later().run();
     }
 
-    /// A place among those who wait for a listener's requests.
+    /// A place among the tasks that wait for a listener's requests.
     pub fn standing(&self) -> Standing<Inbox, Seen> {
         Standing::new(&self.inbox)
     }
@@ -441,7 +441,7 @@ impl Identifier {
             None
         });
         if taken.is_ready() {
-            // The next request may have come, for another who waits.
+            // The next request may have come, for another task that waits.
             self.stack.later().run();
         }
         taken

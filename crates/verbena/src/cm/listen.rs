@@ -35,7 +35,7 @@ pub fn listen(on: impl ToAddr) -> Listen {
 ///
 /// `AddressInUse` where the port is taken, or the UDP port of the device belongs to another user;
 /// `Unreachable` where the address is not ours, both with the address; `NotFound` for a name that
-/// nobody knows, `OutOfRange`.
+/// does not resolve, `OutOfRange`.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Listen<T: Connected = Rc> {
     on: Addr,
@@ -66,7 +66,7 @@ impl<T: Connected> Listen<T> {
         self.reuse = true;
         self
     }
-    /// Not the current provider.
+    /// Listens over this provider, not the current one.
     pub fn provider(mut self, provider: &Provider) -> Self {
         self.provider = Some(provider.clone());
         self
@@ -147,7 +147,7 @@ impl<T: Connected> Listener<T> {
         }
     }
 
-    /// The same, blocking.
+    /// Like [`Listener::request`], blocking.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@
 //!
 //! Values out of range are errors when a builder is awaited, with name, value and limit
 //! ([`Value::Number`](crate::Value::Number)); nothing is cut silently. What was begun and is
-//! dropped is ended: the peer is told what its state calls for, and nobody waits.
+//! dropped is ended: the peer is told what its state calls for, and no call waits.
 //!
 //! | file | what lives there |
 //! |---|---|
@@ -22,7 +22,7 @@
 //! | `names` | from a text to addresses |
 //! | `below` | identifiers of the stack below, and their events |
 //! | `events` | an identifier, and what its events have told so far |
-//! | `waiters` | who waits for an event |
+//! | `waiters` | the tasks that wait for an event |
 //! | `resolve`, `connect` | the side that connects |
 //! | `listen`, `request`, `requests`, `accept` | the side that is asked |
 //! | `connection` | what stands, and how it ends |
@@ -346,7 +346,7 @@ pub(crate) async fn first_of<T, F: Future<Output = Result<T>>>(
     for address in addresses {
         match attempt(address).await {
             Ok(done) => return Ok(done),
-            // Somebody who listens there has decided.
+            // A listener there has decided.
             Err(e) if e.rejection().is_some_and(|r| r.reason == crate::RejectReason::Consumer) => {
                 return Err(e);
             }

@@ -58,7 +58,7 @@ struct Asked {
 /// Threads that ask.
 static ASKING: AtomicUsize = AtomicUsize::new(0);
 
-/// One of them.
+/// A thread that asks, as counted in [`ASKING`].
 struct Place;
 
 impl Place {

@@ -10,9 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::qp::{QueuePair, Rc};
 
 /// A connection from the moment on that it is asked for or accepted
-/// ([`Connect::begin`](super::Connect::begin), [`Accept::begin`](super::Accept::begin)): nobody
+/// ([`Connect::begin`](super::Connect::begin), [`Accept::begin`](super::Accept::begin)): no call
 /// needs to wait for it to come to be. Its queue pair is there, but takes no sends (`WrongState`)
-/// before [`Pending::established`]. Dropping it tells the peer what its state calls for: nobody
+/// before [`Pending::established`]. Dropping it tells the peer what its state calls for: no call
 /// waits, and what is under way is flushed.
 pub struct Pending {
     ends: Attached,
@@ -29,7 +29,7 @@ impl Pending {
         Pending { ends, qp, request, timeout }
     }
 
-    /// Its queue pair, with its receives posted.
+    /// The connection's queue pair, with its receives posted.
     pub fn queue_pair(&self) -> &QueuePair<Rc> {
         &self.qp
     }
@@ -37,7 +37,7 @@ impl Pending {
     pub fn peer_addr(&self) -> SocketAddr {
         self.ends.identifier.peer_addr()
     }
-    /// Ourselves.
+    /// Our own address.
     pub fn local_addr(&self) -> SocketAddr {
         self.ends.identifier.local_addr()
     }

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::provider::{Device, Pd, Provider};
 use crate::qp::{Connected, Rc};
 
-/// Somebody wants to connect. Nothing can be sent before it is accepted:
+/// A peer wants to connect. Nothing can be sent before it is accepted:
 /// ```compile_fail,E0599
 /// async fn f(request: verbena::Request) {
 ///     request.send_inline(b"too early").await.unwrap();

@@ -25,7 +25,7 @@ pub struct Requests<'l, T: Connected = Rc> {
 }
 
 impl<T: Connected> Listener<T> {
-    /// Its requests as a stream; beside others who take turns.
+    /// The listener's requests as a stream; other callers that wait take turns with it.
     pub fn requests(&self) -> Requests<'_, T> {
         Requests { listener: self, place: self.identifier().standing() }
     }

@@ -13,8 +13,9 @@ use super::{Addr, Boxed, Connect, TIMEOUT, ToAddr, check_timeout, chosen, first_
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::provider::{Device, Pd, Provider};
 
-/// Finds the way to an address: the first half of [`connect`](super::connect), for whom it matters
-/// which device it will be, such as to register memory and tell the peer of it in the request.
+/// Finds the way to an address: the first half of [`connect`](super::connect), for programs to
+/// which it matters which device it will be. Such a program can register memory and tell the peer
+/// of it in the request.
 ///
 /// ```no_run
 /// # async fn f() -> verbena::Result<()> {
@@ -31,9 +32,9 @@ pub fn resolve(to: impl ToAddr) -> Resolve {
 ///
 /// # Errors
 ///
-/// `NotFound` for a name that nobody knows, `Unreachable` without a way or where no device of ours
-/// is on it, `TimedOut` where the neighbour does not answer, `OutOfRange`, `AddressInUse` where the
-/// UDP port of the device belongs to another user.
+/// `NotFound` for a name that does not resolve, `Unreachable` without a way or where no device of
+/// ours is on it, `TimedOut` where the neighbour does not answer, `OutOfRange`, `AddressInUse`
+/// where the UDP port of the device belongs to another user.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Resolve {
     to: Addr,
@@ -48,7 +49,7 @@ impl Resolve {
         self.from = Some(from.to_addr());
         self
     }
-    /// Not the current provider.
+    /// Resolves over this provider, not the current one.
     pub fn provider(mut self, provider: &Provider) -> Self {
         self.provider = Some(provider.clone());
         self

@@ -1,7 +1,7 @@
-//! Who waits for an event. A future leaves its waker, looks again, and is pending; both under the
-//! lock under which the event is noted, so that no wake-up is lost. All are woken, because a chosen
-//! one could be dropped before it looks. Wakers are cloned, called and dropped with no lock held:
-//! they are the program's code ([`nic::program`]).
+//! Tasks that wait for an event. A future leaves its waker, looks again, and is pending; both under
+//! the lock under which the event is noted, so that no wake-up is lost. All are woken, because a
+//! chosen one could be dropped before it looks. Wakers are cloned, called and dropped with no lock
+//! held: they are the program's code ([`nic::program`]).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,13 +11,13 @@ use std::task::{Context, Poll, Waker};
 use locks::{Mutex, MutexGuard};
 use nic::program::Kept;
 
-/// What futures wait for: it lies behind a lock, with those that wait.
+/// What futures wait for: it lies under a lock, with the wakers of the futures that wait.
 pub(crate) trait Awaited {
-    /// Those that wait.
+    /// The wakers of the futures that wait.
     fn waiters(&mut self) -> &mut Waiters;
 }
 
-/// Those that wait.
+/// Wakers of the futures that wait.
 #[derive(Default)]
 pub(crate) struct Waiters {
     next: u64,
@@ -43,7 +43,7 @@ impl Waiters {
         Some(self.list.swap_remove(at).1)
     }
 
-    /// Whether nobody waits.
+    /// Whether no future waits.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
@@ -66,8 +66,8 @@ pub(crate) trait Owner<S: Awaited>: AsRef<Mutex<S>> {
     fn is_ours(&self) -> bool;
 }
 
-/// A place among those who wait for what `owner` has behind its lock, kept from poll to poll.
-/// Dropping it leaves nothing behind.
+/// A place among the futures that wait for what `owner` has under its lock, kept from poll to poll.
+/// Dropping it leaves no waker.
 pub(crate) struct Standing<O, S>
 where
     O: Owner<S>,
@@ -87,7 +87,7 @@ where
         Standing { owner: owner.clone(), key: None, _state: std::marker::PhantomData }
     }
 
-    /// Whose it is.
+    /// The owner of the lock.
     pub fn owner(&self) -> &Arc<O> {
         &self.owner
     }
@@ -122,7 +122,7 @@ where
     }
 }
 
-/// Ready when `look` finds something. Dropping it leaves nothing behind.
+/// Ready when `look` finds something. Dropping it leaves no waker.
 pub(crate) struct Waiting<O, S, F>
 where
     O: Owner<S>,
@@ -132,7 +132,7 @@ where
     look: F,
 }
 
-/// Waits until `look` finds something in what `owner` has behind its lock.
+/// Waits until `look` finds something in what `owner` has under its lock.
 pub(crate) fn until<T, O, S, F>(owner: &Arc<O>, look: F) -> Waiting<O, S, F>
 where
     O: Owner<S>,

@@ -1,4 +1,4 @@
-//! Who may do what to memory that peers reach: rights of a registration ([`Access`]), and which of
+//! What may be done to memory that peers reach: rights of a registration ([`Access`]), and which of
 //! them a kind of memory may have at most ([`Rights`]).
 
 /// Rights of `enum ibv_access_flags`, for memory that peers reach. Combined with `|`.
@@ -32,7 +32,7 @@ impl Access {
     pub const fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
-    /// These and those.
+    /// The rights of both.
     pub const fn union(self, other: Access) -> Access {
         Access(self.0 | other.0)
     }
@@ -63,7 +63,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// Who may do what to a [`Memory`](crate::Memory).
+/// The rights that peers and this process have to a [`Memory`](crate::Memory).
 pub trait Rights: sealed::Sealed + Send + Sync + 'static {
     /// The rights that a registration may have at most.
     const MOST: Access;

@@ -12,11 +12,11 @@ use crate::provider::Pd;
 /// A registration of borrowed bytes. It has no lifetime: the scope that borrowed them ends after
 /// it.
 pub(crate) struct Borrowed {
-    /// None where there are no bytes.
+    /// The registration; none where there are no bytes.
     region: Option<Region>,
     /// Whether an operation may write them.
     exclusive: bool,
-    /// Given up behind the registration: the scope counts what is registered.
+    /// Given up after the registration: the scope counts what is registered.
     _scope: Arc<()>,
 }
 
@@ -67,7 +67,8 @@ impl Borrowed {
 }
 
 // SAFETY: where the bytes are does not depend on where the value is; they stay as long as it, as
-// who made it said. Nobody has a `&mut` to them meanwhile but the scope, which does not use it.
+// the caller of the constructor said. No code has a `&mut` to them meanwhile but the scope, which
+// does not use it.
 unsafe impl IoBuf for Borrowed {
     fn gather(&self, list: &mut SgeList) {
         self.pieces(list);

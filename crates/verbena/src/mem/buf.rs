@@ -1,5 +1,5 @@
-//! Registered memory that nobody else sees, like `bytes`' `BytesMut` and `Bytes`: [`RegBuf`], and
-//! frozen [`RegBytes`].
+//! Registered memory that no peer and no other handle sees, like `bytes`' `BytesMut` and `Bytes`:
+//! [`RegBuf`], and frozen [`RegBytes`].
 
 use std::ops::{Deref, DerefMut, Range};
 
@@ -10,9 +10,9 @@ use super::region::Region;
 use crate::error::{Error, Result};
 use crate::provider::Pd;
 
-/// A piece of registered memory that nobody else sees: like `BytesMut`. Splits into disjoint pieces
-/// for concurrent operations; the buffer goes back to its pool with the last piece, in whoever's
-/// hands.
+/// A piece of registered memory that no peer and no other handle sees: like `BytesMut`. Splits into
+/// disjoint pieces for concurrent operations; the buffer goes back to its pool with the last piece,
+/// whichever that is.
 pub struct RegBuf {
     /// `start..start + cap` of the buffer is this handle's alone.
     piece: Piece,
@@ -31,7 +31,7 @@ impl RegBuf {
         self.cap as usize
     }
 
-    /// Its protection domain.
+    /// The buffer's protection domain.
     pub fn pd(&self) -> &Pd {
         self.piece.slab().region.pd()
     }
@@ -46,7 +46,7 @@ impl RegBuf {
         Ok(())
     }
 
-    /// The same by value, for chains: `pool.get()?.sized(4096)?`.
+    /// Like [`RegBuf::set_len`], by value, for chains: `pool.get()?.sized(4096)?`.
     ///
     /// # Errors
     ///
@@ -92,8 +92,8 @@ impl RegBuf {
         })
     }
 
-    /// Puts two that were split back together, `next` behind this one; both come back where they
-    /// are no neighbours, or where this one is not full and `next` has bytes.
+    /// Puts two that were split back together, `next` after this one; both come back where they are
+    /// no neighbours, or where this one is not full and `next` has bytes.
     pub fn unsplit(mut self, next: RegBuf) -> Result<RegBuf, (RegBuf, RegBuf)> {
         let neighbours =
             self.piece.same_buffer(&next.piece) && self.piece.start() + self.cap == next.piece.start();
@@ -155,7 +155,7 @@ impl std::fmt::Debug for RegBuf {
     }
 }
 
-// SAFETY: the bytes lie in the slab, which the handle keeps, and are nobody else's.
+// SAFETY: the bytes lie in the slab, which the handle keeps, and no other handle has them.
 unsafe impl IoBuf for RegBuf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
@@ -211,7 +211,7 @@ impl RegBytes {
         Ok(RegBuf { piece: self.piece, len: self.len, cap })
     }
 
-    /// Its protection domain.
+    /// The bytes' protection domain.
     pub fn pd(&self) -> &Pd {
         self.piece.slab().region.pd()
     }
@@ -226,7 +226,7 @@ impl Clone for RegBytes {
 impl Deref for RegBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: these bytes of a living chunk are initialised, and nobody writes to them while
+        // SAFETY: these bytes of a living chunk are initialised, and no code writes to them while
         // such a handle lives.
         unsafe { std::slice::from_raw_parts(self.piece.ptr(), self.len as usize) }
     }

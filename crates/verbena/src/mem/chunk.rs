@@ -1,6 +1,6 @@
 //! Where bytes are: an allocation, a mapped file, memory of the program's own, or not the
-//! processor's at all. It knows nothing of registrations and makes no reference to its bytes;
-//! whoever does says why it may.
+//! processor's at all. It knows nothing of registrations and makes no reference to its bytes; code
+//! that does says why it may.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fs::File;
@@ -19,8 +19,8 @@ pub(super) const PAGE: usize = 4096;
 /// ([`nic::Platform::large_pages`]).
 const LARGE_PAGE: usize = 2 << 20;
 
-/// Bytes at a fixed place. All are initialised. Behind the last there is room up to the next
-/// multiple of eight, which belongs to nobody else.
+/// Bytes at a fixed place. All are initialised. After the last there is room up to the next
+/// multiple of eight, which no other object uses.
 pub(super) struct Chunk {
     at: NonNull<u8>,
     len: usize,
@@ -32,7 +32,7 @@ enum Owner {
     Heap(Layout),
     /// A mapping of so many bytes.
     File(usize),
-    /// The same without a file.
+    /// A mapping of so many bytes, without a file.
     Anonymous(usize),
     /// Of the memory that processes of this host map.
     #[cfg(feature = "software")]
@@ -47,8 +47,8 @@ enum Owner {
 }
 
 // SAFETY: an address, a length, and a closure that is `Send` and is touched in `drop` only; or what
-// stands for other memory. Who may touch which byte when is decided by the handles over the chunk
-// (see the module).
+// stands for other memory. Which code may touch which byte when is decided by the handles over the
+// chunk (see the module).
 unsafe impl Send for Chunk {}
 // SAFETY: as above; nothing is done through `&Chunk` but reading the address and the length.
 unsafe impl Sync for Chunk {}
@@ -69,8 +69,9 @@ impl Chunk {
         Ok(Chunk { at, len, owner: Owner::Heap(layout) })
     }
 
-    /// The same for what peers write and read: where it can, in memory that processes of this host
-    /// map, too, which they reach without a system call. An adapter has no use for that.
+    /// Like [`Chunk::zeroed`], for what peers write and read: where it can, in memory that
+    /// processes of this host map, too, which they reach without a system call. An adapter has no
+    /// use for that.
     pub fn zeroed_for_peers(call: &'static str, len: usize) -> Result<Chunk> {
         #[cfg(feature = "software")]
         if !crate::provider::has_opened_libraries()
@@ -82,8 +83,8 @@ impl Chunk {
         Chunk::zeroed(call, len)
     }
 
-    /// So many zero bytes that begin with a large page. Nothing of them is in memory yet: it comes
-    /// in when it is registered, as large pages where there are such.
+    /// Maps so many zero bytes that begin with a large page. Nothing of them is in memory yet: it
+    /// comes in when it is registered, as large pages where there are such.
     fn anonymous(bytes: usize) -> Option<NonNull<u8>> {
         let room = bytes.checked_add(LARGE_PAGE)?;
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -93,8 +94,8 @@ impl Chunk {
             return None;
         }
         let before = at.addr().next_multiple_of(LARGE_PAGE) - at.addr();
-        // SAFETY: parts of the mapping of just now, in whole pages, which nobody knows. That they
-        // can not be given back costs addresses, no memory.
+        // SAFETY: parts of the mapping of just now, in whole pages, whose address no code has yet.
+        // That they can not be given back costs addresses, no memory.
         unsafe {
             if before > 0 {
                 libc::munmap(at, before);
@@ -104,7 +105,7 @@ impl Chunk {
         }
     }
 
-    /// All of a file as it is now, shared with whoever else maps it.
+    /// All of a file as it is now, shared with all processes that map it.
     pub fn map(call: &'static str, file: &File) -> Result<Chunk> {
         let io = |e: std::io::Error| Error::of_io(call, &e);
         let bytes = file.metadata().map_err(io)?.len();
@@ -142,7 +143,7 @@ impl Chunk {
         Chunk { at, len, owner: Owner::Program(Some(done)) }
     }
 
-    /// Somebody else's bytes, of any length, at any place: nobody looks at them by a
+    /// Bytes of another owner, of any length, at any place: no code looks at them by a
     /// [`SharedSlice`](super::SharedSlice).
     ///
     /// # Safety
@@ -176,7 +177,7 @@ impl Chunk {
     pub fn len(&self) -> usize {
         self.len
     }
-    /// Whether a file is behind it.
+    /// Whether the bytes are a file's.
     pub fn is_file(&self) -> bool {
         match self.owner {
             Owner::File(_) => true,
@@ -210,11 +211,11 @@ impl Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         match &mut self.owner {
-            // SAFETY: allocated in `zeroed` with this layout; nobody has the chunk any more.
+            // SAFETY: allocated in `zeroed` with this layout; no handle has the chunk any more.
             Owner::Heap(layout) => unsafe { dealloc(self.at.as_ptr(), *layout) },
             Owner::File(len) | Owner::Anonymous(len) => {
-                // SAFETY: mapped in `map` or `anonymous` with this length; nobody has the chunk any
-                // more.
+                // SAFETY: mapped in `map` or `anonymous` with this length; no handle has the chunk
+                // any more.
                 _ = unsafe { libc::munmap(self.at.as_ptr().cast(), *len) };
             }
             #[cfg(feature = "sim")]

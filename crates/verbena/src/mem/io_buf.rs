@@ -74,7 +74,7 @@ impl<'a> SgeList<'a> {
         self.pieces.iter().map(|sge| u64::from(sge.length)).sum()
     }
 
-    /// Leaves out what is behind the first `len` bytes, as for a READ of fewer bytes than there is
+    /// Leaves out what follows the first `len` bytes, as for a READ of fewer bytes than there is
     /// room for.
     pub(crate) fn cut(&mut self, mut len: u64) {
         for sge in &mut self.pieces {
@@ -119,13 +119,13 @@ impl std::fmt::Debug for SgeList<'_> {
 /// # Safety
 ///
 /// Moving the value does not move the bytes; they stay mapped and registered as long as it lives;
-/// and nobody has or gets a `&mut` to them meanwhile.
+/// and no code has or gets a `&mut` to them meanwhile.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not registered memory",
     note = "use a `RegBuf` from a `Pool`, or `send_inline`/`send_copy` for plain bytes"
 )]
 pub unsafe trait IoBuf: Send + 'static {
-    /// Its pieces.
+    /// The buffer's pieces.
     fn gather(&self, list: &mut SgeList);
 }
 
@@ -133,7 +133,7 @@ pub unsafe trait IoBuf: Send + 'static {
 ///
 /// # Safety
 ///
-/// As for [`IoBuf`], of all that [`IoBufMut::gather_room`] names; and nobody has or gets a `&` to
+/// As for [`IoBuf`], of all that [`IoBufMut::gather_room`] names; and no code has or gets a `&` to
 /// them either.
 #[diagnostic::on_unimplemented(
     message = "nothing can be received or read into `{Self}`",
@@ -144,7 +144,7 @@ pub unsafe trait IoBufMut: IoBuf {
     fn gather_room(&self, list: &mut SgeList);
     /// Bytes that fit.
     fn room(&self) -> usize;
-    /// So many bytes came, into the first of the room.
+    /// Notes that so many bytes came, into the first of the room.
     fn filled(&mut self, len: usize);
 }
 

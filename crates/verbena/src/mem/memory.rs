@@ -24,7 +24,7 @@ use crate::remote::RemoteMemory;
 /// protection domain it is used in, once ([`Memory::mr`]), because one listener may have
 /// connections on many devices; it keeps these domains.
 ///
-/// Nobody reaches it before `mr` or [`Memory::mr_with`]: our own operations have a registration of
+/// No peer reaches it before `mr` or [`Memory::mr_with`]: our own operations have a registration of
 /// their own, without rights for peers.
 pub struct Memory<R: Rights> {
     inner: Arc<Inner>,
@@ -67,9 +67,9 @@ impl<R: Rights> Memory<R> {
         Memory { inner: Arc::new(Inner { registrations, chunk: Arc::new(chunk) }), _r: PhantomData }
     }
 
-    /// Its registration in a domain, with all rights of `R` that the device can give (FLUSH to
-    /// persistence only where a file is behind it); made at the first call, and kept until it
-    /// is revoked or the memory is gone.
+    /// The memory's registration in a domain, with all rights of `R` that the device can give
+    /// (FLUSH to persistence only where it is a mapped file); made at the first call, and kept
+    /// until it is revoked or the memory is gone.
     ///
     /// # Errors
     ///
@@ -83,8 +83,8 @@ impl<R: Rights> Memory<R> {
     ///
     /// # Errors
     ///
-    /// `OutOfRange` for rights that `R` does not have: nobody may write to what is seen as `&[u8]`.
-    /// `WrongState` for FLUSH to persistence where no file is behind it. Those of
+    /// `OutOfRange` for rights that `R` does not have: no peer may write to what is seen as
+    /// `&[u8]`. `WrongState` for FLUSH to persistence where it is no mapped file. Those of
     /// [`Memory::mr`].
     pub fn mr_with(&self, pd: &Pd, access: Access) -> Result<Mr<R>> {
         let most = R::MOST.and(self.inner.chunk.most());
@@ -108,7 +108,7 @@ impl<R: Rights> Memory<R> {
     }
 
     /// A part, as source or, where peers may write, as destination of operations. Parts may
-    /// overlap: nobody has a reference to what may change.
+    /// overlap: no code has a reference to what may change.
     ///
     /// # Errors
     ///
@@ -185,7 +185,7 @@ impl Memory<RemoteRead> {
     /// `Exhausted` where there is no memory for them.
     pub fn from_bytes(bytes: &[u8]) -> Result<Memory<RemoteRead>> {
         let chunk = Chunk::zeroed("Memory::from_bytes", bytes.len())?;
-        // SAFETY: so many bytes are there, and nobody else has the chunk yet.
+        // SAFETY: so many bytes are there, and no other handle has the chunk yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), chunk.ptr(), bytes.len()) };
         Ok(Memory::over(chunk))
     }
@@ -218,8 +218,8 @@ impl Memory<RemoteWrite> {
         Ok(Memory::over(Chunk::zeroed_for_peers("Memory::zeroed", len)?))
     }
 
-    /// All of a file, opened for reading and writing, mapped and shared with whoever else maps it:
-    /// what peers FLUSH to persistence is msynced. A file that is cut shorter meanwhile ends
+    /// All of a file, opened for reading and writing, mapped and shared with all processes that map
+    /// it: what peers FLUSH to persistence is msynced. A file that is cut shorter meanwhile ends
     /// the process where it looks at what is gone (SIGBUS); peers get an error.
     ///
     /// # Errors
@@ -265,7 +265,7 @@ impl Memory<RemoteWrite> {
     /// ```
     pub fn shared(&self) -> SharedSlice<'_> {
         let (at, len) = (self.inner.chunk.ptr().cast::<AtomicU64>(), self.len());
-        // SAFETY: aligned; behind the last byte there is room for its word; and all that this
+        // SAFETY: aligned; after the last byte there is room for its word; and all that this
         // process ever does to such memory are atomic accesses of such words.
         SharedSlice::new(unsafe { std::slice::from_raw_parts(at, len.div_ceil(8)) }, len)
     }
@@ -288,7 +288,7 @@ impl<R: Rights> Mr<R> {
     pub fn memory(&self) -> &Memory<R> {
         &self.memory
     }
-    /// Its protection domain.
+    /// The registration's protection domain.
     pub fn pd(&self) -> &Pd {
         self.region.pd()
     }
@@ -365,7 +365,7 @@ unsafe impl<R: Rights> IoBuf for Part<R> {
 
 macro_rules! changing {
     ($($rights:ty),*) => {$(
-        // SAFETY: as above; and of memory that peers write, or that is not the processor's, nobody
+        // SAFETY: as above; and of memory that peers write, or that is not the processor's, no code
         // ever has a reference but to atomics.
         unsafe impl IoBufMut for Part<$rights> {
             fn gather_room(&self, list: &mut SgeList) {

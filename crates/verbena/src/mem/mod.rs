@@ -1,4 +1,4 @@
-//! Memory: who may look at it, and when.
+//! Memory: what may look at it, and when.
 //!
 //! | type | peers may | we see | operations |
 //! |---|---|---|---|
@@ -17,28 +17,28 @@
 //! The adapter copies between packets and registered memory in threads of its own, by raw pointers.
 //! A key says where, and what it may do there: it reads what a work request or a peer with the
 //! right to READ names, it writes where a receive, a READ or a peer with the right to WRITE says.
-//! So for each kind of memory: who names it, and what references are there meanwhile?
+//! So for each kind of memory: what names it, and what references are there meanwhile?
 //!
 //! - **Pools.** No peer has a right. Work requests are made of an [`IoBuf`] by value, and the queue
 //!   pair keeps the value until the adapter is done (the completion was polled, or the queue pair
 //!   is gone); both go through locks, so what either side did is before what the other does next.
 //!   - A [`RegBuf`] is the only handle that names its bytes: `split_to` cuts its range in two,
-//!     `unsplit` joins neighbours, each by value or `&mut`. Whoever can make a `&mut [u8]` of it
+//!     `unsplit` joins neighbours, each by value or `&mut`. Code that can make a `&mut [u8]` of it
 //!     has it, so no operation does.
 //!   - [`RegBytes`] share their bytes, and nothing writes: they are no [`IoBufMut`], and a `RegBuf`
 //!     comes back out of one only where the count of pieces says that it is the last of its whole
 //!     buffer.
 //!   - A buffer is given again when that count is 0; the count goes down with Release and is read
 //!     with Acquire, as that of an `Arc`.
-//! - **Exposed.** A buffer behind a window is no [`RegBuf`] meanwhile; it becomes one again when
+//! - **Exposed.** A buffer under a window is no [`RegBuf`] meanwhile; it becomes one again when
 //!   the window is gone, and is never given again where that fails.
-//! - **Frozen.** Each registration of a `Memory<RemoteRead>` is without a right to write, whoever
-//!   names it; after it was filled, before anybody else had it, nobody has a pointer to write by.
+//! - **Frozen.** Each registration of a `Memory<RemoteRead>` is without a right to write, whatever
+//!   names it; after it was filled, before other code had it, none has a pointer to write by.
 //!   `&[u8]` and reading adapters go together.
 //! - **Shared.** Of a `Memory<RemoteWrite>` there is never a reference but to atomics of eight
-//!   bytes, and no access of this process of another size: see `shared`. Anybody may write at any
+//!   bytes, and no access of this process of another size: see `shared`. Any side may write at any
 //!   time. A simulated host's files are atomics of its simulation.
-//! - **Opaque.** Memory of a device, and dma-bufs, have no place that anybody here knows, but over
+//! - **Opaque.** Memory of a device, and dma-bufs, have no place that this process knows, but over
 //!   Verbena's own stack, where they are the process's: then as shared, and copied by words.
 //! - **Borrowed.** A [`scope`](crate::QueuePair::scope) registers what it borrows for one
 //!   operation, without a right to write where the borrow is shared, and does not end before the

@@ -20,7 +20,7 @@ use super::shared::SharedSlice;
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::provider::{Adapter, Device};
 
-/// What is behind an opaque chunk.
+/// What an opaque chunk stands for.
 pub(super) enum Outside {
     /// Memory of a device of Verbena's own.
     Ours(Device, Block),
@@ -184,7 +184,7 @@ impl Memory<Opaque> {
     pub fn dmabuf(fd: OwnedFd, offset: u64, len: usize) -> Result<Memory<Opaque>> {
         const CALL: &str = "ibv_reg_dmabuf_mr";
         let mut file = File::from(fd);
-        // A dma-buf tells its size so. The place may be shared with others who have the file.
+        // A dma-buf tells its size so. The place may be shared with others that have the file.
         let before = file.stream_position().unwrap_or(0);
         let size = file.seek(SeekFrom::End(0)).map_err(|e| Error::of_io(CALL, &e))?;
         _ = file.seek(SeekFrom::Start(before));

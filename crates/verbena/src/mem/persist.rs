@@ -75,7 +75,7 @@ impl Memory<RemoteWrite> {
     ///
     /// # Errors
     ///
-    /// `OutOfRange` where they are not inside; `WrongState` where no file is behind them; what the
+    /// `OutOfRange` where they are not inside; `WrongState` where they are no file's; what the
     /// storage says, after which nothing that was not persistent before may be believed to be
     /// there.
     pub async fn persist(&self, range: Range<usize>) -> Result<()> {
@@ -110,7 +110,7 @@ impl Memory<RemoteWrite> {
         done.await.map_err(|e| Error::of_io(PERSIST, &e))
     }
 
-    /// The same, blocking.
+    /// Like [`Memory::persist`], blocking.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ struct Job {
     waker: Option<Kept<Waker>>,
 }
 
-/// A new file of zeros, persistent with its name. Where somebody else was first, theirs stays.
+/// A new file of zeros, persistent with its name. Where another process was first, its file stays.
 fn make(path: &Path, len: usize) -> std::io::Result<()> {
     let mut unfinished = path.as_os_str().to_owned();
     unfinished.push(format!(".{}", std::process::id()));

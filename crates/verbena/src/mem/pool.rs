@@ -1,6 +1,6 @@
-//! Buffers that nobody else sees come from a [`Pool`]: one slab, registered once, cut into buffers
-//! of one size. Each buffer has a count of the pieces that there are of it ([`Piece`]); with the
-//! last it is free again, or goes to whoever has waited longest.
+//! Buffers that no peer and no other handle sees come from a [`Pool`]: one slab, registered once,
+//! cut into buffers of one size. Each buffer has a count of the pieces that there are of it
+//! ([`Piece`]); with the last it is free again, or goes to the task that has waited longest.
 
 #[cfg(all(test, feature = "sim"))]
 mod census;
@@ -38,19 +38,19 @@ pub(super) struct Slab {
     size: usize,
     /// Bytes from the beginning of a buffer to that of the next.
     stride: usize,
-    /// Of each buffer, the pieces that there are; 0: it is free, or granted to somebody who waits.
+    /// Of each buffer, the pieces that there are; 0: it is free, or granted to a task that waits.
     pieces: Box<[AtomicUsize]>,
     free: Mutex<Free>,
 }
 
 #[derive(Default)]
 struct Free {
-    /// Nobody waits while there are any.
+    /// Buffers that are free; no task waits while there are any.
     buffers: Vec<u32>,
     waiting: VecDeque<(u64, Kept<Waker>)>,
-    /// Buffers for those who waited and have not looked yet.
+    /// Buffers for tasks that waited and have not looked yet.
     granted: Vec<(u64, u32)>,
-    /// Number of the next one who waits.
+    /// Number of the next task that waits.
     next: u64,
 }
 
@@ -87,7 +87,7 @@ impl Pool {
         Ok(Pool(Arc::new(Slab { region, size, stride, pieces, free })))
     }
 
-    /// A buffer, empty, with the pool's capacity. What it had in it before is still there, behind
+    /// A buffer, empty, with the pool's capacity. What it had in it before is still there, after
     /// its length; zeros at first.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Pool {
     pub fn size(&self) -> usize {
         self.0.size
     }
-    /// Its protection domain.
+    /// The pool's protection domain.
     pub fn pd(&self) -> &Pd {
         self.0.region.pd()
     }
@@ -167,8 +167,8 @@ impl Slab {
 }
 
 impl Free {
-    /// To whoever has waited longest, who is to be woken when the lock is released; else it is
-    /// free.
+    /// Gives a buffer to the task that has waited longest, which is to be woken when the lock is
+    /// released; else it is free.
     fn give(&mut self, index: u32) -> Option<Kept<Waker>> {
         match self.waiting.pop_front() {
             Some((number, waker)) => {
@@ -187,8 +187,8 @@ impl Free {
     }
 }
 
-/// A part of a buffer of a pool, from `start` on; whoever holds it knows how long it is. It keeps
-/// the buffer, and the slab.
+/// A part of a buffer of a pool, from `start` on; its holder knows how long it is. It keeps the
+/// buffer, and the slab.
 pub(super) struct Piece {
     slab: Arc<Slab>,
     index: u32,
@@ -196,14 +196,14 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// One more of the same buffer, from another place on.
+    /// One more piece of the same buffer, from another place on.
     pub fn another(&self, start: u32) -> Piece {
         // No overflow: each piece is also one of the slab's count, whose overflow ends the process.
         let slab = self.slab.clone();
         slab.count(self.index).fetch_add(1, Ordering::Relaxed);
         Piece { slab, index: self.index, start }
     }
-    /// The same, from another place on.
+    /// Has the piece begin at another place of its buffer.
     pub fn move_to(&mut self, start: u32) {
         self.start = start;
     }
@@ -218,10 +218,10 @@ impl Piece {
     pub fn same_buffer(&self, other: &Piece) -> bool {
         Arc::ptr_eq(&self.slab, &other.slab) && self.index == other.index
     }
-    /// Whether there is no other of this buffer. It stays so while the caller has this one to
-    /// himself.
+    /// Whether there is no other piece of this buffer. It stays so while the caller shares this one
+    /// with no other.
     pub fn is_only(&self) -> bool {
-        // Acquire: what those who are gone did with the bytes was before.
+        // Acquire: what the handles that are gone did with the bytes was before.
         self.slab.count(self.index).load(Ordering::Acquire) == 1
     }
     /// Where in the slab it begins.
@@ -230,7 +230,7 @@ impl Piece {
     }
     /// The first byte.
     pub fn ptr(&self) -> *mut u8 {
-        // Inside the chunk, or just behind it.
+        // Inside the chunk, or just after it.
         self.slab.region.chunk().ptr().wrapping_add(self.offset())
     }
 }
@@ -247,7 +247,7 @@ impl Drop for Piece {
 
 struct Acquire<'a> {
     pool: &'a Pool,
-    /// It waits, or has waited.
+    /// The future's number, where it waits or has waited.
     number: Option<u64>,
 }
 

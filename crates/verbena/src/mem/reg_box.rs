@@ -49,8 +49,8 @@ impl<T: Plain> RegBox<T> {
 impl<T: Plain> Deref for RegBox<T> {
     type Target = T;
     fn deref(&self) -> &T {
-        // SAFETY: so many bytes are there, aligned (`new`), any bytes are a T, and nobody writes to
-        // what this handle names.
+        // SAFETY: so many bytes are there, aligned (`new`), any bytes are a T, and no other code
+        // writes to what this handle names.
         unsafe { &*self.buf.as_ptr().cast::<T>() }
     }
 }

@@ -47,8 +47,8 @@ impl Region {
     ///
     /// # Safety
     ///
-    /// From now until the region has ended, whoever names the key reads the bytes and, as `access`
-    /// says, writes them: no reference to bytes that may change so is made meanwhile.
+    /// From now until the region has ended, a peer that names the key reads the bytes and, as
+    /// `access` says, writes them: no reference to bytes that may change so is made meanwhile.
     pub unsafe fn new(pd: &Pd, chunk: &Arc<Chunk>, access: u32) -> Result<Region, nic::Error> {
         let iova = |at: u64| next_iova(pd.next_iova(), at, chunk.len() as u64);
         let here = || chunk.ptr().expose_provenance() as u64;
@@ -91,7 +91,7 @@ impl Region {
         Ok(Region { mr, iova, live: AtomicBool::new(true), pd: pd.clone(), chunk: chunk.clone() })
     }
 
-    /// Its domain.
+    /// The region's domain.
     pub fn pd(&self) -> &Pd {
         &self.pd
     }
@@ -144,7 +144,7 @@ impl Region {
         let failed = |e| Error::of_nic("ibv_dereg_mr", e);
         let ended = self.pd.stack().check("ibv_dereg_mr").and_then(|()| deregister().map_err(failed));
         if ended.is_err() {
-            // A key may still lead there: the count of one who never goes.
+            // A key may still lead there: the count of a handle that never goes.
             std::mem::forget(self.chunk.clone());
         }
         ended
@@ -157,7 +157,7 @@ impl Drop for Region {
     }
 }
 
-/// The address for `len` bytes that lie at `at`, from a domain's counter. A page stays free behind
+/// The address for `len` bytes that lie at `at`, from a domain's counter. A page stays free after
 /// each.
 fn next_iova(counter: &AtomicU64, at: u64, len: u64) -> u64 {
     let inside = at % PAGE as u64;

@@ -25,7 +25,7 @@ pub struct SharedSlice<'a> {
     words: &'a [AtomicU64],
     /// Where in the first word it begins: 0 to 7.
     offset: usize,
-    /// No more than the words have behind the offset.
+    /// Bytes of the slice: no more than the words have after the offset.
     len: usize,
 }
 

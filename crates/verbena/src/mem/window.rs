@@ -25,14 +25,14 @@ const BIND: &str = "ibv_bind_mw";
 /// What a window can grant; FLUSH is a right of registrations.
 const MOST: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
 
-/// A memory window of type 2. While it is bound there is a right to the bytes behind it.
+/// A memory window of type 2. While it is bound there is a right to its bytes.
 struct Window {
     pd: Pd,
     below: Below,
     key: Rkey,
 }
 
-/// That of the stack below.
+/// The window of the stack below.
 enum Below {
     Ours(Arc<nic::Pd>, Mw),
     #[cfg(feature = "system")]
@@ -147,9 +147,9 @@ impl RegBuf {
     ///
     /// With each the buffer comes back. `OutOfRange` for an empty buffer, for rights other than
     /// READ, WRITE and atomics, and where its bytes do not begin at a multiple of eight, or its
-    /// capacity has no room up to the next one behind them; `WrongDomain`; `Exhausted`
-    /// where the device has no more windows; `Unsupported` where it has none at all; `Completion`
-    /// where the queue pair has failed; `Forked`.
+    /// capacity has no room up to the next one after them; `WrongDomain`; `Exhausted` where the
+    /// device has no more windows; `Unsupported` where it has none at all; `Completion` where the
+    /// queue pair has failed; `Forked`.
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn expose<'a, T: Connected>(
         self,
@@ -175,7 +175,7 @@ impl RegBuf {
         }
     }
 
-    /// The same, blocking.
+    /// Like [`RegBuf::expose`], blocking.
     ///
     /// # Errors
     ///

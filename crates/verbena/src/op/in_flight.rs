@@ -46,7 +46,7 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
         polled.map(|taken| self.end(taken))
     }
 
-    /// Its result was taken.
+    /// Notes that the result was taken, and makes the operation's output of it.
     #[inline]
     fn end(&mut self, (result, mut value): (Ended, B)) -> K::Output {
         self.ticket = None;
@@ -56,7 +56,7 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
         K::output(Raw(result), value)
     }
 
-    /// Its result, where there is one; polls nothing.
+    /// Takes the operation's result, where there is one; polls nothing.
     ///
     /// # Errors
     ///

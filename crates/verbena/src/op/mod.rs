@@ -65,7 +65,7 @@ pub struct Op<'q, K: Kind<B>, B: Send + 'static = ()> {
 }
 
 enum State<K: Kind<B>, B: Send + 'static> {
-    /// The place is that of who waits for room.
+    /// The place is that of the task that waits for room.
     New {
         value: B,
         place: Place,
@@ -104,7 +104,7 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
         self.block(How::default())
     }
 
-    /// The same without ever giving the processor away.
+    /// Like [`Op::wait`], without ever giving the processor away.
     pub fn spin(self) -> K::Output {
         self.block(How { never_sleeps: true, until: None })
     }
@@ -136,7 +136,7 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
             State::New { value, place } => {
                 let posted = qp.post_one::<K, B>(&request, value);
                 let posted = posted.map(|ticket| InFlight::new(qp.clone(), ticket));
-                // When the ticket has an owner, who gives the value up in an orderly way if that
+                // When the ticket has an owner, which gives the value up in an orderly way if that
                 // unwinds.
                 qp.stack().later().run();
                 posted
@@ -172,7 +172,7 @@ impl<B: Send + 'static> Op<'_, kind::Write, B>
 where
     kind::Write: Kind<B>,
 {
-    /// With immediate data: takes a receive of the peer, who gets a [`Message`](crate::Message)
+    /// With immediate data: takes a receive of the peer, which gets a [`Message`](crate::Message)
     /// without bytes.
     pub fn imm(self, imm: u32) -> Self {
         self.map(|request| request.set_imm(imm))

@@ -13,7 +13,7 @@ use crate::ud::{Destination, To};
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
     Send,
-    /// To whom, or why nobody can send there.
+    /// The destination, or why nothing can be sent there.
     SendTo(Result<Destination>),
     Write(RemoteMemory),
     Read(RemoteMemory),
@@ -22,7 +22,7 @@ pub(crate) enum Asked {
     Local(LocalOp),
 }
 
-/// The same with its options.
+/// What is asked, with its options.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     asked: Asked,
@@ -53,7 +53,7 @@ impl Request {
         matches!(self.asked, Asked::Atomic(_, AtomicOp::CompareSwap { .. } | AtomicOp::FetchAdd(_)))
     }
 
-    /// Whom a datagram is for.
+    /// The destination of a datagram.
     #[inline]
     pub fn to(&self) -> Option<&To> {
         if let Asked::SendTo(Ok(to)) = &self.asked { Some(to.datagram()) } else { None }
@@ -74,7 +74,7 @@ impl Request {
         Ok(())
     }
 
-    /// Whether it may be posted with these pieces of registered memory.
+    /// Whether the request may be posted with these pieces of registered memory.
     ///
     /// # Errors
     ///

@@ -2,9 +2,9 @@
 //! else stands on it.
 //!
 //! A value moves into an entry when its request is posted, and out of it when the request is
-//! complete: to its owner, who holds the [`Ticket`], or to whoever drains the completion queue,
-//! where the owner has gone. No value is dropped in here, since its `drop` may be the program's
-//! code, and the entries lie behind a lock; nor is a waker cloned, dropped or woken.
+//! complete: to its owner, which holds the [`Ticket`], or to the thread that drains the completion
+//! queue, where the owner has gone. No value is dropped in here, since its `drop` may be the
+//! program's code, and the entries lie under a lock; nor is a waker cloned, dropped or woken.
 
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::task::Waker;
@@ -47,7 +47,7 @@ impl Keep {
     unsafe fn take<B>(self) -> B {
         let mut this = ManuallyDrop::new(self);
         let at = this.bytes.as_mut_ptr().cast::<u8>();
-        // SAFETY: as the caller says; nobody drops it any more.
+        // SAFETY: as the caller says; no other code drops it any more.
         unsafe {
             match fits::<B>() {
                 true => at.cast::<B>().read(),
@@ -86,7 +86,7 @@ unsafe impl Send for Keep {}
 
 enum State<R> {
     Free,
-    /// Whoever waits, or nobody.
+    /// The waker of the task that waits, if any.
     Flying(Option<Kept<Waker>>),
     /// The owner has gone.
     Abandoned,
@@ -107,7 +107,7 @@ pub(crate) enum Left {
     Woken(Kept<Waker>),
     /// To be dropped.
     Unused(#[expect(dead_code, reason = "it is dropped, and nothing else")] Kept<Waker>),
-    /// Likewise.
+    /// A value to be dropped.
     Value(#[expect(dead_code, reason = "as above")] Keep),
 }
 
@@ -121,7 +121,7 @@ pub(crate) struct Slots<R> {
     waited_for: usize,
 }
 
-/// An entry that somebody posted; the wr_id of its work request. Not `Clone`: one owner.
+/// An entry of a posted request; the wr_id of its work request. Not `Clone`: one owner.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ticket<B> {
     pub wr_id: u64,
@@ -150,7 +150,7 @@ impl<R> Slots<R> {
         self.entries.len() - self.free.len()
     }
     /// Whether a request is under way whose completion has more to do than to be there: there is a
-    /// waker, or nobody will look.
+    /// waker, or no owner will look.
     pub fn is_waited_for(&self) -> bool {
         self.waited_for > 0
     }

@@ -15,7 +15,7 @@ use crate::{Device, Provider, QueueConfig, Srq, XrcSend};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Events of identifiers. None is lost, whoever was woken for it.
+/// Events of identifiers. None is lost, whichever task was woken for it.
 async fn identifiers(plan: &Plan, to: SocketAddr) {
     let channel = EventChannel::new(&Provider::current().expect("a host")).expect("a channel");
     for polls in 0.. {
@@ -35,7 +35,7 @@ async fn identifiers(plan: &Plan, to: SocketAddr) {
     }
 }
 
-/// The other state of the port.
+/// Changes the port's state to the other one.
 fn toggle(device: &Device) {
     let nic = device.nic().expect("Verbena's own");
     let mut port = (*nic.port()).clone();

@@ -172,7 +172,7 @@ async fn room(plan: &Plan, conn: &Connection, remote: RemoteMemory) {
 }
 
 /// A message that comes while a receiver is cut is not lost: neither for the next nor for another
-/// who waits.
+/// that waits.
 async fn receiving(plan: &Plan, conn: &Connection) {
     for polls in 0.. {
         conn.send_inline(&[polls as u8; 5]).await.expect("sent");
@@ -208,7 +208,7 @@ async fn receiving(plan: &Plan, conn: &Connection) {
     }
 }
 
-/// A buffer granted to one who was cut goes to the next.
+/// A buffer granted to a future that was cut goes to the next.
 async fn waiting_for_buffers(plan: &Plan, pool: &Pool) {
     for polls in 0..4 {
         let buf = pool.get().expect("the buffer is back");
@@ -265,7 +265,7 @@ async fn connecting(plan: &Plan) {
         let closed = cut("close", conn.close(), polls, plan.how()).await;
         match &closed {
             Some(closed) => closed.as_ref().expect("closed"),
-            // Nobody may have begun to close it.
+            // No side may have begun to close it.
             None => &surely("close after a close that was cut", clone.clone().close()).await.expect("closed"),
         };
         surely("ended", clone.ended()).await;
@@ -285,7 +285,7 @@ async fn connecting(plan: &Plan) {
     }
 }
 
-/// Connects until somebody at `right:7001` accepts and echoes.
+/// Connects until a listener at `right:7001` accepts and echoes.
 async fn persist() {
     loop {
         let Ok(conn) = surely("connect", crate::connect("right:7001").queues(queues()).into_future()).await

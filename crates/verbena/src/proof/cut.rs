@@ -15,9 +15,9 @@ use crate::time::timeout;
 pub(super) enum How {
     /// Nothing.
     AtOnce,
-    /// It is woken, and dropped where it would be polled.
+    /// The future is woken, and dropped where it would be polled.
     WhenWoken,
-    /// So long.
+    /// So much time passes.
     After(Duration),
 }
 
@@ -45,7 +45,7 @@ impl Wake for Turn {
 ///
 /// # Panics
 ///
-/// Where a wake-up is lost, and where a waker is kept that nobody needs any more.
+/// Where a wake-up is lost, and where a waker is kept that no future needs any more.
 pub(super) async fn cut<F: Future>(what: &str, future: F, polls: u32, how: How) -> Option<F::Output> {
     let mut future = Some(Box::pin(future));
     let mut turns: Vec<Weak<Turn>> = Vec::new();

@@ -1,5 +1,5 @@
 //! The objects of a live connection, dropped in every order with work under way on both sides:
-//! nothing panics, whoever is left is told, and in the end nothing is left on either host.
+//! nothing panics, each side that is left is told, and in the end nothing is left on either host.
 
 use std::any::Any;
 use std::future::{Future, IntoFuture};
@@ -36,7 +36,7 @@ fn other(object: impl Any) -> Object {
     Object::Other { _object: Box::new(object) }
 }
 
-/// Those of which every permutation is tried come first; the others get in between wherever the
+/// Objects that are dropped in every permutation come first; the others get in between wherever the
 /// seed says.
 const PERMUTED: usize = 6;
 const PERMUTATIONS: u64 = 720;
@@ -56,7 +56,7 @@ async fn client(to: Addr) -> Vec<Object> {
     let read =
         conn.read(buf, remote.slice(..4096).expect("inside")).post().map_err(|(e, _)| e).expect("room");
     let add = conn.fetch_add(remote.word(0).expect("a word"), 1).post().map_err(|(e, _)| e).expect("room");
-    // Never polled again: it asks, and somebody may have to be told that nobody wants an answer any
+    // Never polled again: it asks, and the peer may have to be told that no answer is wanted any
     // more.
     let mut connecting = crate::connect(to).into_future();
     for _ in 0..3 {
@@ -78,7 +78,7 @@ async fn client(to: Addr) -> Vec<Object> {
         Object::Flight(Box::pin(async move { drop(read.await) })),
         other(memory.clone()),
         Object::Client(conn),
-        // In front of these, by the caller, what the server has.
+        // Before these, by the caller, what the server has.
         Object::Flight(Box::pin(async move { drop(add.await) })),
         Object::Flight(Box::pin(async move { drop(write.await) })),
         Object::Flight(closing),
@@ -112,7 +112,7 @@ async fn server(listener: Listener) -> Vec<Object> {
     let frozen = Memory::<RemoteRead>::from_bytes(&[1; 100]).expect("memory");
     let conn = request.accept().private_data(mr.remote().to_bytes()).await.expect("accepted");
     let message = conn.recv().await.expect("no failure");
-    // It may not have come: nobody polls who asks any more.
+    // It may not have come: the future that asks is polled no more.
     let second = crate::time::timeout(US * 20_000, listener.request()).await;
     let send = conn.send(frozen.part(0..100).expect("all of it")).post().map_err(|(e, _)| e).expect("room");
     let clone = conn.clone();
@@ -228,7 +228,7 @@ async fn every_order_of_drops_leaves_nothing(left: Host, right: Host) {
     }
 }
 
-/// The same with the engine thread beside the one that drops.
+/// Drops in drawn orders, over sockets, with the engine thread beside the thread that drops.
 #[cfg(feature = "software")]
 #[test]
 fn orders_of_drops_over_sockets() {

@@ -8,7 +8,7 @@
 //! | `shared` | those of datagram sockets, and of connections that share queues |
 //! | `by_hand` | those of identifiers, of events and of streams of requests |
 //! | `streams` | those of byte streams |
-//! | `windows` | buffers behind memory windows |
+//! | `windows` | buffers under memory windows |
 //! | `panics` | wakers, destructors and buffers that panic at each of their calls |
 //! | `drops` | the objects of a connection, dropped in every order |
 //! | `setting` | the other side: it echoes and lends memory; what is left on a host |

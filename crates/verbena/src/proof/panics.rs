@@ -41,7 +41,7 @@ fn program(what: &'static str) {
     }
 }
 
-/// A waker of the program's in front of a task's own.
+/// A waker of the program's that is called before a task's own.
 struct Trap(Waker);
 
 #[allow(unsafe_code, reason = "a waker whose clone panics can not be made by the trait Wake")]
@@ -165,8 +165,8 @@ async fn trapping(conn: Connection, pool: Pool, to: RemoteMemory) {
             let read = Box::pin(async { conn.read(Mine(buf), to).await });
             trapped(read).await.into_iter().for_each(|read| _ = caught(|| drop(read)));
         }
-        // Several at once: the queue is full. Their results are of no interest: whoever drains
-        // drops the values.
+        // Several at once: the queue is full. Their results are of no interest: the thread that
+        // drains drops the values.
         for _ in 0..3 {
             if let Some(buf) = mine(pool.copy(b"given up")) {
                 caught(|| drop(conn.write(buf, to).post()));
@@ -181,7 +181,7 @@ async fn trapping(conn: Connection, pool: Pool, to: RemoteMemory) {
     trapped(conn.close()).await;
 }
 
-/// The same without: all of it must come about.
+/// The exchange without traps: all of it must come about.
 async fn undisturbed(conn: Connection, pool: Pool, to: RemoteMemory) {
     for n in 0..4_u8 {
         surely("a message", async {
@@ -223,7 +223,7 @@ async fn undisturbed_stream(to: &str) {
     surely("the end", stream.close()).await.expect("closed");
 }
 
-/// The other side of the streams: each poll of the listener is one that may panic.
+/// The listening side of the streams: each poll of the listener is one that may panic.
 async fn streams(on: &'static str) {
     let mut listener = RdmaListener::over(crate::listen(on), StreamConfig::default()).await.expect("a port");
     loop {

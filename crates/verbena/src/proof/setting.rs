@@ -7,10 +7,10 @@ use crate::mem::{Memory, RemoteWrite};
 use crate::provider::node;
 use crate::{Connection, Provider, Request, Result};
 
-/// Whoever asks with this ends the service.
+/// A client that asks with this ends the service.
 pub(super) const STOP: &[u8] = b"stop";
 
-/// Accepts whoever comes, until somebody asks it to stop.
+/// Accepts all clients that come, until one asks it to stop.
 pub(super) async fn serve(on: &str) -> Result<()> {
     let listener = crate::listen(on).await?;
     let memory = Memory::<RemoteWrite>::zeroed(4096)?;
@@ -25,7 +25,7 @@ pub(super) async fn serve(on: &str) -> Result<()> {
 
 async fn answer(request: Request, memory: Memory<RemoteWrite>) {
     let Ok(mr) = memory.mr(request.pd()) else { return };
-    // Who asked may have gone.
+    // The client that asked may have gone.
     if let Ok(conn) = request.accept().private_data(mr.remote().to_bytes()).await {
         echo(conn).await;
     }

@@ -138,7 +138,7 @@ async fn futures_of_shared_queues_may_be_dropped_at_any_poll(left: Host, right: 
     nothing_is_left(&left, &right).await;
 }
 
-/// Datagrams that are lost nobody repeats: they are late only.
+/// Datagrams that are lost are never repeated: these are late only.
 #[verbena::test(seeds = 100, faults = "delay=20us..200us")]
 async fn futures_of_datagrams_may_be_dropped_at_any_poll(left: Host, right: Host) {
     let plan = Plan::of(left.seed());

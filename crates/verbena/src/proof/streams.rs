@@ -16,7 +16,7 @@ use crate::{RdmaStream, StreamConfig, connect, listen};
 
 /// Sizes that are soon full.
 const SMALL: StreamConfig = StreamConfig { window: 2, message_size: 64 };
-/// Bytes of both: what a stream takes while nobody reads.
+/// Bytes of both: what a stream takes while no side reads.
 const FULL: usize = 2 * 64;
 const MS: Duration = Duration::from_millis(1);
 
@@ -119,7 +119,7 @@ async fn read_exactly(stream: &mut RdmaStream, from: usize, len: usize) {
     }
 }
 
-/// What is read behind a read that was cut is what that would have read.
+/// What is read after a read that was cut is what that would have read.
 async fn reads(plan: &Plan) {
     let mut stream = connected(ECHOES).await;
     let (mut read, mut written) = (0, 0);

@@ -1,4 +1,4 @@
-//! Buffers behind windows: exposing one, dropped at each of its polls. The buffer is back in its
+//! Buffers under windows: exposing one, dropped at each of its polls. The buffer is back in its
 //! pool, and no window stays.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ async fn exposing(plan: &Plan) {
         for polls in 0.. {
             let buf = pool.copy(&[7; 40]).expect("the buffer is back");
             for n in 0..busy {
-                // Nobody wants its result: its entry is free when it is complete.
+                // No code wants its result: its entry is free when it is complete.
                 drop(conn.send_inline(&[n as u8; 4]).post().map_err(|(e, _)| e).expect("room"));
             }
             let exposed = cut("expose", buf.expose(&conn, rights), polls, plan.how()).await;

@@ -31,7 +31,7 @@ impl Afterwards {
             Some(left) => self.left.push(left),
         }
     }
-    /// All who wait there are to be woken.
+    /// Has all wakers that wait there woken.
     #[inline]
     pub fn wake(&mut self, waiters: &mut Waiters) {
         if !waiters.is_empty() {

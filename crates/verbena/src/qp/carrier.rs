@@ -1,5 +1,5 @@
-//! What carries a queue pair's requests: the one door to the stack below, behind which work
-//! requests and completions are those of `transport`, whatever the stack.
+//! What carries a queue pair's requests: the one door to the stack below. Work requests and
+//! completions are those of `transport`, whatever the stack.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ impl Carrier {
             Carrier::System(_) => Err(crate::stack::unsupported()),
         }
     }
-    /// Its number.
+    /// The queue pair's number.
     pub fn qpn(&self) -> Qpn {
         match self {
             Carrier::Ours(ours) => ours.nic.qpn(),
@@ -91,7 +91,7 @@ impl Carrier {
             Carrier::System(theirs) => theirs.qp.qpn(),
         }
     }
-    /// Its state.
+    /// The queue pair's state.
     pub fn state(&self) -> QpState {
         match self {
             Carrier::Ours(ours) => ours.nic.state(),
@@ -169,7 +169,7 @@ impl Carrier {
     pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
         self.completions().map_or(0, |own| own.poll(most, take))
     }
-    /// Its own queue.
+    /// The queue pair's own completion queue, where it shares none.
     fn completions(&self) -> Option<&Completions> {
         match self {
             Carrier::Ours(ours) => ours.completions.as_ref(),
@@ -188,7 +188,7 @@ impl Carrier {
     pub fn ring_for(&self, arm: Arm) {
         self.completions().into_iter().for_each(|own| own.ring_for(arm));
     }
-    /// Whether there are some that nobody has taken.
+    /// Whether there are completions that no thread has taken.
     pub fn has_completions(&self) -> bool {
         self.completions().is_some_and(|own| !own.is_empty())
     }
@@ -207,9 +207,9 @@ impl Carrier {
             Carrier::System(theirs) => theirs.qp.fail(),
         }
     }
-    /// It is no more: nothing of its memory is touched from now on, no completion comes after those
-    /// that `drain` takes. Once. False where the stack below refuses: then its memory must stay
-    /// for ever.
+    /// Destroys the queue pair: nothing of its memory is touched from now on. No completion comes
+    /// after those that `drain` takes. Once. False where the stack below refuses: then its memory
+    /// must stay for ever.
     #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours leaves none"))]
     pub fn destroy(&self, drain: impl FnOnce()) -> bool {
         let is_gone = match self {
@@ -334,7 +334,7 @@ impl Ours {
 
 /// Requests on their way into the send queue of the stack below.
 pub(crate) enum Sender<'a> {
-    /// And whether there may be several.
+    /// The adapter's, and whether there may be several requests.
     Ours(nic::Sender<'a>, bool),
     #[cfg(feature = "system")]
     /// Several are posted when all are there.
@@ -383,7 +383,7 @@ impl Sender<'_> {
             }
         }
     }
-    /// The same, which leaves the request as it is, to be posted again.
+    /// Like [`Sender::post`], but leaves the request as it is, to be posted again.
     ///
     /// # Errors
     ///
@@ -397,7 +397,7 @@ impl Sender<'_> {
             other => other.post(wr.clone(), 0),
         }
     }
-    /// The same of a datagram queue pair.
+    /// Like [`Sender::post`], for a datagram queue pair.
     ///
     /// # Errors
     ///

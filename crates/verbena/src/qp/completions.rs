@@ -26,7 +26,7 @@ pub(super) struct Queue {
 }
 
 impl Completions {
-    /// One with so many entries; it rings from the first [`Completions::attend`] on.
+    /// A queue with so many entries; it rings from the first [`Completions::attend`] on.
     pub fn new(device: &Device, cqe: u32, bell: &Arc<Bell>) -> Result<Completions, nic::Error> {
         match device.adapter() {
             Adapter::Ours(device) => {
@@ -134,7 +134,7 @@ impl Completions {
     pub fn system(&self) -> Result<&Arc<system::Cq>, nic::Error> {
         if let Completions::System(cq) = self { Ok(cq) } else { Err(OTHER) }
     }
-    /// It rings no more: no queue pair has it.
+    /// Ends the queue, which rings no more: no queue pair has it.
     pub fn end(&self) {
         match self {
             Completions::Ours(own) => own.channel.forget(&own.cq),
@@ -158,7 +158,7 @@ impl Bell {
     pub fn new(later: &Arc<Later>) -> Arc<Bell> {
         Arc::new(Bell { later: later.clone(), qp: OnceLock::new() })
     }
-    /// Whom to wake. Once.
+    /// Sets the queue pair to wake. Once.
     pub fn is_for(&self, qp: Weak<dyn Work>) {
         _ = self.qp.set(qp);
     }

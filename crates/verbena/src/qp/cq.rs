@@ -1,6 +1,6 @@
 //! A completion queue that many queue pairs share ([`Cq`]): one event for whatever has come to any
-//! of them. Whoever brings a completion drains it, and hands each to the queue pair whose number it
-//! bears.
+//! of them. The thread that brings a completion drains it, and hands each to the queue pair whose
+//! number it bears.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,8 @@ use crate::provider::Device;
 
 /// A completion queue for all queue pairs that have it in their [`QueueConfig`]. It grows with
 /// them, so that it can not be overrun. Nothing else changes for them: results and messages go to
-/// whom they are for. A handle, clones are the same one; it lives as long as its last queue pair.
+/// the queue pairs they are for. A handle, clones are the same one; it lives as long as its last
+/// queue pair.
 #[derive(Clone)]
 pub struct Cq(Arc<CqInner>);
 
@@ -32,13 +33,13 @@ pub(crate) struct CqInner {
     users: Mutex<Users>,
 }
 
-/// Who shares it.
+/// The queue pairs that share a queue.
 #[derive(Default)]
 struct Users {
     /// Completions that all of them may have there at once.
     reserved: u32,
     /// Shared receive queues, by where they are, each with its users here: its receives complete
-    /// once, whoever takes them.
+    /// once, whichever user takes them.
     srqs: BTreeMap<usize, usize>,
     /// Queue pairs, with their shared receive queues.
     by_number: BTreeMap<u32, (Weak<QpInner>, Option<Arc<SrqInner>>)>,
@@ -72,7 +73,7 @@ impl Cq {
         inner.completions.attend(|| {});
         Ok(Cq(inner))
     }
-    /// Its device.
+    /// The queue's device.
     pub fn device(&self) -> &Device {
         &self.0.device
     }
@@ -112,8 +113,8 @@ impl CqInner {
         Ok(Membership { cq: self.clone(), own, srq, number, has_left })
     }
 
-    /// Takes all completions that there are to whom they are for. One thread at a time, so that
-    /// those of a queue pair keep their order.
+    /// Takes all completions that there are to the queue pairs they are for. One thread at a time,
+    /// so that those of a queue pair keep their order.
     pub(super) fn drain(&self) {
         let mut afterwards = Afterwards::default();
         // The last handle of one may be ours by now: it goes when the lock is given back.
@@ -172,7 +173,7 @@ impl Membership {
         let user = (Arc::downgrade(qp), qp.srq().cloned());
         self.cq.users.lock().by_number.insert(number, user);
     }
-    /// Its queue pair is no more. Once.
+    /// Removes a queue pair that is no more from the queue. Once.
     pub fn leave(&self) {
         if !self.cq.device.stack().is_ours() || self.has_left.swap(true, Ordering::AcqRel) {
             return;

@@ -1,9 +1,9 @@
-//! What stands behind the handles of a queue pair. Completions come to one completion queue of its
-//! own, which is large enough for all that may be under way. While somebody waits it is armed:
-//! whoever brings a completion (the thread that polls, the engine thread) drains it when no lock is
-//! held ([`nic::Later`]), puts each result where its owner looks, and wakes that owner. A future
-//! looks and leaves its waker, and arms it, under the same lock, so no wake-up is lost. While
-//! nobody waits it is armed for errors only, and who looks drains it.
+//! What the handles of a queue pair share. Completions come to one completion queue of its own,
+//! which is large enough for all that may be under way. While a task waits it is armed: the thread
+//! that brings a completion (one that polls, or the engine's) drains it when no lock is held
+//! ([`nic::Later`]), puts each result where its owner looks, and wakes that owner. A future looks
+//! and leaves its waker, and arms it, under the same lock, so no wake-up is lost. While no task
+//! waits it is armed for errors only, and a thread that looks drains it.
 
 #[cfg(all(test, feature = "sim"))]
 mod census;
@@ -48,7 +48,7 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 /// Completions taken at once.
 pub(super) const BATCH: usize = 32;
 
-/// See the module.
+/// What the handles of a queue pair share; see the module.
 pub(crate) struct QpInner(ThreadSafe<Parts>);
 
 /// What a queue pair has.
@@ -62,40 +62,40 @@ pub(crate) struct Parts {
     queues: Mutex<Queues>,
     /// Where its receives come from, where others share them.
     srq: Option<Arc<SrqInner>>,
-    /// Its room in the completion queue, where others share that.
+    /// The queue pair's room in the completion queue, where others share that.
     cq: Option<Membership>,
-    /// Who looks when it fails: its connection.
+    /// The object that looks when it fails: its connection.
     owner: OnceLock<Weak<dyn Work>>,
-    /// One thread polls it, and nobody is told of completions.
+    /// One thread polls it, and no task is told of completions.
     polled: AtomicBool,
-    /// Goes up with each completion that was taken, and with the end: who polls again and again
-    /// looks when it has changed.
+    /// Goes up with each completion that was taken, and with the end: a thread that polls again and
+    /// again looks when it has changed.
     news: AtomicU32,
 }
 
 /// Both queues, as the program sees them.
 pub(super) struct Queues {
     pub sends: Slots<Ended>,
-    /// Who waits for room in the send queue.
+    /// Tasks that wait for room in the send queue.
     room: Waiters,
-    /// Who waits until nothing is under way.
+    /// Tasks that wait until nothing is under way.
     idle: Waiters,
     /// The buffers that are posted, by the number in their wr_id.
     posted: Vec<Option<RegBuf>>,
     /// Numbers that are free.
     places: Vec<u32>,
-    /// Messages nobody has taken.
+    /// Messages that no task has taken.
     ready: VecDeque<Message>,
-    /// Who waits for one.
+    /// Tasks that wait for a message.
     receivers: Waiters,
     /// The connection is no more.
     ended: bool,
     failure: Option<Error>,
     failure_told: bool,
     pub destroyed: bool,
-    /// The bell rings for errors only: nobody waits.
+    /// The bell rings for errors only: no task waits.
     quiet: bool,
-    /// Bytes in front of each message that came.
+    /// Bytes before each message that came.
     head: usize,
 }
 
@@ -125,7 +125,7 @@ impl QpInner {
         let recv_depth = if config.srq.is_some() { 0 } else { config.recv_depth };
         nic::in_range("send_depth", send_depth, 1_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
         nic::in_range("recv_depth", recv_depth, 0_u32, nic::limits::MAX_QP_WR).map_err(failed)?;
-        // Datagrams come behind a header.
+        // Datagrams come after a header.
         let head = if kind == QpType::Ud { GRH_LEN } else { 0 };
         let pool = Pool::new(pd, recv_size.max(1).saturating_add(head), (recv_depth + send_depth) as usize)?;
         let bell = Bell::new(pd.stack().later());
@@ -224,7 +224,7 @@ impl QpInner {
         std::iter::once(self.carrier.word(wr_id as u32)).collect()
     }
 
-    /// Nobody wants the result of a request any more.
+    /// Gives up a request whose result no task wants any more.
     pub fn abandon<B>(&self, ticket: &Ticket<B>) {
         let mut afterwards = Afterwards::default();
         {
@@ -233,7 +233,7 @@ impl QpInner {
             if queues.sends.room() > 0 {
                 afterwards.wake(&mut queues.room);
             }
-            // Nobody will look whether it is complete.
+            // No task will look whether it is complete.
             if queues.sends.is_waited_for() {
                 self.unlock_loud(queues);
             }
@@ -274,7 +274,7 @@ impl QpInner {
         posted
     }
 
-    /// The connection is no more; who receives learns of it behind the messages that came. An
+    /// Notes that the connection is no more; receivers learn of it after the messages that came. An
     /// `error` other than `Disconnected` says what went wrong.
     pub fn ended(&self, error: Error) {
         self.drain();
@@ -293,7 +293,7 @@ impl QpInner {
 
     // ---- completions ----
 
-    /// Takes all completions that there are to whom they are for.
+    /// Takes all completions that there are to the requests they are for.
     pub fn drain(&self) {
         if let Some(shared) = &self.cq {
             return shared.cq().drain();
@@ -342,8 +342,8 @@ impl QpInner {
         }
     }
 
-    /// The queue pair is no more: what was under way is flushed, who waits is told, memory is free.
-    /// Once.
+    /// Destroys the queue pair: what was under way is flushed, tasks that wait are told, memory is
+    /// free. Once.
     pub fn destroy(&self) {
         if !self.stack().is_ours() || self.lock().destroyed {
             return;

@@ -9,8 +9,8 @@ use super::inner::{QpInner, RECEIVE};
 use super::srq::SrqInner;
 use crate::mem::{IoBuf, IoBufMut, RegBuf, SgeList};
 
-/// A message in its receive buffer. Dropping it posts the buffer again; whoever keeps messages has
-/// the peer wait (RNR).
+/// A message in its receive buffer. Dropping it posts the buffer again; a program that keeps
+/// messages has the peer wait (RNR).
 /// ```compile_fail,E0382
 /// async fn f(conn: verbena::Connection, msg: verbena::Message) {
 ///     conn.send(msg).await.0.unwrap();
@@ -26,7 +26,7 @@ pub struct Message {
     what: What,
 }
 
-/// Whose receive it was.
+/// The queue whose receive it was.
 pub(super) enum Home {
     Qp(Weak<QpInner>),
     Srq(Arc<SrqInner>),
@@ -40,7 +40,7 @@ impl Home {
             Home::Srq(srq) => _ = srq.post(buf),
         }
     }
-    /// In place of a buffer that somebody keeps, where the pool has one.
+    /// In place of a buffer that the program keeps, where the pool has one.
     fn post_another(&self) {
         match self {
             Home::Qp(qp) => {

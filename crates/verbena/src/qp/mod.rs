@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | this one | transports, sizes, [`QueuePair`] |
-//! | `inner` | what stands behind the handles: entries of both queues, and how completions reach who waits |
+//! | `inner` | what the handles share: entries of both queues, and how completions reach tasks |
 //! | `carrier` | the queue pair of the stack below |
 //! | `completions` | its completion queue |
 //! | `afterwards` | what waits until the queues are unlocked |
@@ -175,15 +175,15 @@ impl<T: Transport> QueuePair<T> {
     pub(crate) fn new(inner: Arc<QpInner>) -> QueuePair<T> {
         QueuePair { inner, _t: PhantomData }
     }
-    /// Its number, 24 bits.
+    /// The queue pair's number, 24 bits.
     pub fn number(&self) -> u32 {
         self.inner.carrier().qpn().get()
     }
-    /// Its protection domain: where memory for it is registered.
+    /// The queue pair's protection domain: where memory for it is registered.
     pub fn pd(&self) -> &Pd {
         self.inner.pd()
     }
-    /// Its state.
+    /// The queue pair's state.
     pub fn state(&self) -> QpState {
         match self.inner.carrier().state() {
             nic::QpState::Reset => QpState::Reset,
@@ -222,7 +222,7 @@ impl<T: Transport> QueuePair<T> {
         let mut place = inner::Place::default();
         std::future::poll_fn(move |cx| self.inner.poll_recv(Some((&mut place, cx))))
     }
-    /// The same, blocking.
+    /// Like [`QueuePair::recv`], blocking.
     ///
     /// # Errors
     ///
@@ -231,7 +231,7 @@ impl<T: Transport> QueuePair<T> {
         self.may_block("recv_wait")?;
         self.block("recv_wait", How::default())
     }
-    /// The same for so long.
+    /// Like [`QueuePair::recv_wait`], for at most so long.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ impl QpInner {
         posted
     }
 
-    /// The same of a SEND or WRITE on a connection, whose work request was made before, but for its
+    /// Posts a SEND or WRITE on a connection, whose work request was made before, but for its
     /// number, and stays.
     #[inline]
     pub fn post_ready<B: Send + 'static>(&self, wr: &mut SendWr, value: B) -> Result<Ticket<B>, (Error, B)> {
@@ -137,7 +137,7 @@ impl<'a> Posting<'a> {
         }
     }
 
-    /// The same for one of several: where it is refused the operation has failed.
+    /// Like [`Posting::try_put`], for one of several: where it is refused the operation has failed.
     pub(crate) fn put<B: Send + 'static>(
         &mut self,
         request: &Request,
@@ -148,7 +148,7 @@ impl<'a> Posting<'a> {
             Ok(ticket) => Some(ticket),
             Err((error, value)) => {
                 let ticket = self.queues.sends.put(value).ok()?;
-                // Nobody waits for it yet, and it has an owner: nothing is left over.
+                // No task waits for it yet, and it has an owner: nothing is left over.
                 drop(self.queues.sends.complete(ticket.wr_id, Err(error)));
                 Some(ticket)
             }
@@ -164,7 +164,7 @@ impl<'a> Posting<'a> {
             let complete = |(wr_id, error)| queues.sends.complete(wr_id, Err(error));
             let left: Vec<_> = not_posted.into_iter().filter_map(complete).collect();
             drop(queues);
-            // Nobody waits for them yet: nothing is to be woken.
+            // No task waits for them yet: nothing is to be woken.
             drop(left);
         } else {
             drop(queues);

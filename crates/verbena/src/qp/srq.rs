@@ -41,18 +41,18 @@ use crate::verbs::AsyncEvents;
 #[derive(Clone)]
 pub struct Srq(Arc<SrqInner>);
 
-/// See [`Srq`].
+/// The state that all handles of an [`Srq`] share.
 pub(crate) struct SrqInner {
     pd: Pd,
     below: Below,
     pool: Pool,
     depth: u32,
     posted: Mutex<Posted>,
-    /// Those of its limit.
+    /// Events of the queue's limit.
     events: Arc<AsyncEvents>,
 }
 
-/// That of the stack below.
+/// The queue of the stack below.
 enum Below {
     Ours(ThreadSafe<Arc<nic::Srq>>),
     #[cfg(feature = "system")]
@@ -77,7 +77,7 @@ impl Srq {
         Srq::make(pd, depth, size, nic::Srq::create)
     }
 
-    /// The same as `create` makes it.
+    /// Like [`Srq::new`], of a queue that `create` makes.
     pub(super) fn make(
         pd: &Pd,
         depth: u32,
@@ -91,7 +91,7 @@ impl Srq {
         if size == 0 {
             return Err(Error::number(CALL, "size", 0, 1..=nic::limits::MAX_MESSAGE));
         }
-        // Datagrams come behind a header.
+        // Datagrams come after a header.
         let pool = Pool::new(pd, size.saturating_add(GRH_LEN), depth as usize)?;
         let attr = SrqAttr { max_wr: depth, max_sge: 1, limit: 0 };
         let events = AsyncEvents::new(pd.stack());
@@ -116,14 +116,14 @@ impl Srq {
     pub fn depth(&self) -> u32 {
         self.0.depth
     }
-    /// Receives that are posted and wait for messages: the others are in messages that somebody
+    /// Receives that are posted and wait for messages: the others are in messages that the program
     /// keeps, or about to be posted again.
     pub fn posted(&self) -> u32 {
         self.0.depth - self.0.posted.lock().places.len() as u32
     }
     /// Waits until fewer than `limit` receives are posted (1 to [`Srq::depth`]): soon peers will
-    /// have to wait. It looks from the first poll on; of several who wait at once the last
-    /// one's limit counts for all. Dropping it leaves the limit, which tells nobody then.
+    /// have to wait. It looks from the first poll on; of several callers that wait at once the last
+    /// one's limit counts for all. Dropping it leaves the limit, which wakes no task then.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl Srq {
             Ok(())
         }
     }
-    /// Its protection domain: that of its buffers.
+    /// The queue's protection domain: that of its buffers.
     pub fn pd(&self) -> &Pd {
         &self.0.pd
     }
@@ -184,7 +184,7 @@ impl SrqInner {
             Below::Ours(_) => Err(nic::Error::Unsupported("a shared receive queue of another stack")),
         }
     }
-    /// Its number: of one of an XRC domain initiators name it so.
+    /// The queue's number: initiators name a queue of an XRC domain so.
     pub(super) fn number(&self) -> u32 {
         match &self.below {
             Below::Ours(nic) => nic.number(),

@@ -6,7 +6,7 @@ use std::sync::Weak;
 
 use super::inner::QpInner;
 
-/// Those beyond are left to the reactor.
+/// Queue pairs noted at most; those beyond are left to the reactor.
 const MOST: usize = 8;
 
 thread_local! {
@@ -35,7 +35,7 @@ fn forget() {
     drop(before);
 }
 
-/// It looks at this one.
+/// Notes a queue pair that the future looks at.
 pub(crate) fn note(qp: &Weak<QpInner>) {
     // A thread that ends polls nothing.
     _ = WAITED.try_with(|waited| {

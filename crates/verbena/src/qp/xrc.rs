@@ -115,7 +115,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    /// Messages nobody has taken.
+    /// Messages that no task has taken.
     ready: VecDeque<Message>,
     waiters: Waiters,
 }
@@ -173,7 +173,7 @@ impl XrcSrq {
     pub fn posted(&self) -> u32 {
         self.0.srq.posted()
     }
-    /// Its protection domain: memory of it is what initiators reach that name this queue.
+    /// The queue's protection domain: memory of it is what initiators reach that name this queue.
     pub fn pd(&self) -> &Pd {
         self.0.srq.pd()
     }
@@ -190,7 +190,7 @@ impl XrcSrq {
             Ok(until(&self.0, |state: &mut State| state.ready.pop_front()).await)
         }
     }
-    /// The same, blocking.
+    /// Like [`XrcSrq::recv`], blocking.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl XrcSrq {
         let provider = self.pd().device().provider().clone();
         wait(&provider, "recv_wait", self.recv())
     }
-    /// One that has come already.
+    /// A message that has come already.
     pub fn try_recv(&self) -> Option<Message> {
         self.0.state.lock().ready.pop_front()
     }

@@ -33,17 +33,17 @@ impl Host {
         Host { world: world.clone(), place }
     }
 
-    /// Its name: that of the test's parameter. `verbena::connect("left:7000")` knows it.
+    /// The host's name: that of the test's parameter. `verbena::connect("left:7000")` knows it.
     pub fn name(&self) -> &'static str {
         self.world.host_name(self.place)
     }
 
-    /// Its IPv4 address, the one its name stands for.
+    /// The host's IPv4 address, the one its name stands for.
     pub fn addr(&self) -> IpAddr {
         self.world.addresses_of(self.place)[0]
     }
 
-    /// Its IPv6 address.
+    /// The host's IPv6 address.
     pub fn addr_v6(&self) -> IpAddr {
         self.world.addresses_of(self.place)[1]
     }
@@ -74,8 +74,8 @@ impl Host {
     /// on its way, and its tasks are dropped without being polled again. A task that kills its
     /// own host runs on to its next `.await`, on a dead host.
     ///
-    /// Peers learn of it by what they send: the system of the host says that nobody has the port,
-    /// or, while that is lost too, nobody answers.
+    /// Peers learn of it by what they send: the system of the host says that no process has the
+    /// port, or, while that is lost too, no answer comes.
     pub fn kill(&self) {
         self.world.kill(self.place);
     }
@@ -90,9 +90,9 @@ impl Host {
         self.world.set_boot(self.place, Rc::new(boot));
     }
 
-    /// Its power fails: its process, and that of each neighbour, is gone as by [`Host::kill`], and
-    /// of what its files ([`Memory::open`](crate::Memory::open)) had that was not flushed any words
-    /// may be. [`Host::restart`] starts it again.
+    /// Fails the host's power: its process, and that of each neighbour, is gone as by
+    /// [`Host::kill`], and of what its files ([`Memory::open`](crate::Memory::open)) had that was
+    /// not flushed any words may be. [`Host::restart`] starts it again.
     pub fn power_fail(&self) {
         self.world.power_fail(self.place);
     }
@@ -134,7 +134,7 @@ impl Host {
     }
 
     /// The system of this host refuses the `nth` connection request that comes from now on (1: the
-    /// next), for this reason, before its program sees it; whoever asks gets
+    /// next), for this reason, before its program sees it; the peer that asks gets
     /// [`ErrorKind::Rejected`](crate::ErrorKind::Rejected) without private data. Several may be
     /// said at once, each with its number. A host's name stands for two addresses, tried in turn:
     /// by [`Host::addr`] there is one request. A request that comes twice, as its answer was lost,

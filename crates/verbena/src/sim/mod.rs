@@ -123,8 +123,8 @@
 //!
 //! A panic in any task fails the test. So do a deadlock (all tasks wait and nothing will happen any
 //! more), the time limit, and tasks that run on and on without time passing; the message lists the
-//! tasks that are not over, by host and by the line that spawned them. Behind it stands what
-//! repeats the seed, with every packet on standard error:
+//! tasks that are not over, by host and by the line that spawned them. After it stands what repeats
+//! the seed, with every packet on standard error:
 //!
 //! ```text
 //! VERBENA_SEED=17 cargo test -p my-crate my_test -- --exact --nocapture
@@ -230,7 +230,7 @@ pub(crate) fn now() -> Option<Instant> {
     Some(world()?.now())
 }
 
-/// In a simulation, has somebody woken at a time; in place of the timer that was set before.
+/// In a simulation, has a task woken at a time; in place of the timer that was set before.
 pub(crate) fn wake_at(at: Instant, before: Option<Timer>, waker: Kept<Waker>) -> Option<Timer> {
     Some(world()?.wake_at(at, before, waker))
 }

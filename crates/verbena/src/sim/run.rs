@@ -46,7 +46,7 @@ pub const fn check_settings(text: &str) {
 ///
 /// # Panics
 ///
-/// Where the test does, or `args` is wrong; behind what the test said stands the command that
+/// Where the test does, or `args` is wrong; after what the test said stands the command that
 /// repeats the seed.
 #[doc(hidden)]
 #[track_caller]

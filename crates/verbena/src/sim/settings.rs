@@ -76,7 +76,7 @@ pub(super) const fn faults(text: &str) -> Result<Faults, Wrong> {
 /// What is left to be read.
 struct Text<'a> {
     bytes: &'a [u8],
-    /// Bytes of the whole that follow, for who tells a place in it.
+    /// Bytes of the whole that follow, for code that tells a place in it.
     behind: usize,
 }
 

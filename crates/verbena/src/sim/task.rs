@@ -1,4 +1,4 @@
-//! A task: a future, whom to wake for it, and what comes of it.
+//! A task: a future, what to wake for it, and what comes of it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ pub(super) struct Slot {
     /// The place of its process in the list; `None`: it runs on no host, as the test function does.
     pub process: Option<usize>,
     pub spawned_at: &'static Location<'static>,
-    /// Not there while it is polled.
+    /// The future; not there while it is polled.
     pub body: Option<Body>,
     pub waker: Arc<TaskWaker>,
 }
@@ -53,7 +53,7 @@ impl TaskWaker {
     pub fn new(number: u64, woken: Arc<Woken>) -> Arc<TaskWaker> {
         Arc::new(TaskWaker { number, awake: AtomicBool::new(false), woken })
     }
-    /// It is about to be polled: from now on a wake counts again.
+    /// Notes that the task is about to be polled: from now on a wake counts again.
     pub fn sleeps(&self) {
         self.awake.store(false, Ordering::Release);
     }
@@ -70,7 +70,7 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A task of a simulation. It runs whether anybody holds this or not; awaiting it gives what it
+/// A task of a simulation. It runs whether this handle is kept or not; awaiting it gives what it
 /// returned.
 ///
 /// # Panics
@@ -82,7 +82,7 @@ pub struct Task<T> {
     spawned_at: &'static Location<'static>,
 }
 
-/// What a task and who awaits it share.
+/// What a task and the task that awaits it share.
 struct Joint<T> {
     end: Option<End<T>>,
     waiter: Option<Kept<Waker>>,
@@ -113,7 +113,7 @@ impl<T: 'static> Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Whether it has returned, or was killed.
+    /// Whether the task has returned, or was killed.
     pub fn is_over(&self) -> bool {
         // The task's half is gone then.
         Rc::strong_count(&self.result) == 1
@@ -153,7 +153,7 @@ impl<T> Future for Task<T> {
 }
 
 impl<T> Drop for Task<T> {
-    /// Who waited for it does so no more.
+    /// Forgets the waker: the task that waited does so no more.
     fn drop(&mut self) {
         let waiter = self.result.borrow_mut().waiter.take();
         drop(waiter);
@@ -178,7 +178,7 @@ impl<T> Ending<T> {
 }
 
 impl<T> Drop for Ending<T> {
-    /// Behind a value it changes nothing, also where that was fetched already: nobody looks twice.
+    /// After a value it changes nothing, also where that was fetched already: no task looks twice.
     fn drop(&mut self) {
         if self.0.borrow().end.is_none() {
             self.set(End::Killed);

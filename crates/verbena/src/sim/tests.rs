@@ -17,7 +17,7 @@ use wire::mad::PortSpace;
 use super::{Faults, Host, Task, addresses_of};
 use crate::provider::{Provider, node};
 
-/// Whom an event channel wakes, by way of `Later`.
+/// What an event channel wakes, by way of `Later`.
 struct Reader {
     later: Arc<Later>,
     me: Weak<Reader>,
@@ -101,7 +101,7 @@ async fn requests(count: u32) -> u32 {
     count
 }
 
-/// Asks for a connection until one refuses it who listens.
+/// Asks for a connection until a listener refuses it.
 async fn ask(host: &'static str) -> i32 {
     loop {
         let channel = Channel::new();

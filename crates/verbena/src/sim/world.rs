@@ -202,8 +202,8 @@ impl World {
             slot.body = Some(body);
             return;
         }
-        // It is over, or its process was killed while it ran. What it holds goes first, so that who
-        // waits for it finds that gone.
+        // It is over, or its process was killed while it ran. What it holds goes first, so that a
+        // task that waits for it finds that gone.
         drop(body);
         self.tasks.borrow_mut().remove(&number);
     }
@@ -218,7 +218,7 @@ impl World {
         );
     }
 
-    /// Nobody is awake: the next thing happens.
+    /// Lets the next thing happen, as no task is awake.
     fn advance(&self) {
         let timer = self.timers.borrow().first_key_value().map(|((at, _), _)| *at);
         let idle = timer.is_none() && self.sim.borrow_mut().is_idle();
@@ -244,8 +244,8 @@ impl World {
         std::mem::replace(&mut *timers, later).into_values().collect()
     }
 
-    /// Does what waits until nobody holds a lock, for killed processes too: others may hold objects
-    /// of theirs.
+    /// Does what waits until no lock is held, for killed processes too: others may hold objects of
+    /// theirs.
     fn run_later(&self) {
         let mut runs = 0;
         while let Some((process, later)) = self.asked_later() {
@@ -262,7 +262,7 @@ impl World {
         asked.map(|(place, p)| (place, p.provider.stack().later().clone()))
     }
 
-    /// Where everything stands, for who reads why a test failed.
+    /// Where everything stands, for the reader of a failed test.
     fn state(&self) -> String {
         let mut text = format!("{:?} into the simulation. Tasks that are not over:", self.elapsed.get());
         for (number, slot) in &*self.tasks.borrow() {
@@ -390,7 +390,7 @@ impl World {
         tasks.remove(&number)
     }
 
-    /// Has somebody woken at a time; in place of the timer that was set before, if any.
+    /// Has a task woken at a time; in place of the timer that was set before, if any.
     pub fn wake_at(&self, at: Instant, before: Option<Timer>, waker: Kept<Waker>) -> Timer {
         before.into_iter().for_each(|timer| self.forget(&timer));
         let at = at.saturating_duration_since(self.zero);

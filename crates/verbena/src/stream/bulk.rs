@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_micros(50);
 #[derive(Default)]
 pub(super) struct Bulk {
     began: OnceLock<Instant>,
-    /// In nanoseconds behind `began`.
+    /// In nanoseconds after `began`.
     last: AtomicU64,
     /// A thread of the program has taken what arrived, and the engine thread leaves that to it for
     /// a while.
@@ -21,7 +21,7 @@ pub(super) struct Bulk {
 }
 
 impl Bulk {
-    /// Now.
+    /// Notes that some of it comes or goes now.
     pub fn note(&self) {
         let since = self.began.get_or_init(Instant::now).elapsed();
         self.last.store(nanos(since), Ordering::Relaxed);
@@ -30,11 +30,11 @@ impl Bulk {
     pub fn polls(&self) {
         self.polled.store(true, Ordering::Relaxed);
     }
-    /// It sleeps now; whether it did.
+    /// Notes that the thread sleeps now; whether it took what arrived.
     pub fn polls_no_more(&self) -> bool {
         self.polled.swap(false, Ordering::Relaxed)
     }
-    /// Just now.
+    /// Whether some of it came or went just now.
     pub fn is_near(&self) -> bool {
         let near = |began: &Instant| {
             nanos(began.elapsed()).saturating_sub(self.last.load(Ordering::Relaxed)) < nanos(PAUSE)

@@ -12,12 +12,12 @@ use nic::program;
 use crate::cm::{Listen, Listener, Request, ToAddr, listen};
 use crate::error::Result;
 
-/// Handshakes at once; who comes then waits in the backlog.
+/// Handshakes at once; a peer that comes then waits in the backlog.
 const HANDSHAKES: usize = 128;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 
-/// Takes connections for streams, several handshakes at once: a peer that is slow keeps nobody
+/// Takes connections for streams, several handshakes at once: a peer that is slow keeps no other
 /// waiting. Those that do not speak the protocol are rejected. Dropping it ends handshakes; streams
 /// go on.
 pub struct RdmaListener {
@@ -37,7 +37,7 @@ impl RdmaListener {
         RdmaListener::over(listen(on), StreamConfig::default()).await
     }
 
-    /// The same with properties of your own.
+    /// Like [`RdmaListener::bind`], with properties of your own.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl RdmaListener {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// The same by hand.
+    /// Like [`RdmaListener::accept`], by hand.
     ///
     /// # Errors
     ///

@@ -17,8 +17,8 @@
 //! have room for, and how large those may be. Bytes travel as SENDs. A sender counts the peer's
 //! receives (credits) and waits when there are none, so a receiver is never not ready: RNR does not
 //! happen. Credits return with data that goes the other way, or by themselves when half of a window
-//! was read. A FIN says that nothing comes behind it in that direction; the other goes on. A
-//! message that breaks these rules is `InvalidData`.
+//! was read. A FIN says that nothing comes after it in that direction; the other goes on. A message
+//! that breaks these rules is `InvalidData`.
 
 mod bulk;
 mod listener;
@@ -141,7 +141,8 @@ impl RdmaStream {
         RdmaStream::over(connect(to), StreamConfig::default()).await
     }
 
-    /// The same with properties of your own: its private data and queues are the stream's.
+    /// Like [`RdmaStream::connect`], with properties of your own: its private data and queues are
+    /// the stream's.
     ///
     /// # Errors
     ///
@@ -178,7 +179,7 @@ impl RdmaStream {
     pub fn peer_addr(&self) -> SocketAddr {
         self.core.connection().peer_addr()
     }
-    /// Ourselves.
+    /// Our own address.
     pub fn local_addr(&self) -> SocketAddr {
         self.core.connection().local_addr()
     }
@@ -204,11 +205,11 @@ impl RdmaStream {
     ///
     /// # Errors
     ///
-    /// As the table above says, behind all that had come.
+    /// As the table above says, after all that had come.
     pub fn poll_fill_buf(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         self.reading.poll_fill_buf(&self.core, cx)
     }
-    /// So many of them were read; at most as many as there are.
+    /// Notes that so many bytes were read; at most as many as there are.
     pub fn consume(&mut self, n: usize) {
         self.reading.consume(&self.core, n);
     }
@@ -225,9 +226,9 @@ impl RdmaStream {
     ) -> Poll<io::Result<usize>> {
         self.writing.poll_write_vectored(&self.core, cx, bufs)
     }
-    /// Ends this direction behind what was written, and waits until the peer's adapter has it all.
-    /// A peer that has ended its own direction before and leaves meanwhile is taken to have
-    /// what it wanted.
+    /// Ends this direction after what was written, and waits until the peer's adapter has it all. A
+    /// peer that has ended its own direction before and leaves meanwhile is taken to have what it
+    /// wanted.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
 //! Both directions of a stream, as its halves share them: what came, what may be sent, and how it
 //! ended.
 //!
-//! Who waits leaves a waker with the queue pair (for messages, for room in the send queue), then
-//! looks again. Messages are taken from the queue pair and their credits counted under one lock, so
-//! either half sees all that came before it looks; and whoever waits for a message is woken by its
-//! arrival, whichever half takes it. So no waker is kept here, and none can be lost.
+//! A task that waits leaves a waker with the queue pair (for messages, for room in the send queue),
+//! then looks again. Messages are taken from the queue pair and their credits counted under one
+//! lock, so either half sees all that came before it looks; and a task that waits for a message is
+//! woken by its arrival, whichever half takes it. So no waker is kept here, and none can be lost.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -38,15 +38,15 @@ pub(super) struct Core {
 }
 
 struct State {
-    /// Data messages, in order, that nobody has read.
+    /// Data messages, in order, that no task has read.
     incoming: VecDeque<Message>,
     /// Data messages that came and that the peer was not told of as read.
     outstanding: u32,
-    /// Of those, how many were read.
+    /// Of the outstanding messages, how many were read.
     owed: u32,
     /// Data messages that may be sent.
     credits: u32,
-    /// Nothing comes behind `incoming`.
+    /// Nothing comes after `incoming`.
     fin: bool,
     /// Why nothing more comes or goes.
     over: Option<Over>,
@@ -139,15 +139,15 @@ impl Core {
         }
     }
 
-    /// Whether this thread is to take what arrives: where that gains something, and nobody further
-    /// up does it.
+    /// Whether this thread is to take what arrives: where that gains something, and no caller
+    /// further up does it.
     fn polls(&self) -> bool {
         self.conn.inner().stack().gains_by_polling() && !exec::polls()
     }
 
     // ---- receiving ----
 
-    /// The next data message; `None` behind the last one.
+    /// The next data message; `None` after the last one.
     pub fn poll_message(
         &self,
         places: &mut Places,
@@ -212,7 +212,7 @@ impl Core {
             };
             let word = match reserved {
                 Poll::Ready(Ok(word)) => word,
-                // What was sent was sent; who comes again learns of it.
+                // What was sent was sent; the next call learns of it.
                 _ if sent > 0 => break,
                 Poll::Ready(Err(over)) => return Poll::Ready(Err(over.to_io())),
                 Poll::Pending => {
@@ -308,7 +308,7 @@ impl Core {
         let (inline, imm) = (&mut [0; INLINE], word.to_imm());
         if let Some(inline) = inline.get_mut(..len) {
             bytes.copy_to(inline);
-            // The completion is nobody's: a failure ends the connection.
+            // The completion has no owner: a failure ends the connection.
             return self.conn.send_inline(inline).imm(imm).post().map(drop).map_err(|(error, _)| error);
         }
         if len >= bulk::LEAST && self.polls() {

@@ -61,7 +61,7 @@ impl Reading {
         Poll::Ready(Ok(n))
     }
 
-    /// Nobody waits any more.
+    /// Forgets the places, as no call waits any more.
     fn forget(&mut self) {
         self.places = Places::default();
     }
@@ -102,7 +102,7 @@ impl Writing {
         core.poll_end(&mut self.places, cx, &mut self.end)
     }
 
-    /// Nobody waits any more.
+    /// Forgets the places and the FIN's waker, as no call waits any more.
     fn forget(&mut self, core: &Core) {
         self.places = Places::default();
         if matches!(self.end, End::Sent(_)) {
@@ -113,7 +113,7 @@ impl Writing {
     }
 }
 
-/// A call of a stream while it waits. Cancelled, it leaves no waker behind.
+/// A call of a stream while it waits. Cancelled, it leaves no waker.
 struct Waiting<'a> {
     stream: &'a mut RdmaStream,
     is_over: bool,
@@ -159,7 +159,7 @@ macro_rules! addresses {
             pub fn peer_addr(&self) -> SocketAddr {
                 self.core.connection().peer_addr()
             }
-            /// Ourselves.
+            /// Our own address.
             pub fn local_addr(&self) -> SocketAddr {
                 self.core.connection().local_addr()
             }

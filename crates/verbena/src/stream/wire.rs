@@ -9,7 +9,7 @@
 //! | 0..4 | `vbst` |
 //! | 4 | version: 1 |
 //! | 5 | 0 |
-//! | 6..8 | window: data messages that whoever says this has room for, 2 at least |
+//! | 6..8 | window: data messages that the sender has room for, 2 at least |
 //! | 8..12 | bytes that such a message has at most, 1 at least |
 //!
 //! The smaller window and the smaller size are those of the stream, in both directions.
@@ -18,7 +18,7 @@
 //!
 //! | bits | what |
 //! |---|---|
-//! | 31 | FIN: no bytes come behind this message |
+//! | 31 | FIN: no bytes come after this message |
 //! | 30..16 | 0 |
 //! | 15..0 | credits: data messages that the sender of this one has taken, and has room for again |
 //!

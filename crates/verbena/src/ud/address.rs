@@ -1,4 +1,4 @@
-//! Whom datagrams are for: [`UdAddress`], and what it becomes when something is sent there.
+//! Where datagrams go: [`UdAddress`], and what it becomes when something is sent there.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,9 +12,9 @@ use crate::qp::inner::QpInner;
 /// Hop limit of what is sent, as the kernel's rdma_cm has it.
 const HOP_LIMIT: u8 = 64;
 
-/// Whom a datagram is for, or from: an IP address, a queue pair there, and the Q_Key that it
-/// expects. Plain data, good in any process and with any socket; address handles and GIDs are the
-/// crate's business.
+/// The destination or source of a datagram: an IP address, a queue pair there, and the Q_Key that
+/// it expects. Plain data, good in any process and with any socket; address handles and GIDs are
+/// the crate's business.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UdAddress {
     ip: IpAddr,
@@ -24,7 +24,7 @@ pub struct UdAddress {
 
 impl UdAddress {
     /// What a peer has told by other ways than [`lookup`](crate::UdSocket::lookup). Of `qp_num` the
-    /// low 24 bits count; 0xffffff with a group's address is everybody in it.
+    /// low 24 bits count; 0xffffff with a group's address is all members of it.
     pub const fn from_raw(ip: IpAddr, qp_num: u32, qkey: u32) -> UdAddress {
         UdAddress { ip, qp_num: qp_num & 0xff_ffff, qkey }
     }
@@ -39,7 +39,7 @@ impl UdAddress {
     pub const fn qp_num(&self) -> u32 {
         self.qp_num
     }
-    /// Its Q_Key: 0x01234567 for all that rdma_cm tells of (RDMA_UDP_QKEY).
+    /// The address's Q_Key: 0x01234567 for all that rdma_cm tells of (RDMA_UDP_QKEY).
     pub const fn qkey(&self) -> u32 {
         self.qkey
     }

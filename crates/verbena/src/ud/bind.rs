@@ -24,7 +24,7 @@ const CALL: &str = "rdma_bind_addr";
 ///
 /// `AddressInUse` where the port is taken, `Unreachable` where the address is not ours, both with
 /// the address; `WrongState` for `0.0.0.0` and `[::]`, since a queue pair is on one device;
-/// `NotFound` for a name that nobody knows, `WrongDomain`, `OutOfRange`, `Exhausted`.
+/// `NotFound` for a name that does not resolve, `WrongDomain`, `OutOfRange`, `Exhausted`.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Bind {
     on: Addr,
@@ -46,7 +46,7 @@ impl Bind {
         Bind { on, wants: Wants::default(), provider: None }
     }
     /// Sizes. A datagram longer than `recv_size` bytes is lost, as is one that finds no receive
-    /// posted: nobody repeats it.
+    /// posted: it is not repeated.
     pub fn queues(mut self, queues: QueueConfig) -> Self {
         self.wants.queues = queues;
         self
@@ -61,13 +61,13 @@ impl Bind {
         self.wants.tos = Some(tos);
         self
     }
-    /// Bytes for whoever looks the socket up, at most [`limits::ANSWER`], which it sees padded with
-    /// zeros.
+    /// Bytes for peers that look the socket up, at most [`limits::ANSWER`]. They see them padded
+    /// with zeros.
     pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
         self.wants.data = data.as_ref().to_vec();
         self
     }
-    /// Not the current provider.
+    /// Binds over this provider, not the current one.
     pub fn provider(mut self, provider: &Provider) -> Self {
         self.provider = Some(provider.clone());
         self

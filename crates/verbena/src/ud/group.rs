@@ -88,7 +88,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// One more of this group; joining has begun.
+    /// One more membership of this group; joining has begun.
     fn begin(socket: &Arc<Inner>, group: IpAddr, send_only: bool) -> Result<Membership> {
         socket.stack().check(CALL)?;
         let identifier = &socket.ends.identifier;

@@ -1,5 +1,5 @@
-//! Asking who serves at an address: service id resolution (IBA 1.4 §12.11), which rdma_connect(3)
-//! does for datagrams.
+//! Asking for the service at an address: service id resolution (IBA 1.4 §12.11), which
+//! rdma_connect(3) does for datagrams.
 
 use std::future::{Future, IntoFuture};
 use std::net::SocketAddr;
@@ -21,9 +21,10 @@ const CALL: &str = "rdma_connect";
 ///
 /// # Errors
 ///
-/// `Rejected` where nobody serves there, or whoever does says no
+/// `Rejected` where there is no service, or it says no
 /// ([`Error::rejection`](crate::Error::rejection)); `TimedOut` without an answer; `Unreachable`
-/// without a way from the socket's address; `NotFound` for a name that nobody knows, `OutOfRange`.
+/// without a way from the socket's address; `NotFound` for a name that does not resolve,
+/// `OutOfRange`.
 #[must_use = "nothing happens before it is awaited"]
 pub struct Lookup<'s> {
     socket: &'s UdSocket,
@@ -36,8 +37,8 @@ impl<'s> Lookup<'s> {
     pub(super) fn new(socket: &'s UdSocket, service: Addr) -> Lookup<'s> {
         Lookup { socket, service, data: Vec::new(), timeout: TIMEOUT }
     }
-    /// Bytes for whoever answers, at most [`limits::ASK`]. A [`UdSocket`] answers whatever they
-    /// are.
+    /// Bytes for the service that answers, at most [`limits::ASK`]. A [`UdSocket`] answers whatever
+    /// they are.
     pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
         self.data = data.as_ref().to_vec();
         self
@@ -48,7 +49,8 @@ impl<'s> Lookup<'s> {
         self.timeout = each;
         self
     }
-    /// The same with what the service says of itself: [`limits::ANSWER`] bytes, padded with zeros.
+    /// Looks up the address, and what the service says of itself: [`limits::ANSWER`] bytes, padded
+    /// with zeros.
     ///
     /// # Errors
     ///

@@ -17,18 +17,18 @@
 //! ```
 //!
 //! A message is at most [`UdSocket::mtu`] bytes; a longer one is
-//! [`OutOfRange`](crate::ErrorKind::OutOfRange) before anything is posted. One that comes
-//! to a socket without a receive posted, or with receives too short for it, is lost, and nobody
+//! [`OutOfRange`](crate::ErrorKind::OutOfRange) before anything is posted. One that comes to a
+//! socket without a receive posted, or with receives too short for it, is lost, and neither side
 //! hears of it.
 //!
 //! | file | what |
 //! |---|---|
 //! | this one | [`UdSocket`], [`Datagram`] |
 //! | `bind` | a socket to be |
-//! | `service` | answers to whoever looks it up |
+//! | `service` | answers to peers that look it up |
 //! | `lookup` | looking others up |
 //! | `group` | multicast groups |
-//! | `address` | whom datagrams are for |
+//! | `address` | where datagrams go |
 
 mod address;
 mod bind;
@@ -71,7 +71,7 @@ pub struct UdSocket {
     qp: QueuePair<Ud>,
 }
 
-/// What the handles share. Whoever asks gets no answer any more before the queue pair ends.
+/// What the handles share. A peer that asks gets no answer any more before the queue pair ends.
 struct Inner {
     service: service::Service,
     groups: Mutex<group::Groups>,
@@ -95,7 +95,7 @@ pub struct Datagram {
     pub message: Message,
     /// The sender, to answer to. Its Q_Key is not in the packet: it is rdma_cm's, as ours.
     pub from: UdAddress,
-    /// Whom it was sent to: an address of ours, or a group's.
+    /// The address that it was sent to: one of ours, or a group's.
     pub to: IpAddr,
 }
 
@@ -125,7 +125,7 @@ impl UdSocket {
         UdSocket { inner: Arc::new(Inner { service, groups, ends, tos }), qp }
     }
 
-    /// Asks whom to send to at an address with a port.
+    /// Asks where to send to, by an address with a port.
     pub fn lookup(&self, service: impl ToAddr) -> Lookup<'_> {
         Lookup::new(self, service.to_addr())
     }
@@ -161,14 +161,14 @@ impl UdSocket {
         Op::new(self.inner.ends.qp(), self.asked(to), buf)
     }
 
-    /// The same of at most `max_inline` bytes, copied into the work request: no registration,
-    /// nothing to give back.
+    /// SEND of one datagram of at most `max_inline` bytes, copied into the work request: no
+    /// registration, nothing to give back.
     pub fn send_inline_to(&self, bytes: &[u8], to: &UdAddress) -> Op<'_, kind::Send, Copied> {
         let op = Op::new(self.inner.ends.qp(), self.asked(to), Copied(None));
         op.map(|request| request.inline = Some(Data::inline(bytes)))
     }
 
-    /// The same of bytes copied to a buffer of the socket's pool.
+    /// SEND of one datagram whose bytes are copied to a buffer of the socket's pool.
     ///
     /// # Errors
     ///
@@ -207,7 +207,7 @@ impl UdSocket {
         })
     }
 
-    /// The same, blocking.
+    /// Like [`UdSocket::recv_from`], blocking.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl UdSocket {
         wait(self.qp.pd().device().provider(), "recv_from_wait", self.recv_from())
     }
 
-    /// The same for so long.
+    /// Like [`UdSocket::recv_from_wait`], for at most so long.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Whoever asks for a socket's port is told its queue pair (SIDR_REQ, SIDR_REP): at once, by the
-//! thread that brings the question, whatever the program does meanwhile.
+//! A peer that asks for a socket's port is told its queue pair (SIDR_REQ, SIDR_REP): at once, by
+//! the thread that brings the question, whatever the program does meanwhile.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -45,7 +45,7 @@ impl Work for Answers {
         let answer = ConnParam { qp_num: self.qp_num, ..ConnParam::default() };
         while let Some(event) = self.events.next() {
             if let Some(question) = event.request {
-                // An error says that whoever asked has given up.
+                // An error says that the peer that asked has given up.
                 _ = question.accept(&answer, &self.data);
                 // The answer is remembered for a question that comes again.
                 question.destroy();

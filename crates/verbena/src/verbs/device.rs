@@ -68,7 +68,7 @@ pub struct PortAttr {
     pub mtu: u32,
     /// Speed of the link in Mb/s, where it is known: loopback has none.
     pub speed_mbps: Option<u32>,
-    /// Its addresses, in the order of its GIDs (RoCE v2). Nobody needs the indices.
+    /// The port's addresses, in the order of its GIDs (RoCE v2). Programs do not need the indices.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -118,7 +118,7 @@ impl Device {
         })
     }
 
-    /// Its addresses.
+    /// The device's addresses.
     ///
     /// # Errors
     ///

@@ -31,8 +31,8 @@ pub enum AsyncEvent {
     DeviceFatal,
 }
 
-/// The events of a device from the moment on at which this was made; see [`Device::events`]. As
-/// many as nobody takes wait, up to 1024 or so; each of several gets all. For a stream of any kind
+/// The events of a device from the moment on at which this was made; see [`Device::events`]. Events
+/// that no task takes wait, up to 1024 or so; each of several gets all. For a stream of any kind
 /// there is [`DeviceEvents::poll_next`].
 pub struct DeviceEvents {
     provider: Provider,
@@ -40,7 +40,7 @@ pub struct DeviceEvents {
 }
 
 impl Device {
-    /// Its events from now on.
+    /// The device's events from now on.
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl DeviceEvents {
         }
     }
 
-    /// The same, blocking.
+    /// Like [`DeviceEvents::next`], blocking.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl DeviceEvents {
         self.place.poll(cx, State::next).map(Ok)
     }
 
-    /// One that has come already.
+    /// An event that has come already.
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl std::fmt::Debug for DeviceEvents {
     }
 }
 
-/// Asynchronous events of whatever is made with its queue, and who waits for them.
+/// Asynchronous events of whatever is made with its queue, and the tasks that wait for them.
 pub(crate) struct AsyncEvents {
     stack: Stack,
     queue: ThreadSafe<Arc<AsyncEventQueue>>,
@@ -119,7 +119,7 @@ pub(crate) struct AsyncEvents {
 
 #[derive(Default)]
 pub(crate) struct State {
-    /// Of a device, until somebody takes them.
+    /// Events of a device, until a task takes them.
     ready: VecDeque<AsyncEvent>,
     /// Events of a shared receive queue's limit so far.
     limits: u64,

@@ -34,7 +34,7 @@ pub struct Endpoint {
     pub qp_num: u32,
     /// PSN of its first request, 24 bits.
     pub psn: u32,
-    /// Its address; GIDs and their indices are the crate's business.
+    /// The queue pair's address; GIDs and their indices are the crate's business.
     pub addr: IpAddr,
 }
 
@@ -50,8 +50,8 @@ pub struct Endpoint {
 /// # Ok(()) }
 /// ```
 ///
-/// Nobody is told of its end: the peer's next request to it times out. The last handle of the queue
-/// pair destroys it, and flushes what is under way.
+/// The peer is not told of its end: the peer's next request to it times out. The last handle of the
+/// queue pair destroys it, and flushes what is under way.
 #[must_use = "a queue pair that is not connected does nothing"]
 pub struct Unconnected<T: HasPeer = Rc> {
     qp: QueuePair<T>,
@@ -116,9 +116,9 @@ impl<T: HasPeer> Unconnected<T> {
 }
 
 impl<T: Transport> QueuePair<T> {
-    /// Moves it to the error state: what is under way is flushed, and who receives gets `None`
-    /// behind the messages that came. For queue pairs made by hand; the peer of a connection is
-    /// told that it has ended.
+    /// Moves the queue pair to the error state: what is under way is flushed, and receivers get
+    /// `None` after the messages that came. For queue pairs made by hand; the peer of a connection
+    /// is told that it has ended.
     ///
     /// # Errors
     ///

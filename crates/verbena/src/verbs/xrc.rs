@@ -138,7 +138,7 @@ impl UnconnectedTarget {
         Ok(target)
     }
 
-    /// The same with what rdma_cm has negotiated for it.
+    /// Like [`UnconnectedTarget::connect`], with what rdma_cm has negotiated for it.
     ///
     /// # Errors
     ///
@@ -165,11 +165,11 @@ pub struct XrcTarget {
 }
 
 impl XrcTarget {
-    /// Its number, 24 bits.
+    /// The queue pair's number, 24 bits.
     pub fn number(&self) -> u32 {
         self.nic.qpn().get()
     }
-    /// Whether it takes requests: it is connected, and has not failed.
+    /// Whether the queue pair takes requests: it is connected, and has not failed.
     pub fn stands(&self) -> bool {
         matches!(self.nic.state(), nic::QpState::Rtr | nic::QpState::Rts)
     }

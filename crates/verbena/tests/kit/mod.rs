@@ -55,7 +55,7 @@ pub fn address() -> IpAddr {
         .map_or(IpAddr::from([127, 0, 0, 1]), |text| text.parse().expect("an address"))
 }
 
-/// The same with any port.
+/// An address of ours, with any port.
 pub fn any_port() -> SocketAddr {
     (address(), 0).into()
 }

@@ -96,7 +96,7 @@ fn refuse_copies() -> std::io::Result<()> {
     let is = |number, skip| instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, skip, 0, number as u32);
     let answer = |answer| instruction(libc::BPF_RET | libc::BPF_K, 0, 0, answer);
     let mut filter = [
-        // The call's number, which the kernel puts in front of all else.
+        // The call's number, which the kernel puts before all else.
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         is(libc::SYS_process_vm_readv, 2),
         is(libc::SYS_process_vm_writev, 1),
@@ -143,8 +143,8 @@ fn scribble() {
         state >> 16 ^ state << 40
     };
     let memory = File::options().write(true).open("/proc/self/mem").expect("our own memory");
-    // A page at a time. What it lends is nine times as long as a ring and may lie in front of it:
-    // a call for each word took seconds to come to the ring, and half a minute beside load.
+    // A page at a time. What it lends is nine times as long as a ring and may lie before it: a call
+    // for each word took seconds to come to the ring, and half a minute beside load.
     let mut words = [0_u64; 512];
     loop {
         let maps = fs::read_to_string("/proc/self/maps").expect("a list");

@@ -26,7 +26,7 @@ const DOES: &str = "VERBENA_TEST_DOES";
 /// Where we listen.
 const AT: &str = "VERBENA_TEST_AT";
 /// The survivor waits for nothing longer, on a machine that has other things to do too: less than
-/// who lies is believed.
+/// the time for which a peer that lies is believed.
 const SOON: Duration = Duration::from_secs(4);
 /// On such a machine a process may get its processor far later than the two seconds in which a
 /// connection is usually there.
@@ -62,7 +62,7 @@ impl Place {
                     drop(unsafe { Box::<[u64]>::from_raw(words) });
                 };
                 words.expose_provenance();
-                // SAFETY: zeros of our own until `done` is called, and nobody looks at them but by
+                // SAFETY: zeros of our own until `done` is called, and no code looks at them but by
                 // the memory.
                 unsafe { Memory::from_raw(words.cast(), LEN, done) }.expect("memory")
             }
@@ -396,7 +396,7 @@ fn a_neighbour_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_n
     let errors = counter("ring_errors");
     println!("{rounds} rounds; taking back took {longest:?} at most; {errors} rings given up");
     assert!(rounds > 100 && errors >= 3, "{rounds} rounds, {errors} rings given up");
-    // Documented in host: 5 s for who lies, once.
+    // Documented in host: 5 s for a peer that lies, once.
     assert!(longest < Duration::from_secs(6), "{longest:?}");
     assert_eq!(counter("panics"), 0);
 }

@@ -1,5 +1,5 @@
-//! The RDMA IP CM service (IBA annex A11): its service ids, and the header in front of the
-//! consumer's private data that says which IP addresses and source port want to talk.
+//! The RDMA IP CM service (IBA annex A11): its service ids, and its header before the consumer's
+//! private data. The header says which IP addresses and source port want to talk.
 //!
 //! | bytes | field |
 //! |---|---|

@@ -73,7 +73,7 @@ pub mod reason {
     pub const INVALID_COMM_ID: u16 = 6;
     /// The pair of communication ids is unknown.
     pub const INVALID_COMM_INSTANCE: u16 = 7;
-    /// Nobody listens on the service id.
+    /// No program listens on the service id.
     pub const INVALID_SERVICE_ID: u16 = 8;
     /// The transport service type is not offered.
     pub const INVALID_TRANSPORT_SERVICE: u16 = 9;

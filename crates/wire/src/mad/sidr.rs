@@ -54,7 +54,7 @@ pub struct SidrRep {
     pub qpn: Qpn,
     /// Service.
     pub service_id: ServiceId,
-    /// Its Q_Key.
+    /// Q_Key of the service's queue pair.
     pub qkey: Qkey,
     /// Additional information.
     pub info: [u8; 72],

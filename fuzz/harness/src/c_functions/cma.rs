@@ -87,7 +87,7 @@ impl Ids {
     ///
     /// As of [`Ids::step`].
     pub unsafe fn close(mut self) {
-        // SAFETY: every object once, and no event is left that somebody waits for.
+        // SAFETY: every object once, and no event is left that a thread waits for.
         unsafe {
             // A request that has come is an identifier too.
             while let Some(event) = self.next() {

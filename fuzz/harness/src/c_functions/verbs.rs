@@ -72,7 +72,7 @@ impl<'a, 'b> Scene<'a, 'b> {
         }
     }
 
-    /// Destroys everything. Whoever is refused is still referred to by something that is gone: a
+    /// Destroys everything. An object that refuses is still referred to by one that is gone: a
     /// leak.
     ///
     /// # Safety
@@ -169,8 +169,8 @@ impl<'a, 'b> Scene<'a, 'b> {
         let at = input.below(ARENA as u32);
         let room = ARENA as u32 - at;
         let addr = place(at).cast::<c_void>();
-        // What is longer than the arena is longer than any memory: nobody may write to what is this
-        // process's own.
+        // What is longer than the arena is longer than any memory: no peer may write to what is
+        // this process's own.
         let length = match input.below(8) {
             0 => input.choose(&[0, usize::MAX, usize::MAX / 2, 1 << 60]),
             _ => input.below(room + 1) as usize,
@@ -353,7 +353,7 @@ fn address(input: &mut Input<'_>) -> ibv_ah_attr {
     attr.is_global = u8::from(!input.one_in(16));
     attr.port_num = if input.one_in(16) { input.u8() } else { 1 };
     attr.grh.sgid_index = if input.one_in(16) { input.u8() } else { 1 };
-    // Perhaps nobody is there; nothing leaves this host.
+    // Perhaps no listener is there; nothing leaves this host.
     let last = if input.one_in(16) { input.u8() } else { 1 };
     attr.grh.dgid.raw = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, last];
     attr

@@ -101,8 +101,8 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut Device) -> *mut Context {
 pub unsafe extern "C" fn ibv_close_device(context: *mut Context) -> c_int {
     ffi_guard::or_minus_one(|| {
         contexts().remove(&context.addr());
-        // SAFETY: made by `Box::into_raw` in `ibv_open_device`, and used by nobody any more, by the
-        // man page's contract.
+        // SAFETY: made by `Box::into_raw` in `ibv_open_device`, and no thread uses it any more, by
+        // the man page's contract.
         let old = unsafe { Box::from_raw(context) };
         // SAFETY: as above.
         Ok(unsafe { open::ibv_close_device(old.real) })

@@ -1,4 +1,4 @@
-//! The structures of libibverbs 1.0's `verbs.h`, each with the pointer to its new object behind the
+//! The structures of libibverbs 1.0's `verbs.h`, each with the pointer to its new object after the
 //! old fields.
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -77,7 +77,7 @@ pub struct Cq {
     pub(super) context: *mut Context,
     pub(super) cq_context: *mut c_void,
     pub(super) handle: u32,
-    /// Its size as it was asked for.
+    /// The queue's size as it was asked for.
     pub cqe: c_int,
     pub(super) mutex: pthread_mutex_t,
     pub(super) cond: pthread_cond_t,
@@ -108,7 +108,7 @@ pub struct Qp {
     pub(super) recv_cq: *mut Cq,
     pub(super) srq: *mut Srq,
     pub(super) handle: u32,
-    /// Its number.
+    /// The queue pair's number.
     pub qp_num: u32,
     pub(super) state: v::ibv_qp_state,
     pub(super) qp_type: v::ibv_qp_type,

@@ -1,6 +1,6 @@
 //! The names of node IBVERBS_1.0, for programs linked before 2007: objects had other layouts then.
 //! Each old object points to the one it stands for, and the new one's user context leads back to
-//! it. Layouts: libibverbs 1.0's `verbs.h`, with the real object behind the old fields.
+//! it. Layouts: libibverbs 1.0's `verbs.h`, with the real object after the old fields.
 //!
 //! ```text
 //! old object                       new object

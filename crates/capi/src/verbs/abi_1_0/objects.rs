@@ -21,7 +21,7 @@ fn stand<T>(made: bool, old: impl FnOnce() -> T) -> *mut T {
 ///
 /// # Safety
 ///
-/// From [`stand`], and used by nobody any more where the code is 0.
+/// From [`stand`], and no thread uses it any more where the code is 0.
 unsafe fn done<T>(code: c_int, old: *mut T) -> c_int {
     if code == 0 {
         // SAFETY: as the caller says.

@@ -84,7 +84,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
             return Err(Errno(libc::EBUSY));
         }
         CHANNELS.leave(channel);
-        // SAFETY: made by `Box::into_raw` in `ibv_create_comp_channel`, and used by nobody.
+        // SAFETY: made by `Box::into_raw` in `ibv_create_comp_channel`, and no thread uses it.
         drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
         Ok(())
     })

@@ -94,7 +94,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut ibv_comp_cntr) -> c
         if ours.instance.is_ours() && ours.nic.is_attached() {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `ibv_create_comp_cntr`, and used by nobody.
+        // SAFETY: made by `Box::into_raw` in `ibv_create_comp_cntr`, and no thread uses it.
         drop(unsafe { Box::from_raw(counter.cast::<Counter>()) });
         Ok(())
     })

@@ -161,8 +161,8 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             let channel = (*cq).channel;
             (!channel.is_null()).then(|| Channel::of(channel))
         };
-        // In a forked child nobody acknowledges what the parent was handed, and locks may be held
-        // for ever.
+        // In a forked child no thread acknowledges what the parent was handed, and locks may be
+        // held for ever.
         if ours.instance.is_ours() {
             ours.withdraw(&ours.context, channel);
             ours.completion_events.wait();
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             // SAFETY: a domain lives as long as what uses it, by its EBUSY.
             unsafe { Pd::of(ours.domain) }.users.fetch_sub(1, Ordering::AcqRel);
         }
-        // SAFETY: made by `Box::into_raw` in `create`, and used by nobody.
+        // SAFETY: made by `Box::into_raw` in `create`, and no thread uses it.
         drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
         Ok(())
     })

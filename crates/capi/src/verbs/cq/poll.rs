@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
             return Err(Errno(libc::ENODEV));
         }
         ours.nic.arm(if solicited_only == 0 { Arm::Next } else { Arm::Solicited });
-        // Whoever arms is about to wait: the engine takes the sockets over.
+        // A thread that arms is about to wait: the engine takes the sockets over.
         ours.instance.host.end_polling();
         Ok(())
     })

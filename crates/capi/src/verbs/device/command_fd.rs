@@ -1,5 +1,5 @@
-//! `cmd_fd` of a context: a file in memory that holds the device's name, so that whoever is given a
-//! duplicate can open the device by it (ibv_import_device(3)).
+//! `cmd_fd` of a context: a file in memory that holds the device's name. So a process that is given
+//! a duplicate can open the device by it (ibv_import_device(3)).
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -45,7 +45,7 @@ fn named(device: &nic::Device) -> Result<OwnedFd, Errno> {
     if fd < 0 {
         return Err(Errno::last());
     }
-    // SAFETY: a descriptor just made, owned by nobody else.
+    // SAFETY: a descriptor just made, owned by no other code.
     let mut file = unsafe { File::from_raw_fd(fd) };
     file.write_all(device.config.name.as_bytes())?;
     Ok(file.into())

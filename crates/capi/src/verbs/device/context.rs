@@ -91,8 +91,8 @@ impl Context {
         unsafe { &*Context::whole(context) }
     }
 
-    /// One more share. What is made on a context has one, so that a program may close the device
-    /// first.
+    /// Makes one more share of a context. What is made on a context has one, so that a program may
+    /// close the device first.
     ///
     /// # Safety
     ///
@@ -144,7 +144,7 @@ impl Context {
 /// The contexts there are that programs have not closed.
 static CONTEXTS: Live = Live::new();
 
-/// A share of a context that a thread has waited on, if nobody has closed it meanwhile.
+/// A share of a context that a thread has waited on, if no other thread has closed it meanwhile.
 pub(crate) fn still_open(context: *mut ibv_context) -> Option<Arc<Context>> {
     // SAFETY: it is in the table, and stays while it is looked at.
     CONTEXTS.with(context, |context| unsafe { Context::share(context) })

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
         let context = open::open(found)?;
         // SAFETY: the caller gives it away.
         let fd = unsafe { OwnedFd::from_raw_fd(cmd_fd) };
-        // SAFETY: a context just made, that nobody else knows.
+        // SAFETY: a context just made, that no other thread knows.
         unsafe {
             (*context).cmd_fd = fd.as_raw_fd();
             *Context::of(context).command.lock() = fd;

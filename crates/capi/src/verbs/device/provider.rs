@@ -24,7 +24,8 @@ pub unsafe extern "C" fn ibv_get_sysfs_path() -> *const c_char {
 }
 
 /// `ibv_read_sysfs_file`, no man page: reads a file of sysfs, without its last newline, into `size`
-/// bytes with a zero byte behind; the length, or -1 for a file that cannot be read or has no room.
+/// bytes with a zero byte after them. Returns the length, or -1 for a file that cannot be read or
+/// has no room.
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     dir: *const c_char,
     file: *const c_char,

@@ -82,7 +82,7 @@ pub(crate) unsafe fn make(context: *mut ibv_context, nic: Arc<DeviceMemory>, han
 ///
 /// # Safety
 ///
-/// It is used by nobody any more.
+/// No thread uses it any more.
 pub(crate) unsafe fn forget(dm: *mut ibv_dm) {
     // SAFETY: made by `Box::into_raw` in `make`.
     drop(unsafe { Box::from_raw(dm.cast::<Dm>()) });
@@ -95,7 +95,7 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         if unsafe { Dm::of(dm) }.nic.is_used() {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: used by nobody, by the man page's contract.
+        // SAFETY: no thread uses it any more, by the man page's contract.
         unsafe { forget(dm) };
         Ok(())
     })

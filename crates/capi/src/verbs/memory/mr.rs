@@ -218,8 +218,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
         return v::IBV_REREG_MR_ERR_INPUT;
     }
     ffi_guard::or(v::IBV_REREG_MR_ERR_INPUT, || {
-        // SAFETY: a region of ours that nobody else changes meanwhile, and a domain of ours, by the
-        // man page's contract.
+        // SAFETY: a region of ours that no other thread changes meanwhile, and a domain of ours, by
+        // the man page's contract.
         let (ours, new_pd) = unsafe {
             let ours = &mut *mr.cast::<Mr>();
             Context::usable(ours.c.get_mut().context)?;
@@ -303,7 +303,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
 ///
 /// # Safety
 ///
-/// It is used by nobody any more.
+/// No thread uses it any more.
 pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
     MRS.leave(mr);
     // SAFETY: made by `Box::into_raw` in `enter`.
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         if context.instance.is_ours() && !context.is_closed() {
             ours.pd.deregister(ours.nic)?;
         }
-        // SAFETY: as above, and used by nobody.
+        // SAFETY: as above, and no thread uses it.
         drop(unsafe { forget(mr) });
         Ok(())
     })

@@ -81,7 +81,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
         }
         MWS.leave(mw);
         // SAFETY: a domain lives as long as its windows, by its EBUSY; made by `Box::into_raw` in
-        // `alloc_mw`, and used by nobody.
+        // `alloc_mw`, and no thread uses it.
         unsafe {
             Pd::of((*mw).pd).users.fetch_sub(1, Ordering::AcqRel);
             drop(Box::from_raw(mw.cast::<Mw>()));

@@ -109,7 +109,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
         if unsafe { Td::of(td) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `alloc_td`, and used by nobody.
+        // SAFETY: made by `Box::into_raw` in `alloc_td`, and no thread uses it.
         drop(unsafe { Box::from_raw(td.cast::<Td>()) });
         Ok(())
     })
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `Pd::make`, and used by nobody.
+        // SAFETY: made by `Box::into_raw` in `Pd::make`, and no thread uses it.
         let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
         if let Some((parent, td)) = gone.parent {
             // SAFETY: they live as long as this one, by their EBUSY.

@@ -41,7 +41,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, attr: *mut ibv_qp_init_attr) -> Res
     unsafe { create_with(pd, attr, None) }
 }
 
-/// The same with what an extended one has.
+/// Like [`create`], with what an extended queue pair has.
 ///
 /// # Safety
 ///

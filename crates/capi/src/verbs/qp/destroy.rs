@@ -46,14 +46,14 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
                 return Err(Errno(libc::EBUSY));
             }
             give_back(qp, &ours.nic, &ours.context);
-            // Its last messages, or ACKs, are repeated by nobody, and the program may end now.
+            // Its last messages, or ACKs, are repeated by no thread, and the program may end now.
             ours.instance.host.drain_sent();
         }
         if ours.instance.is_ours() {
             ours.async_events.wait();
         }
         // SAFETY: what a queue pair uses lives as long as it, by their EBUSY. The adapter forgot
-        // it, and nobody else uses it.
+        // it, and no other thread uses it.
         unsafe {
             count_users(&*qp, |n| _ = n.fetch_sub(1, Ordering::AcqRel));
             count_over(ours.over, |n| _ = n.fetch_sub(1, Ordering::AcqRel));

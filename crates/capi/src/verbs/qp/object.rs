@@ -129,7 +129,7 @@ impl Qp {
     ///
     /// # Safety
     ///
-    /// From [`Qp::make`], and used by nobody any more.
+    /// From [`Qp::make`], and no thread uses it any more.
     pub unsafe fn free(qp: *mut ibv_qp) {
         QPS.leave(qp);
         // SAFETY: as the caller says.

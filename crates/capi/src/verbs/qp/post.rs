@@ -53,7 +53,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOp, Errno> {
     })
 }
 
-/// Whom a datagram is for.
+/// The destination of a datagram.
 ///
 /// # Safety
 ///

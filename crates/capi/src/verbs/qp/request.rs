@@ -24,7 +24,7 @@ pub(crate) unsafe fn elements<'a>(list: *const ibv_sge, n: c_int) -> Result<&'a 
     if list.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: as the caller says; the list itself is plain memory that nobody changes during the
+    // SAFETY: as the caller says; the list itself is plain memory that no thread changes during the
     // call.
     Ok(unsafe { std::slice::from_raw_parts(list, n) })
 }
@@ -43,7 +43,7 @@ fn several(sges: &[ibv_sge]) -> SgeList {
     sges.iter().map(sge).collect()
 }
 
-/// One of them.
+/// One element of a request.
 #[inline]
 pub(crate) fn sge(s: &ibv_sge) -> Sge {
     Sge { addr: s.addr, length: s.length, lkey: Rkey(s.lkey) }

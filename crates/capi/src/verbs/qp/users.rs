@@ -34,7 +34,7 @@ pub(crate) unsafe fn count_users(qp: &ibv_qp, count: impl Fn(&AtomicU32)) {
     }
 }
 
-/// The same for what it was made over.
+/// Counts the users of what a queue pair was made over.
 ///
 /// # Safety
 ///

@@ -127,7 +127,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, init: &mut ibv_srq_init_attr) -> Re
     unsafe { create_with(pd, init, Kind::Basic) }
 }
 
-/// The same of another kind.
+/// Like [`create`], for a queue of another kind.
 ///
 /// # Safety
 ///
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
             ours.async_events.wait();
         }
         SRQS.leave(srq);
-        // SAFETY: as above; made by `Box::into_raw` in `create`, and used by nobody.
+        // SAFETY: as above; made by `Box::into_raw` in `create`, and no thread uses it.
         unsafe {
             Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
             ours.kind.uses(|n| _ = n.fetch_sub(1, Ordering::AcqRel));

@@ -86,7 +86,7 @@ pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut ibv_counters) ->
         if unsafe { Counters::of(counters) }.is_bound() {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `create_counters`, and used by nobody.
+        // SAFETY: made by `Box::into_raw` in `create_counters`, and no thread uses it.
         drop(unsafe { Box::from_raw(counters.cast::<Counters>()) });
         Ok(())
     })

@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         ours.instance.check()?;
-        // SAFETY: the caller's attributes with the specifications behind them, by the man page's
+        // SAFETY: the caller's attributes with the specifications after them, by the man page's
         // contract.
         let (flow, counters) = unsafe { convert(attr)? };
         // SAFETY: the caller's counters, or NULL.
@@ -54,8 +54,8 @@ pub(crate) unsafe extern "C" fn create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow
 /// `ibv_destroy_flow`, ibv_create_flow(3), through the context's table.
 pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     ffi_guard::or_errno(|| {
-        // SAFETY: made by `Box::into_raw` in `create_flow`, and used by nobody any more, by the man
-        // page's contract.
+        // SAFETY: made by `Box::into_raw` in `create_flow`, and no thread uses it any more, by the
+        // man page's contract.
         let rule = unsafe { Box::from_raw(flow.cast::<Rule>()) };
         if rule.instance.is_ours() {
             rule.device.remove_flow(rule.id);
@@ -68,7 +68,7 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
 ///
 /// # Safety
 ///
-/// Attributes as ibv_create_flow(3) describes them, with so many specifications behind them.
+/// Attributes as ibv_create_flow(3) describes them, with so many specifications after them.
 unsafe fn convert(attr: *const ibv_flow_attr) -> Result<(Flow, *mut ibv_counters), Errno> {
     let invalid = Errno(libc::EINVAL);
     // SAFETY: as the caller says.

@@ -159,7 +159,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
             return Err(Errno(libc::EBUSY));
         }
         // SAFETY: what it uses lives as long as it, by its EBUSY; made by `Box::into_raw` in
-        // `create_wq`, and used by nobody.
+        // `create_wq`, and no thread uses it.
         unsafe {
             Pd::of((*wq).pd).users.fetch_sub(1, Ordering::AcqRel);
             Cq::of((*wq).cq).users.fetch_sub(1, Ordering::AcqRel);
@@ -236,8 +236,8 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
         if unsafe { Table::of(table) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: made by `Box::into_raw` in `create_rwq_ind_table`, and used by nobody; its queues
-        // live by their EBUSY.
+        // SAFETY: made by `Box::into_raw` in `create_rwq_ind_table`, and no thread uses it; its
+        // queues live by their EBUSY.
         unsafe {
             let table = Box::from_raw(table.cast::<Table>());
             table.entries.iter().for_each(|wq| _ = Wq::of(*wq).users.fetch_sub(1, Ordering::AcqRel));

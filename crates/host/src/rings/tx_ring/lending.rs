@@ -65,7 +65,7 @@ impl TxRing {
         self.lender_changes.load(Ordering::Acquire)
     }
 
-    /// What it lends now: not older than it says.
+    /// What the reader lends now: not older than it says.
     #[cold]
     pub(in crate::rings) fn lending(&self) -> Lending {
         Lending { changes: self.changes(), lender: self.lender.load_full() }

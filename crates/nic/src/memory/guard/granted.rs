@@ -1,15 +1,15 @@
 //! Copies to and from memory of another process that ends when that process takes it back, wherever
 //! the copying thread is then.
 //!
-//! A system call copies whole or not at all before its process is stopped; instructions do not: a
+//! A system call copies whole or not at all before its process is stopped. Instructions do not: a
 //! thread may be stopped in their midst for hours, and then go on. So they are a restartable
-//! sequence (rseq(2), Linux 4.18): the kernel sends a thread that was stopped, preempted or had a
-//! signal meanwhile to the begin, where it looks again whether the word still stands by which the
-//! owner grants the memory. The owner takes the word back, then waits for threads that run only:
-//! whoever is stopped or waits for a processor copies nothing any more.
+//! sequence (rseq(2), Linux 4.18). The kernel sends a thread that was stopped, preempted or had a
+//! signal meanwhile to the begin. There it looks again whether the word still stands by which the
+//! owner grants the memory. The owner takes the word back, then waits for threads that run only. A
+//! thread that is stopped or waits for a processor copies nothing any more.
 //!
-//! The sequences end with the store of the last bytes. So whoever goes back to the begin has not
-//! stored them, and stores nothing that the owner may have looked at.
+//! The sequences end with the store of the last bytes. So a thread that goes back to the begin has
+//! not stored them, and stores nothing that the owner may have looked at.
 //!
 //! The C library registers threads for it (glibc 2.35). Elsewhere, and on other processors than
 //! x86-64, there are no such copies.
@@ -40,13 +40,13 @@ pub struct Grant<'a> {
 pub enum Ended {
     /// Memory is not there.
     Fault,
-    /// It is not granted any more.
+    /// Memory is not granted any more.
     TakenBack,
-    /// There are no such copies in this thread; or it was disturbed again and again.
+    /// Granted copies do not exist in this thread; or the copy was disturbed again and again.
     Unable,
 }
 
-/// How often a copy goes back to its begin, or goes on behind what it has copied. A debugger that
+/// How often a copy goes back to its begin, or goes on after what it has copied. A debugger that
 /// takes it step by step sends it there each time.
 #[cfg(target_arch = "x86_64")]
 const TRIES: u64 = 100_000;
@@ -86,11 +86,11 @@ unsafe extern "C" {
 }
 
 /// A sequence: `first` is done once, `each` wherever it begins, then the word is looked at, and
-/// `body` ends with the instruction behind which nothing is done again. `last` comes behind that. A
+/// `body` ends with the instruction after which nothing is done again. `last` comes after that. A
 /// leaf function without a stack frame, as in `guard`: a fault goes on at `verbena_guarded_fault`.
 /// The kernel has moved the thread to where the sequence is given up before it delivers the signal,
-/// so that place is in the range, too. In front of it stands the number that the C library
-/// registers (RSEQ_SIG).
+/// so that place is in the range, too. Before it stands the number that the C library registers
+/// (RSEQ_SIG).
 ///
 /// r8: the word. r9: the call. r10: where the thread says which sequence it is in. r11: what the
 /// word says while the memory is granted.
@@ -209,8 +209,8 @@ std::arch::global_asm!(
 ///
 /// # Safety
 ///
-/// Both are ranges of `len` bytes that may be read, or written, where they are mapped, and of which
-/// nobody claims that they do not change.
+/// Both are ranges of `len` bytes that may be read, or written, where they are mapped. No code
+/// claims that they do not change.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Grant<'_>) -> Result<(), Ended> {
@@ -243,8 +243,8 @@ pub unsafe fn copy_granted(to: *mut u8, from: *const u8, len: usize, grant: Gran
 ///
 /// # Safety
 ///
-/// `at` is aligned, and eight bytes that may be read and written where they are mapped, and of
-/// which nobody claims that they do not change.
+/// `at` is aligned, and eight bytes that may be read and written where they are mapped. No code
+/// claims that they do not change.
 #[cfg(target_arch = "x86_64")]
 pub unsafe fn change_granted(at: *mut u64, op: AtomicOp, grant: Grant<'_>) -> Result<u64, Ended> {
     let (sequence, value, compare): (Sequence, _, _) = match op {
@@ -280,7 +280,7 @@ unsafe fn run(sequence: Sequence, to: *mut u8, from: u64, len: u64, grant: Grant
     }
 }
 
-/// There are no such copies on this processor.
+/// Granted copies do not exist on this processor.
 ///
 /// # Safety
 ///
@@ -290,7 +290,7 @@ pub unsafe fn copy_granted(_: *mut u8, _: *const u8, _: usize, _: Grant<'_>) -> 
     Err(Ended::Unable)
 }
 
-/// There are none on this processor.
+/// Granted changes do not exist on this processor.
 ///
 /// # Safety
 ///

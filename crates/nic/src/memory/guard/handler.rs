@@ -8,7 +8,7 @@
 //! C library directly, is found out with the next registration and after [`LOOK_EVERY`] copies of a
 //! thread at most: from then on its handler stays, and [`is_replaced`].
 //!
-//! A signal that somebody sent (kill(2), by its `si_code`) is no fault, wherever the thread is: it
+//! A signal that a process sent (kill(2), by its `si_code`) is no fault, wherever the thread is. It
 //! goes to the program's handler, is ignored where the program ignores it, or ends the process.
 //!
 //! No lock, and nothing that a forked child could find half done: `sigaction` may be called in a
@@ -257,12 +257,13 @@ impl Wish {
 
 // ---- the handler ----
 
-/// A fault in one of our copies goes on where it returns an error. All else goes to who would
-/// handle it without us. The program's handler may leave by siglongjmp(3) or an exception: this
-/// frame has nothing to drop.
+/// A fault in one of our copies goes on where it returns an error. All else goes to the handler
+/// that would have it without us. The program's handler may leave by siglongjmp(3) or an exception:
+/// this frame has nothing to drop.
 extern "C-unwind" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // Codes from 1 on are the kernel's for faults; 0 and below say that somebody sent the signal
-    // (sigaction(2)). SAFETY: the kernel's description of the signal.
+    // Codes from 1 on are the kernel's for faults; 0 and below say that a process sent the signal
+    // (sigaction(2)).
+    // SAFETY: the kernel's description of the signal.
     let faulted = unsafe { (*info).si_code } > 0;
     // SAFETY: the kernel's context of the thread.
     let at = unsafe { program_counter(context) };

@@ -16,9 +16,9 @@ const UNIT: u64 = 1 << 14;
 /// Ticks, about half a millisecond, without the end of a piece: a slice with such a pause says
 /// nothing.
 const PAUSE: u64 = 1 << 20;
-/// So many slices go the better way before the other one is tried, after a change; `MORE` times as
-/// many each time that it was no better, `MANY` at most. Whoever writes and whoever reads see the
-/// same stream, and would take each other's trial for their own: they begin at different slices.
+/// Slices that go the better way before the other one is tried, after a change. `MORE` times as
+/// many each time that it was no better, `MANY` at most. Writer and reader see the same stream, and
+/// would confuse their trials: they begin at different slices.
 pub(super) const FEW_WRITTEN: u32 = 8;
 pub(super) const FEW_READ: u32 = 5;
 const MORE: u32 = 8;

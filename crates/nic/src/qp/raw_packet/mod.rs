@@ -18,7 +18,7 @@ use wire::roce::SendTail;
 use crate::errno::Errno;
 use crate::qp::scratch::with_frame;
 
-/// Longest frame: the longest IP packet behind an Ethernet header with a VLAN tag.
+/// Longest frame: the longest IP packet after an Ethernet header with a VLAN tag.
 pub const MAX_FRAME: usize = 65_535 + 18;
 
 /// One raw packet queue pair. Nothing is acknowledged, so a request is complete when its frame has

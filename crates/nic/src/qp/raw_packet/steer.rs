@@ -19,8 +19,8 @@ impl Qp {
         self.steer_counted(flow, None)
     }
 
-    /// The same with a counter of what the rule matches (IBV_FLOW_SPEC_ACTION_COUNT). Errors as of
-    /// [`Qp::steer`].
+    /// Like [`Qp::steer`], with a counter of what the rule matches (IBV_FLOW_SPEC_ACTION_COUNT).
+    /// Errors as there.
     pub fn steer_counted(
         self: &Arc<Self>,
         flow: Flow,

@@ -30,7 +30,7 @@ impl Xrcd {
         &self.pd.device
     }
 
-    /// Its shared receive queue of a number.
+    /// The domain's shared receive queue of a number.
     pub fn srq(&self, number: u32) -> Option<Arc<Srq>> {
         self.srqs.read().get(&number)?.upgrade()
     }
@@ -41,7 +41,7 @@ impl Xrcd {
         srqs.insert(srq.number(), Arc::downgrade(srq));
     }
 
-    /// Nobody names it any more.
+    /// No XRC message can name the queue any more.
     pub(crate) fn remove_srq(&self, number: u32) {
         self.srqs.write().remove(&number);
     }

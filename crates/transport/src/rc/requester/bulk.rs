@@ -8,11 +8,11 @@ use crate::rc::bulk::{MOST_PACKETS, piece};
 
 /// What became of the next packets.
 pub(super) enum Left {
-    /// They have left.
+    /// The packets have left.
     Yes,
-    /// They will when there is more room.
+    /// The packets leave when there is more room.
     Later,
-    /// They are no such piece.
+    /// The packets are no such piece.
     No,
 }
 

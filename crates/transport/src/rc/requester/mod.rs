@@ -40,8 +40,8 @@ use crate::op::{AtOnce, Company, Context, LocalOp, Memory, SendWr, Side, Status}
 /// a least timeout and wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Bytes of requests that one turn copies at most, but for the last one of them: the queue pair is
-/// locked meanwhile, and whoever posted a list waits.
+/// Bytes of requests that one turn copies at most, but for the last one of them. The queue pair is
+/// locked meanwhile, and a thread that posted a list waits.
 const TURN: u64 = 8 << 20;
 
 #[derive(Debug, Default)]
@@ -79,13 +79,13 @@ pub(super) struct Requester {
     path_suspect: bool,
     /// Requests that might have needed no packet and needed some.
     refused: Refused,
-    /// Which way those go that come in a stream.
+    /// Which way requests go that come in a stream.
     race: Race,
     /// Bytes of requests that packets have brought, until the race is told.
     brought: u64,
     /// What both ends copy, once a message was long enough.
     sharing: Option<Box<Sharing>>,
-    /// The number behind the last packet that was neither lent nor placed.
+    /// The number after the last packet that was neither lent nor placed.
     other_until: Psn,
     /// Something was executed without a packet.
     at_once: bool,
@@ -200,7 +200,7 @@ impl Requester {
         if self.is_at_rest() {
             return Ok(());
         }
-        // Who asks for a share counts as one who has one.
+        // A requester that asks for a share counts as one that has one.
         self.enter(cx);
         let share = share(cx);
         let plain = conn.role == Role::Rc && !draining;

@@ -84,7 +84,7 @@ impl Requester {
         if under_way == 0 {
             return Some(self.next);
         }
-        // Who has something under way has a share.
+        // A requester that has something under way has a share.
         (under_way < share(cx)).then_some(self.next)
     }
 
@@ -109,7 +109,7 @@ impl Requester {
 
     /// All that is queued is acknowledged, which is one request of one packet
     /// ([`Requester::is_lone`]) that completes visibly. As [`Requester::acknowledged_plain`], in
-    /// fewer steps: nothing is under way or queued behind it.
+    /// fewer steps: nothing is under way or queued after it.
     #[inline]
     pub fn acknowledged_lone(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
         let Some(front) = self.queue.front() else { return };
@@ -187,8 +187,8 @@ impl Requester {
         self.queue.is_empty() && self.rnr_until.is_none() && may
     }
 
-    /// Whether a WRITE, or a READ, that is posted now, while no other is under way or unpolled, may
-    /// be executed by whoever asks; he says what became of it.
+    /// Whether the caller may execute a WRITE, or a READ, that is posted now, while no other is
+    /// under way or unpolled; it says what became of it.
     #[inline]
     pub fn begins_alone(&mut self, is_read: bool) -> bool {
         let begins = self.is_idle() && (!is_read || self.limits.max_rd_atomic > 0);
@@ -212,7 +212,7 @@ impl Requester {
         done
     }
 
-    /// It has left.
+    /// A request of so many bytes has left as one packet.
     #[inline]
     pub fn sent_plain(
         &mut self,
@@ -221,8 +221,8 @@ impl Requester {
         len: u32,
         cx: &mut impl Context,
     ) {
-        // One alone is no more than everybody may have whatever the window is: its share need not
-        // be counted in and out for each message.
+        // One alone is no more than every queue pair may have, whatever the window is. So its share
+        // need not be counted in and out for each message.
         if self.una.before(self.next) {
             self.enter(cx);
         }

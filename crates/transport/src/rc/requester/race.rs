@@ -2,10 +2,10 @@
 //! or READ, or packets bring it; and where packets do, in pieces through the ring, or in pieces
 //! that both ends copy from memory to memory.
 //!
-//! The copy needs nobody at the peer, but has one processor do it all, page by page. Packets have
-//! the peer's process do its half, which is faster where a processor is free for it, and much
-//! slower where none is. Through the ring each byte is copied twice, without the system: what is
-//! faster depends on the processors and on the pages. Nobody but a clock knows: so all are tried,
+//! The copy needs no thread at the peer, but has one processor do it all, page by page. Packets
+//! have the peer's process do its half, which is faster where a processor is free for it, and much
+//! slower where none is. Through the ring each byte is copied twice, without the system. What is
+//! faster depends on the processors and on the pages, and only a clock can tell. So all are tried,
 //! for a slice each, and the fastest goes on, until another's turn comes to be tried again.
 
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const REPEATS: u32 = 2;
 /// How a long message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// The system copies it, nobody at the peer does anything.
+    /// The system copies it, and no thread of the peer does anything.
     Copies,
     /// In packets, whose bytes the ring has.
     Pieces,
@@ -33,8 +33,7 @@ pub(super) enum Way {
     Both,
 }
 
-/// Those that WRITEs and READs may go, and SENDs; first the one that they go where nothing is
-/// known.
+/// Ways that WRITEs and READs may go, and SENDs; first the one that they go where nothing is known.
 const ONE_SIDED: &[Way] = &[Way::Copies, Way::Pieces, Way::Both];
 const SENDS: &[Way] = &[Way::Pieces, Way::Both];
 
@@ -55,19 +54,20 @@ impl Pause {
 /// What a slice is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Slice {
-    /// It goes the way that was the fastest one.
+    /// The slice goes the way that was the fastest one.
     Usual,
-    /// It wakes the peer's thread and touches the ring's memory, so that the next one, which goes
-    /// the same way, is none that begins.
+    /// The slice wakes the peer's thread and touches the ring's memory, so that the next one, which
+    /// goes the same way, is none that begins.
     WarmsUp,
-    /// It is to show whether the way is faster.
+    /// The slice is to show whether the way is faster.
     Trial,
 }
 
 #[derive(Debug)]
 pub(super) struct Race {
     ways: &'static [Way],
-    /// Which of them it goes now, which one was the fastest, and which one was tried last.
+    /// Which of the ways a message goes now, which one was the fastest, and which one was tried
+    /// last.
     now: usize,
     best: usize,
     tried: usize,
@@ -97,7 +97,7 @@ impl Default for Race {
 }
 
 impl Race {
-    /// Of SENDs.
+    /// The race of SENDs.
     pub fn of_sends() -> Race {
         Race::between(SENDS)
     }
@@ -150,7 +150,7 @@ impl Race {
         way
     }
 
-    /// Nothing was under way: the time since the last request went is nobody's.
+    /// Nothing was under way: the time since the last request went counts for no way.
     pub fn pause(&mut self) {
         if let (Some(begun), Some(last)) = (self.begun.take(), self.last) {
             self.spent += last.saturating_duration_since(begun);
@@ -170,7 +170,7 @@ impl Race {
             return;
         }
         let last = self.last.replace(now);
-        // Until the first one is done somebody may have to be woken.
+        // Until the first one is done the peer's thread may have to be woken.
         let Some(begun) = self.begun else {
             self.begun = Some(now);
             return;
@@ -197,7 +197,7 @@ impl Race {
 
     /// A slice has ended.
     fn look(&mut self, now: Instant) {
-        // Of packets to the last answer, as nobody knows yet what goes on since; many copies are
+        // Of packets to the last answer, as what goes on since is not known yet; many copies are
         // made at one time.
         let nanos =
             self.spent_until(if self.way() == Way::Copies { Some(now) } else { self.last }).as_nanos();
@@ -222,7 +222,7 @@ impl Race {
         let rate = rate(bytes, nanos);
         let trial = std::mem::replace(&mut self.slice, Slice::Usual) == Slice::Trial;
         let seen = &mut self.rates[self.now];
-        // One slow slice of many may have met somebody who had the processor for a while, and no
+        // One slow slice of many may have met another thread on the processor for a while, and no
         // two take the same time.
         *seen = if trial || *seen == 0 { rate } else { (*seen / 4 * 3 + rate / 4).max(1) };
         let fastest = self.fastest();
@@ -276,8 +276,8 @@ impl Race {
         nanos > 2 * self.nanos_of(SLICE.into()) && !self.longest.is_most_of(nanos)
     }
 
-    /// Slices of the fastest way behind which the last trials have cost no more than they may.
-    /// Where others want the peer's processor they cost most.
+    /// Slices of the fastest way after which the last trials have cost no more than they may. Where
+    /// others want the peer's processor they cost most.
     fn pays_off_after(&self) -> u32 {
         let after = (self.lost * WORTH).checked_div(self.nanos_of(SLICE.into())).unwrap_or(0);
         u32::try_from(after).unwrap_or(MOST).min(MOST)
@@ -295,7 +295,7 @@ impl Race {
         self.fastest_if(self.rates[self.now])
     }
 
-    /// The same, if the present way went at this rate.
+    /// Like [`Race::fastest`], if the present way went at this rate.
     fn fastest_if(&self, now: u64) -> usize {
         let worth = |at: usize| {
             let rate = if at == self.now { now } else { self.rates[at] };

@@ -8,8 +8,8 @@
 //! memory was not reached, what was asked for so before does not count any more: it is asked for
 //! again in packets.
 //!
-//! What is no READ waits until these are complete: so a peer that learns by a message that they are
-//! behind us has lent nothing any more.
+//! What is no READ waits until these are complete. So a peer that learns by a message that they are
+//! complete has lent nothing any more.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ use crate::rc::request::Request;
 
 /// Bytes that are asked for at once.
 const PART: u32 = 2 * MOST_SHARED;
-/// Those that may be under way so, at least.
+/// Packets that may be under way so, at least.
 const WINDOW: u32 = 2 * PART;
 
 impl Requester {
@@ -40,8 +40,8 @@ impl Requester {
             && self.queue.get(at).is_some_and(|next| !matches!(next.wr.op, SendOp::Read { .. }))
     }
 
-    /// Both ends copy what the request at `at` brings, which begins, where it is a READ that is to
-    /// go so.
+    /// Lets both ends copy what the request at `at` brings, which begins, where it is a READ that
+    /// is to go so.
     pub(super) fn share_read(&mut self, at: usize, mtu: u32, cx: &impl Context) {
         let Some(request) = self.queue.get(at) else { return };
         if request.place().is_none() || request.executed || request.fault.is_some() {
@@ -111,7 +111,7 @@ impl Requester {
         let is_elsewhere = matches!(payload, Payload::Elsewhere(_));
         let shares = self.queue.front().is_some_and(|oldest| oldest.shares);
         if shares && !is_elsewhere {
-            // These are copied now; what the responder has placed of READs behind this one may have
+            // These are copied now; what the responder has placed of READs after this one may have
             // been there before.
             self.share_no_read();
         }

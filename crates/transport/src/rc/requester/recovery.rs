@@ -94,7 +94,7 @@ impl Requester {
         }
         if cx.lies_unread() {
             // The peer's process is stopped, or waits for a processor: nothing is lost, and to say
-            // it again helps nobody.
+            // it again is of no use.
             self.timer = self.limits.timeout.map(|t| now + t);
             return Ok(());
         }

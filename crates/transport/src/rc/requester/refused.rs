@@ -1,8 +1,9 @@
 //! How long requests go by packets that might have gone a shorter way, after one could not.
 
-/// So many requests at first.
+/// Requests that go by packets at first.
 const FEWEST: u64 = 32;
-/// So many at last, where none ever can, as with the keys of windows.
+/// Requests that go by packets at last, where none ever can go otherwise, as with the keys of
+/// windows.
 const MOST: u64 = 4096;
 
 /// Requests are named by their ordinal numbers.
@@ -15,12 +16,12 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// One that became the oldest, `number`, could not.
+    /// Request `number`, which became the oldest, could not go the shorter way.
     pub fn once_more(&mut self, number: u64) {
         self.count = (self.count * 2).clamp(FEWEST, MOST);
         self.until = number + self.count;
     }
-    /// One could.
+    /// A request could go the shorter way.
     pub fn no_more(&mut self) {
         *self = Refused::default();
     }

@@ -25,7 +25,7 @@ use crate::rc::bulk::{FEWEST_BYTES, FEWEST_SHARED, MOST_SHARED, is_the_senders, 
 
 /// Bytes that may be under way so, at least.
 const WINDOW: u32 = 2 * MOST_SHARED;
-/// As many numbers of packets as there are.
+/// How many numbers of packets there are.
 const PSNS: u32 = 1 << 24;
 /// Pieces that are lent at once, at most: what a window holds.
 const LENT: usize = 16;
@@ -42,7 +42,7 @@ pub(super) struct Sharing {
     /// The first number of the last SEND, where its first piece was lent: the receiver tells where
     /// it goes.
     asked: Option<Psn>,
-    /// What it has told of that one.
+    /// Where the message of `asked` goes, as the receiver has told.
     place: Option<Remote>,
     /// Ordinal number of the last READ of which both ends copy.
     pub(super) last_read: Option<u64>,
@@ -51,7 +51,7 @@ pub(super) struct Sharing {
 /// A piece that is lent.
 #[derive(Clone, Copy, Debug)]
 struct Lent {
-    /// Its first number, and the one behind the last.
+    /// The piece's first number, and the one after the last.
     psns: (Psn, Psn),
     /// Where it goes in the peer's memory, of a WRITE.
     to: Option<Remote>,
@@ -121,9 +121,9 @@ struct Next {
     begin: u64,
     packets: u32,
     len: u32,
-    /// It ends the message.
+    /// Whether the piece ends the message.
     ends: bool,
-    /// It is the sender's to copy, where that is possible.
+    /// Whether the piece is the sender's to copy, where that is possible.
     ours: bool,
     is_send: bool,
     /// Where it goes in the peer's memory, as far as that is known.
@@ -174,8 +174,8 @@ impl Requester {
         let Data::Sges(list) = &request.wr.data else { return None };
         let mut header = request.header_of(conn, self.next, self.cursor.packet, next.packets)?;
         let part = Part { from: Source::List(list.as_slice()), at: next.begin, len: next.len as usize };
-        // Who knows where a SEND goes knows that all before it has come. A WRITE is placed before
-        // the peer has seen any of it.
+        // A sender that knows where a SEND goes knows that all before it has come. A WRITE is
+        // placed before the peer has seen any of it.
         let is_due = self.proven && !self.una.before(self.other_until);
         let comes_in_time = next.is_send || next.written().is_some_and(|to| is_due && sharing.is_apart(to));
         let mut became = Bulk::NoWay;

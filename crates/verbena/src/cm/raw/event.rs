@@ -20,7 +20,7 @@ pub struct Parameters {
     pub param: ConnParam,
     /// Number of the queue pair, 24 bits.
     pub qp_num: u32,
-    /// It takes its receives from a shared queue. Told to the peer only.
+    /// Whether the queue pair takes its receives from a shared queue. Told to the peer only.
     pub srq: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Event {
     /// Of `ConnectRequest`, `ConnectResponse` and `Established`: what the peer has told, as it
     /// looks from here.
     pub parameters: Option<Parameters>,
-    /// Of `Established` in [`PortSpace::Udp`](super::PortSpace::Udp): whom to send to.
+    /// Of `Established` in [`PortSpace::Udp`](super::PortSpace::Udp): the destination to send to.
     pub ud: Option<UdAddress>,
     /// What the peer's program said: the whole field of the message, zero-padded; empty where there
     /// is none.
@@ -116,7 +116,7 @@ impl Event {
                 "rdma_connect",
                 rejection(event.status, event.private_data.clone()),
             )),
-            // A positive status is the answer of whoever was asked for a datagram service.
+            // A positive status is the answer of the peer asked for a datagram service.
             EventKind::Unreachable if event.status > 0 => What::Failed(Error::rejected(
                 "rdma_connect",
                 no_service(event.status, event.private_data.clone()),

@@ -43,8 +43,8 @@ pub enum Service {
 
 /// An identifier. Calls say at once what is wrong with them; what comes of them is an
 /// [`Event`](super::Event) of its channel. Dropped: the peer is told what its state calls for (REJ,
-/// DREQ), its events that nobody has taken vanish; a queue pair that was connected by it stays
-/// as it is.
+/// DREQ), its events that the program has not taken vanish; a queue pair that was connected by it
+/// stays as it is.
 pub struct Id {
     provider: Provider,
     ours: Ours,
@@ -52,7 +52,7 @@ pub struct Id {
 }
 
 impl Id {
-    /// A new one, whose events come to the channel (rdma_create_id(3)).
+    /// A new identifier, whose events come to the channel (rdma_create_id(3)).
     ///
     /// # Errors
     ///
@@ -189,9 +189,8 @@ impl Id {
     }
 
     /// Asks the peer to connect our queue pair of `qp_num`: `ConnectResponse` follows, or why not.
-    /// In [`PortSpace::Udp`] it asks for the service, and `Established` says whom to send to;
-    /// the parameters mean nothing then. Data: at most [`limits::CONNECT`] bytes, or
-    /// [`limits::ASK`].
+    /// In [`PortSpace::Udp`] it asks for the service, and `Established` says where to send to; the
+    /// parameters mean nothing then. Data: at most [`limits::CONNECT`] bytes, or [`limits::ASK`].
     ///
     /// # Errors
     ///
@@ -205,8 +204,8 @@ impl Id {
     }
     /// Accepts the request for our queue pair of `qp_num`, which can receive by now
     /// ([`Id::attributes`]): `Established` follows. Of the depths the smaller counts. In
-    /// [`PortSpace::Udp`] that queue pair serves whoever asked. Data: at most [`limits::ACCEPT`]
-    /// bytes, or [`limits::ANSWER`].
+    /// [`PortSpace::Udp`] that queue pair serves the peer that asked. Data: at most
+    /// [`limits::ACCEPT`] bytes, or [`limits::ANSWER`].
     ///
     /// # Errors
     ///
@@ -243,7 +242,7 @@ impl Id {
         let (attr, _) = self
             .call("rdma_init_qp_attr", |ours, id| node!(ours, node => node.init_qp_attr(id, QpState::Rtr)))?;
         let mut attr = ConnectAttr::of(&attr);
-        // librdmacm's 0 means 655 ms: who sends before we are ready would wait that long.
+        // librdmacm's 0 means 655 ms: a peer that sends before we are ready would wait that long.
         attr.min_rnr_timer = RNR_TIMER;
         Ok(attr)
     }
@@ -256,9 +255,9 @@ impl Id {
     pub fn establish(&self) -> Result<()> {
         self.call("rdma_establish", |ours, id| node!(ours, node => node.establish(id)))
     }
-    /// The side that accepted: a message has come by the queue pair, so that the connection stands
-    /// though nobody has said so yet: `Established` follows (rdma_notify(3) of
-    /// IBV_EVENT_COMM_EST). False where that was known.
+    /// For the side that accepted: tells that a message has come by the queue pair. So the
+    /// connection stands, though the peer has not said so yet, and `Established` follows
+    /// (rdma_notify(3) of IBV_EVENT_COMM_EST). False where that was known.
     ///
     /// # Errors
     ///
@@ -282,8 +281,8 @@ impl Id {
         self.call("rdma_disconnect", |ours, id| node!(ours, node => node.disconnect(id)))
     }
 
-    /// Its events come to this channel from now on; those of its own that wait go there
-    /// (rdma_migrate_id(3)). Requests to a listener that have come to the old channel stay
+    /// Moves the identifier's events to this channel from now on; those of its own that wait go
+    /// there (rdma_migrate_id(3)). Requests to a listener that have come to the old channel stay
     /// there, as do the events of their identifiers.
     ///
     /// # Errors

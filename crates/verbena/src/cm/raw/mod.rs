@@ -1,7 +1,7 @@
 //! rdma_cm by hand: identifiers ([`Id`]), the channel that their events come in by
-//! ([`EventChannel`]), and queue pairs of the program's own. For who wants another order of things
-//! than [`connect`](crate::connect) and [`listen`](crate::listen) have; nothing here is needed for
-//! the rest.
+//! ([`EventChannel`]), and queue pairs of the program's own. For programs that want another order
+//! of things than [`connect`](crate::connect) and [`listen`](crate::listen) have; nothing here is
+//! needed for the rest.
 //!
 //! ```no_run
 //! use verbena::cm::raw::{EventChannel, Id, Parameters, PortSpace, What};
@@ -23,8 +23,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Two things are otherwise than in C: an event is a value, which nobody acknowledges, so no call
-//! waits for that; and what is dropped is ended, in any order.
+//! Two things are otherwise than in C: an event is a value, which the program does not acknowledge,
+//! so no call waits for that; and what is dropped is ended, in any order.
 //!
 //! | file | what |
 //! |---|---|
@@ -63,7 +63,8 @@ pub(super) struct Channel {
     state: Mutex<State>,
 }
 
-/// Who waits for an event. It is locked while one is taken, so that they are told of in order.
+/// The tasks that wait for an event. The lock is held while one is taken, so that events are told
+/// in order.
 #[derive(Default)]
 pub(super) struct State {
     waiters: Waiters,
@@ -142,13 +143,13 @@ impl EventChannel {
             self.0.check()?;
             let channel = &*self.0;
             let event = until(&self.0, move |_| channel.take()).await;
-            // The next one may have come, for another who waits.
+            // The next one may have come, for another task that waits.
             self.0.provider.stack().later().run();
             Ok(event)
         }
     }
 
-    /// The same, blocking.
+    /// Like [`EventChannel::next`], blocking.
     ///
     /// # Errors
     ///
@@ -157,7 +158,7 @@ impl EventChannel {
         wait(&self.0.provider, "rdma_get_cm_event", self.next())
     }
 
-    /// One that has come already.
+    /// An event that has come already.
     ///
     /// # Errors
     ///
@@ -172,7 +173,7 @@ impl EventChannel {
         Ok(event)
     }
 
-    /// Its provider.
+    /// The channel's provider.
     pub fn provider(&self) -> &Provider {
         &self.0.provider
     }
@@ -199,7 +200,7 @@ impl Drop for Channel {
     fn drop(&mut self) {
         // In a forked child they are the parent's.
         if self.provider.stack().is_ours() {
-            // An identifier of a request among them would be nobody's.
+            // An identifier of a request among them would have no owner.
             while let Some(unseen) = self.take() {
                 drop(unseen);
             }

@@ -2,7 +2,7 @@
 
 use super::Pool;
 
-/// Buffers of a pool, and who waits for them.
+/// Buffers of a pool, and the tasks that wait for them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Census {
     pub buffers: usize,

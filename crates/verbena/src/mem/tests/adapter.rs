@@ -85,7 +85,7 @@ fn a_part_is_source_and_destination_and_grants_peers_nothing() {
     assert_eq!(pair.status(), Status::Success);
     part.filled(5);
     assert_eq!((ours.shared().load::<[u8; 5]>(20).unwrap(), part.range()), (*b"words", 20..25));
-    // The peer's own local registration, whose key nobody should know: no right for anybody.
+    // The peer's own local registration, whose key no peer should know: no right for any peer.
     let mut list = crate::mem::SgeList::new(&pair.b.pd);
     crate::mem::IoBuf::gather(&theirs.part(0..8).unwrap(), &mut list);
     let local = list.finish().unwrap().as_slice()[0];

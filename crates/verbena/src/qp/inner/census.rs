@@ -10,9 +10,9 @@ pub(crate) struct Census {
     pub sends: usize,
     /// Receives that are posted.
     pub posted: usize,
-    /// Messages that nobody has taken.
+    /// Messages that no task has taken.
     pub ready: usize,
-    /// Wakers of who waits for anything but a request's end.
+    /// Wakers of tasks that wait for anything but a request's end.
     pub waiting: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Whoever looks by himself, again and again: a thread that has the connection to itself
-//! ([`QpInner::only_polled`]), or one that waits for something of it and polls for a while before
-//! it sleeps. And who is told of completions: the bell rings for each while somebody has left a
-//! waker, or a request has no owner who would look; else for errors only, and who looks takes what
-//! has come.
+//! Threads that look by themselves, again and again: one that has the connection to itself
+//! ([`QpInner::only_polled`]), or one that waits for something of the queue pair and polls for a
+//! while before it sleeps. And when completions are told: the bell rings for each while a task has
+//! left a waker, or a request has no owner that would look. Else it rings for errors only, and a
+//! thread that looks takes what has come.
 
 use std::sync::atomic::Ordering;
 
@@ -12,14 +12,14 @@ use nic::Arm;
 use super::{QpInner, Queues};
 
 impl QpInner {
-    /// Whether there is a message that nobody has taken, or never will be one.
+    /// Whether there is a message that no task has taken, or never will be one.
     pub fn has_messages(&self) -> bool {
         self.catch_up();
         let queues = self.lock();
         !queues.ready.is_empty() || queues.ended || queues.failure.is_some()
     }
 
-    /// From now on completions are taken when somebody polls ([`QpInner::poll_now`]).
+    /// From now on completions are taken when a thread polls ([`QpInner::poll_now`]).
     pub fn only_polled(&self) {
         self.polled.store(true, Ordering::Release);
     }
@@ -48,7 +48,8 @@ impl QpInner {
         self.news.load(Ordering::Acquire)
     }
 
-    /// With the queues locked, behind what there is to find.
+    /// Tells threads that poll to look; with the queues locked, after the change that they are to
+    /// find.
     #[inline]
     pub(super) fn tell_pollers(&self) {
         self.news.store(self.news.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
@@ -60,7 +61,7 @@ impl QpInner {
         !self.shares_completions() && self.stack().gains_by_polling()
     }
 
-    /// What has come and told nobody; whether there was something.
+    /// Takes what has come without waking a task; whether there was something.
     #[inline]
     pub(super) fn catch_up(&self) -> bool {
         let is_behind = self.carrier.has_completions();
@@ -71,7 +72,7 @@ impl QpInner {
         is_behind
     }
 
-    /// Gives the lock back, with somebody who waits left behind it: completions ring the bell.
+    /// Unlocks after a task has left a waker: completions ring the bell from now on.
     #[inline]
     pub(super) fn unlock_loud(&self, mut queues: MutexGuard<'_, Queues>) {
         let was_quiet = std::mem::replace(&mut queues.quiet, false);
@@ -84,7 +85,7 @@ impl QpInner {
         }
     }
 
-    /// The bell has rung: it rings again for what is next, or for the next error where nobody
+    /// The bell has rung: it rings again for what is next, or for the next error where no task
     /// waits.
     pub(super) fn ring_again(&self) {
         let mut queues = self.lock();

@@ -1,5 +1,5 @@
-//! A place among those who wait for something of a queue pair. A future keeps it, and gives it up
-//! where it is dropped: neither its waker nor the task behind that stays here until something
+//! A place among the tasks that wait for something of a queue pair. A future keeps it, and gives it
+//! up where it is dropped: neither its waker nor the task of that waker stays here until something
 //! happens.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use nic::program::Kept;
 use super::{QpInner, Queues};
 use crate::cm::waiters::Waiters;
 
-/// What somebody waits for.
+/// What a task waits for.
 #[derive(Clone, Copy)]
 pub(super) enum For {
     /// Room in the send queue.
@@ -21,7 +21,7 @@ pub(super) enum For {
     Message,
 }
 
-/// See the module. It is dropped with no lock held.
+/// A place among the tasks that wait; see the module. It is dropped with no lock held.
 #[derive(Default)]
 pub(crate) struct Place {
     /// From the first wait on. Most operations never wait: a place is moved with them, so it is
@@ -49,7 +49,7 @@ impl Place {
         }
         match &mut self.taken {
             Some(taken) => queues.waiters(what).leave(&mut taken.key, waker),
-            // Nobody holds the queue pair any more, and so nobody waits.
+            // No handle of the queue pair is left, and so no task waits.
             None => Some(waker),
         }
     }

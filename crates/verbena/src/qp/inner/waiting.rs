@@ -1,4 +1,4 @@
-//! Those who wait: a future looks and leaves its waker under one lock, under which completions are
+//! Tasks that wait: a future looks and leaves its waker under one lock, under which completions are
 //! taken, so no wake-up is lost.
 
 use std::task::{Context, Poll, Waker};
@@ -39,8 +39,8 @@ impl QpInner {
         Some(taken)
     }
 
-    /// The same, of what has told nobody, too; the waker is left where it is not complete, and
-    /// there is one.
+    /// Like [`QpInner::take_result`], also of completions that woke no task; the waker is left
+    /// where it is not complete, and there is one.
     #[inline]
     pub fn poll_ticket<B>(&self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(Ended, B)> {
         if let Some(taken) = self.take_result(ticket) {

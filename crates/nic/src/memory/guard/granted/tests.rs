@@ -25,7 +25,7 @@ fn copy(to: &mut [u8], from: &[u8], word: &AtomicU64) -> Result<(), Ended> {
     unsafe { copy_granted(to.as_mut_ptr(), from.as_ptr(), from.len(), Grant { word, says: SAYS }) }
 }
 
-/// So many that tell a wrong place.
+/// So many bytes that tell a wrong place.
 fn bytes(count: u32) -> Vec<u8> {
     (0..count).map(|n| (n * 7 + n / 251) as u8).collect()
 }
@@ -98,7 +98,7 @@ fn memory_that_is_not_there_ends_a_copy_and_the_process_lives() {
     };
     let mut ours = vec![7_u8; 4096];
     for (before, len) in [(0, 8), (8, 16), (64, 128), (2048, 4096), (3, 5)] {
-        // SAFETY: ours, and the page with the hole behind it, which nobody else has.
+        // SAFETY: ours, and the page with the hole behind it, which no other thread has.
         let copies = unsafe {
             let edge = at.add(page - before);
             [
@@ -146,7 +146,7 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn take_back(_: c_int) {
     WORD.store(0, Ordering::SeqCst);
-    // SAFETY: memory of the test, which nobody else uses while this thread is here.
+    // SAFETY: memory of the test, which no other thread uses while this thread is here.
     unsafe { PLACE.load(Ordering::Relaxed).write_bytes(0xaa, LEN.load(Ordering::Relaxed)) };
     TAKEN.store(true, Ordering::SeqCst);
 }

@@ -64,7 +64,7 @@ fn requests_that_each_wait_for_the_one_before_go_the_faster_way_too() {
     let mut sends = Stream { race: Race::of_sends(), both: 20, ..Stream::of(1, 30) };
     let mut both = 0;
     for n in 0..300 {
-        // Time in which nothing is under way is nobody's.
+        // Time in which nothing is under way counts for no way.
         sends.now += Duration::from_millis(n % 7);
         let way = sends.race.next_alone(sends.now);
         sends.now += Duration::from_micros(if way == Way::Both { sends.both } else { sends.packet });
@@ -193,7 +193,7 @@ fn a_trial_is_begun_anew_where_one_pause_took_most_of_it() {
 
 #[test]
 fn of_few_long_requests_a_pause_is_told_from_slowness_where_most_came_without_it() {
-    // One request is a slice: nobody knows what took so long.
+    // One request is a slice: what took so long is not known.
     let mut stream = Stream { len: SLICE, ..Stream::of(700, 900) };
     stream.copied(1);
     let packets = 30 - stream.copied(30);
