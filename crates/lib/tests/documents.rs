@@ -261,6 +261,24 @@ fn documents_are_wrapped() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
+/// Words that name no component.
+const WORDS: [&str; 4] = ["nobody", "somebody", "whoever", "anybody"];
+
+#[test]
+fn documents_name_components() {
+    let others = ["README.md", "SECURITY.md", "conformance/README.md", "fuzz/README.md"];
+    let mut bad = Vec::new();
+    for (page, text) in documents().into_iter().chain(others.map(|name| (name.to_owned(), read(name)))) {
+        for (number, line) in prose(&text) {
+            // Outside of backticks, where names of tests are.
+            let said: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ").to_lowercase();
+            let found = WORDS.iter().filter(|word| has_word(&said, word));
+            bad.extend(found.map(|word| format!("{page}:{number}: {word}")));
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+}
+
 #[test]
 fn the_reader_of_documents_sees_what_is_missing() {
     let crates = crates();
