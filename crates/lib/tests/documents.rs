@@ -4,10 +4,9 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 
-use support::{Sources, crates, has_test, quoted, read, root};
+use support::{Sources, WORDS, crates, has_test, pages_in, quoted, read, root};
 
 /// Lines of ARCHITECTURE.md at most: more is in docs/design.
 const ARCHITECTURE_LINES: usize = 150;
@@ -24,20 +23,27 @@ const OTHERS: [&str; 3] = ["std", "libc", "clippy"];
 
 /// The pages of docs/design, each with its path.
 fn design() -> Vec<(String, String)> {
-    let pages = fs::read_dir(root().join("docs/design")).expect("the pages");
-    let mut names: Vec<String> = pages
-        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
-        .filter(|name| name.ends_with(".md"))
-        .map(|name| format!("docs/design/{name}"))
-        .collect();
-    names.sort();
-    names.into_iter().map(|name| (name.clone(), read(&name))).collect()
+    pages_in("docs/design")
 }
 
 /// The documents whose names are looked up.
 fn documents() -> Vec<(String, String)> {
     let others = ["ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| (name.to_owned(), read(name)));
     design().into_iter().chain(others).collect()
+}
+
+/// Those, and the other documents that are wrapped and name components.
+fn all_documents() -> Vec<(String, String)> {
+    let others = [
+        "README.md",
+        "SECURITY.md",
+        "RELEASING.md",
+        "conformance/README.md",
+        "fuzz/README.md",
+        "docs/historic-bugs.md",
+        "docs/rpma-wire.md",
+    ];
+    documents().into_iter().chain(others.map(|name| (name.to_owned(), read(name)))).collect()
 }
 
 /// The lines of a document that are no code block, with their numbers.
@@ -247,9 +253,8 @@ fn design_pages_are_short() {
 
 #[test]
 fn documents_are_wrapped() {
-    let others = ["conformance/README.md", "fuzz/README.md", "docs/historic-bugs.md", "docs/rpma-wire.md"];
     let mut bad = Vec::new();
-    for (page, text) in documents().into_iter().chain(others.map(|name| (name.to_owned(), read(name)))) {
+    for (page, text) in all_documents() {
         for (number, line) in prose(&text) {
             let is_step = line.starts_with(|c: char| c.is_ascii_digit());
             let may_be_long = is_step || line.starts_with('|') || line.starts_with("    ");
@@ -261,14 +266,10 @@ fn documents_are_wrapped() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
 }
 
-/// Words that name no component.
-const WORDS: [&str; 4] = ["nobody", "somebody", "whoever", "anybody"];
-
 #[test]
 fn documents_name_components() {
-    let others = ["README.md", "SECURITY.md", "conformance/README.md", "fuzz/README.md"];
     let mut bad = Vec::new();
-    for (page, text) in documents().into_iter().chain(others.map(|name| (name.to_owned(), read(name)))) {
+    for (page, text) in all_documents() {
         for (number, line) in prose(&text) {
             // Outside of backticks, where names of tests are.
             let said: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ").to_lowercase();

@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::root;
+use support::{WORDS, root};
 
 /// Lines of a source file at most.
 const LINES: usize = 500;
@@ -77,8 +77,6 @@ fn comments_are_wrapped() {
 /// How a doc comment must not begin: its subject would stand in the line above.
 const OPENINGS: [&str; 9] =
     ["The same", "See the module", "One was", "One is ", "It ", "Its ", "They ", "Those ", "These "];
-/// Words that name no component.
-const WORDS: [&str; 4] = ["nobody", "somebody", "whoever", "anybody"];
 
 #[test]
 fn doc_comments_stand_alone_and_name_components() {
@@ -93,10 +91,11 @@ fn doc_comments_stand_alone_and_name_components() {
                 bad.push(format!("{}:{}: {text}", path.display(), number + 1));
             }
             begins = !text.starts_with("///");
-            let words = || text.split(|c: char| !(c.is_alphanumeric() || c == '_')).map(str::to_lowercase);
-            let is_prose = text.starts_with("//") && !text.starts_with("//! assert");
-            if is_prose && words().any(|word| WORDS.contains(&word.as_str())) {
-                bad.push(format!("{}:{}: {text}", path.display(), number + 1));
+        }
+        for (number, line) in prose(&source) {
+            let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_')).map(str::to_lowercase);
+            if words.any(|word| WORDS.contains(&word.as_str())) {
+                bad.push(format!("{}:{number}: {}", path.display(), line.trim_start()));
             }
         }
     }

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+/// Words that name no component.
+pub const WORDS: [&str; 4] = ["nobody", "somebody", "whoever", "anybody"];
+
 /// The top of the tree.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -19,6 +22,18 @@ pub fn object() -> PathBuf {
 /// A file of the tree, by its path from the top.
 pub fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The Markdown pages of a folder, each with its path.
+pub fn pages_in(folder: &str) -> Vec<(String, String)> {
+    let entries = fs::read_dir(root().join(folder)).expect("the pages");
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
+        .filter(|name| name.ends_with(".md"))
+        .map(|name| format!("{folder}/{name}"))
+        .collect();
+    names.sort();
+    names.into_iter().map(|name| (name.clone(), read(&name))).collect()
 }
 
 /// The words in backticks of a line.
