@@ -67,7 +67,7 @@ impl<W: World> Node<W> {
         if self.cm_agent.expects(device.config.id, from, mad, service) {
             return self.on_mad(now, device, from, mad);
         }
-        if service.is_some_and(|service| self.cm_agent.lock().keeps(service)) {
+        if service.is_some_and(|service| self.cm_agent.lock().keeps(service, d.dest.ip())) {
             // The name would lead to this process again.
             return self.refuse_unknown_service(now, from, mad);
         }

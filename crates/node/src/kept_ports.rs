@@ -6,6 +6,7 @@
 //! until the connections are established, for [`KEPT`] at most. Its own process may bind the port
 //! anew at once.
 
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use cm::ib::Cm;
@@ -26,6 +27,8 @@ pub(crate) type Names = (Option<Claimed>, Option<Claimed>);
 /// A port without a listener.
 pub(crate) struct KeptPort {
     service: Service,
+    /// Where the listener listened; unspecified: at all addresses of its family.
+    addr: IpAddr,
     until: Instant,
     /// The connections that are not established yet.
     half_open: Vec<ConnKey>,
@@ -43,7 +46,7 @@ impl Core {
     /// Keeps the names of a listener that is gone, where one of its requests may come again; else
     /// returns them.
     pub(crate) fn keep_port(&mut self, now: Instant, at: &ListenKey, names: Names) -> Option<Names> {
-        let &(space, _, port) = at;
+        let &(space, addr, port) = at;
         let service = Service { space, port };
         let of_cm = |(&device, cm): (&DeviceId, &Cm)| {
             cm.half_open(service).into_iter().map(move |conn| (device, conn))
@@ -52,7 +55,7 @@ impl Core {
         if half_open.is_empty() {
             return Some(names);
         }
-        self.kept_ports.push(KeptPort { service, until: now + KEPT, half_open, _names: names });
+        self.kept_ports.push(KeptPort { service, addr, until: now + KEPT, half_open, _names: names });
         None
     }
 
@@ -67,9 +70,10 @@ impl Core {
         kept_ports.extract_if(.., is_over).collect()
     }
 
-    /// Whether the name of a service leads here although nothing listens.
-    pub(crate) fn keeps(&self, service: Service) -> bool {
-        self.kept_ports.iter().any(|kept| kept.service == service)
+    /// Whether the name of a service at an address leads here although nothing listens.
+    pub(crate) fn keeps(&self, service: Service, dest: IpAddr) -> bool {
+        let takes = |addr: IpAddr| addr == dest || addr.is_unspecified() && addr.is_ipv4() == dest.is_ipv4();
+        self.kept_ports.iter().any(|kept| kept.service == service && takes(kept.addr))
     }
 }
 

@@ -83,3 +83,34 @@ fn a_port_without_listener_is_free_for_its_process_at_once_and_for_others_after_
     all.sim.run_for(Duration::from_millis(200));
     assert!(can_listen(&all.others[0]));
 }
+
+#[test]
+fn a_listener_at_another_address_is_found_beside_a_port_without_listener() {
+    for seed in 0..SEEDS {
+        let mut sim = Sim::new(seed, Faults::none());
+        let address = |n| IpAddr::from([10, 0, 0, n]);
+        let here = sim.add_host(&[address(1)], 1500);
+        let there = sim.add_host(&[address(2), address(3)], 1500);
+        let client = Party::new(&mut sim, here, address(1));
+        let [server, other] = [2, 3].map(|n| Party::new(&mut sim, there, address(n)));
+        let [listener, _listening] = [&server, &other].map(|party| {
+            let id = party.node.create_id(&party.channel, PortSpace::Tcp);
+            party.node.bind(&id, SocketAddr::new(party.address, port().port())).unwrap();
+            party.node.listen(&id, 0).unwrap();
+            id
+        });
+        let connect = |sim: &mut Sim, to: IpAddr| {
+            let mut side = Side::new(resolved(sim, &client, to));
+            side.equip(&client.node);
+            client.node.connect(side.id.as_ref().unwrap(), &param(), &[]).unwrap();
+            sim.run_for(Duration::from_millis(1));
+            side
+        };
+        let _ours = connect(&mut sim, server.address);
+        let request = server.next().unwrap();
+        server.node.destroy(&listener);
+        let _beside = connect(&mut sim, other.address);
+        assert_eq!(other.next().map(|event| event.kind), Some(EventKind::ConnectRequest), "seed {seed}");
+        drop(request);
+    }
+}
