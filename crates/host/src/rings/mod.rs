@@ -44,6 +44,7 @@ mod tx_ring;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use locks::{Mutex, Rank, RwLock};
@@ -72,6 +73,8 @@ use tx_ring::{Head, Sent, TxRing};
 pub(crate) const RING_BYTES: usize = 1 << 20;
 /// Bytes of the longest record: its packets leave in one segmented send elsewhere.
 const LONGEST_RECORD: usize = transport::batch::MAX_RUN + name_messages::HEADER + name_messages::SIZE;
+/// How long a thread that reads counters waits for the lock over the rings.
+const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 /// Most rings that are read: so much memory others can make us map.
 const MOST_READ: usize = 512;
 /// Where there was no ring to be had, no thread asks again for so long.
@@ -422,15 +425,18 @@ impl Rings {
         rings.iter().filter(|ring| ring.must_tell()).map(|ring| ring.token()).collect()
     }
 
-    /// Brings what the rings have counted to the counters; waits for no lock.
+    /// Brings what the rings have counted to the counters. The engine thread may just then remove a
+    /// ring whose peer has ended: that is waited for, up to [`LOCK_PATIENCE`]. The lock's holder may
+    /// itself be what reads the counters, in a signal handler that ends the process.
     pub(crate) fn tell(&self, counters: &Counters) {
         self.rx.load().iter().for_each(|ring| ring.tell(counters));
-        if let Some(tx) = self.tx.try_read() {
-            for way in tx.values() {
-                if let Way::Ring(ring) = way {
-                    ring.tell(counters);
-                }
+        for _ in 0..LOCK_PATIENCE.as_millis() {
+            if let Some(tx) = self.tx.try_read() {
+                let rings =
+                    tx.values().filter_map(|way| if let Way::Ring(ring) = way { Some(ring) } else { None });
+                return rings.for_each(|ring| ring.tell(counters));
             }
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
