@@ -382,10 +382,13 @@ fn a_list_that_takes_long_is_done_turn_by_turn_while_its_program_does_nothing() 
         from.write(0, &bytes(LONG, 3));
         let there = SendOp::Write { addr: to.addr(), rkey: to.key(), immediate: None };
         let back = SendOp::Read { addr: to.addr(), rkey: to.key() };
+        // Of two elements: one process copies it, and not both a half each.
+        let halves = [from.sge(0, LONG / 2), from.sge(LONG / 2, LONG / 2)];
         let mut list = a.endpoint.qp.sender(a.now());
         for n in 0..6 {
             let op = if n < 3 { &there } else { &back };
-            list.post(signaled(n, op.clone(), from.sge(0, LONG))).unwrap();
+            let data = Data::Sges(halves.into_iter().collect());
+            list.post(SendWr { data, ..signaled(n, op.clone(), from.sge(0, LONG)) }).unwrap();
         }
         list.finish();
         let at_once = a.sent().len();

@@ -32,8 +32,8 @@ use refusal::{refusal, remote};
 
 use crate::likely::likely;
 use crate::op::{
-    Access, AtomicOp, Completed, Completion, Context, Elsewhere, Fault, Flush, MAX_MESSAGE, Memory,
-    NetworkHeader, Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
+    Access, AtomicOp, Completed, Completion, Context, Elsewhere, Fault, Flush, LocalPath, MAX_MESSAGE,
+    Memory, NetworkHeader, Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
 };
 
 /// The two queue pairs that a completion names.
@@ -148,7 +148,7 @@ impl Inbound {
         match bytes {
             // Only the receiver knows where a SEND goes, until it tells.
             Payload::Elsewhere(Elsewhere::Placed(_)) if !self.shown => return Err(Refusal::Illegal),
-            Payload::Elsewhere(_) if !cx.fetches() => return Err(Refusal::Away),
+            Payload::Elsewhere(_) if !cx.local().reaches() => return Err(Refusal::Away),
             _ => {}
         }
         let before_it = self.message;
@@ -159,7 +159,7 @@ impl Inbound {
         };
         let Some(receive) = &self.receive else { return Err(Refusal::Illegal) };
         let received = before + bytes.len() as u64;
-        self.shown |= piece.shows.is_some_and(|header| cx.show_place(&header, receive));
+        self.shown |= piece.shows.is_some_and(|header| cx.local().advertise(&header, receive));
         self.message = Message::Send { received, tagged };
         check_fits(receive, received)?;
         scatter(receive, before, bytes, tail_of(piece.end.is_some()), &cx.receive_memory())

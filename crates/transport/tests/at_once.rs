@@ -2,10 +2,8 @@
 
 mod support;
 
-use std::time::Duration;
-
 use support::*;
-use transport::op::{AtomicOp, Company, Data, Flush, SendOp, SendWr, Status};
+use transport::op::{AtomicOp, Data, Flush, SendOp, SendWr, Status};
 use transport::rc::{Hold, RtsAttr};
 use wire::Mtu;
 use wire::roce::{Op, ReadAt};
@@ -15,6 +13,7 @@ const OK: Status = Status::Success;
 fn reaching() -> End {
     let mut a = End::proven(Mtu::M256, 1 << 20, rts(), false);
     a.cx.reach = Some(TestReach::default());
+    a.cx.reaches = true;
     a
 }
 
@@ -45,19 +44,19 @@ fn writes_and_reads_are_done_without_a_packet_in_their_order() {
 #[test]
 fn one_that_is_alone_is_done_as_it_is_posted_and_tried_once_where_it_can_not_be() {
     let mut a = reaching();
-    assert!(a.rc.execute_alone(&mut || a.now, &read_of(0), &mut a.cx));
-    assert!(a.rc.execute_alone(&mut || a.now, &SendWr { signaled: false, ..write_of(1) }, &mut a.cx));
+    assert!(a.rc.execute_alone(&read_of(0), &mut a.cx));
+    assert!(a.rc.execute_alone(&SendWr { signaled: false, ..write_of(1) }, &mut a.cx));
     assert_eq!((a.completed(), done(&a)), (vec![(0, OK)], &[0, 1][..]));
     a.cx.reach.as_mut().unwrap().refuses = true;
-    assert!(!a.rc.execute_alone(&mut || a.now, &write_of(2), &mut a.cx));
+    assert!(!a.rc.execute_alone(&write_of(2), &mut a.cx));
     a.post(write_of(2));
     assert_eq!((psns(&a.sent()), a.cx.reach.as_ref().unwrap().refused), (vec![0, 1], 1));
     a.cx.reach.as_mut().unwrap().refuses = false;
-    assert!(!a.rc.execute_alone(&mut || a.now, &write_of(3), &mut a.cx), "it is not alone");
+    assert!(!a.rc.execute_alone(&write_of(3), &mut a.cx), "it is not alone");
     a.post(write_of(3));
     a.hear(1, ack(2), &[]);
     assert_eq!((a.sent(), a.completed()), (vec![], vec![(2, OK), (3, OK)]));
-    assert!(!a.rc.execute_alone(&mut || a.now, &send(4, sge(0, 0, 8)), &mut a.cx), "a SEND takes a receive");
+    assert!(!a.rc.execute_alone(&send(4, sge(0, 0, 8)), &mut a.cx), "a SEND takes a receive");
 }
 
 fn flush_of(wr_id: u64) -> SendWr {
@@ -131,7 +130,7 @@ fn nothing_is_done_without_a_packet_before_the_peer_has_acknowledged_one() {
     for first in [write_of(1), read_of(1), send(1, sge(0, 0, 8))] {
         let mut a = requester();
         a.cx.reach = Some(TestReach::default());
-        assert!(!a.rc.begins_alone(false) && !a.rc.execute_alone(&mut || a.now, &first, &mut a.cx));
+        assert!(!a.rc.begins_alone(false) && !a.rc.execute_alone(&first, &mut a.cx));
         let is_read = matches!(first.op, SendOp::Read { .. });
         a.post(first);
         let sent = a.sent();
@@ -148,7 +147,7 @@ fn nothing_is_done_without_a_packet_before_the_peer_has_acknowledged_one() {
         let last = if is_read { 3 } else { last + 2 };
         a.hear(last, ack(2), &[]);
         assert_eq!(a.completed(), [(1, OK), (2, OK)]);
-        assert!(a.rc.begins_alone(true) && a.rc.execute_alone(&mut || a.now, &write_of(3), &mut a.cx));
+        assert!(a.rc.begins_alone(true) && a.rc.execute_alone(&write_of(3), &mut a.cx));
         assert_eq!((a.completed(), done(&a)), (vec![(3, OK)], &[3][..]));
     }
 }
@@ -163,7 +162,7 @@ fn where_no_reads_may_be_asked_for_neither_they_nor_atomics_are_done_at_once() {
         let place = sge(1, 0, 8);
         let op = SendOp::Atomic { addr: place.addr, rkey: place.lkey, op };
         let wr = SendWr { op, data: Data::Sges([sge(0, 0, 8)].into_iter().collect()), ..write_of(1) };
-        assert!(!a.rc.execute_alone(&mut || a.now, &wr, &mut a.cx), "{wr:?}");
+        assert!(!a.rc.execute_alone(&wr, &mut a.cx), "{wr:?}");
     }
     assert!(!a.rc.begins_alone(true) && a.rc.begins_alone(false));
 }
@@ -253,28 +252,19 @@ fn after_some_in_packets_others_wait_again() {
 }
 
 #[test]
-fn a_stream_of_long_writes_is_copied_then_tried_in_packets_and_keeps_its_order() {
-    const LEN: u32 = 1 << 20;
+fn of_a_stream_short_requests_go_by_packets_and_longer_ones_are_executed() {
     let mut a = reaching();
-    a.cx.reach.as_mut().unwrap().company = Company::Stream;
-    let long = |n| write(n, sge(0, 0, LEN), sge(1, 0, LEN), None);
-    for n in 0..8 {
-        a.now += Duration::from_micros(100);
-        assert!(a.rc.execute_alone(&mut || a.now, &long(n), &mut a.cx));
+    a.cx.stream = true;
+    for (len, is_executed) in [(8 << 10, false), ((8 << 10) + 1, true)] {
+        let wr = write(1, sge(0, 0, len), sge(1, 0, len), None);
+        assert_eq!(a.rc.execute_alone(&wr, &mut a.cx), is_executed, "{len}");
     }
-    a.now += Duration::from_micros(100);
-    assert!(!a.rc.execute_alone(&mut || a.now, &long(8), &mut a.cx), "packets are tried");
-    (8..40).for_each(|n| a.post(long(n)));
-    // They are slower by far, as a quarter of a slice shows: then those that are left are copied,
-    // after them.
-    let mut packets = 0;
-    while let Some(last) = a.sent().last() {
-        packets += 1;
-        a.now += Duration::from_micros(50);
-        a.hear(last.psn.into(), ack(packets), &[]);
+    for (len, is_executed) in [(4 << 10, false), ((4 << 10) + 1, true)] {
+        let wr = read(1, sge(1, 0, len), sge(0, 0, len));
+        assert_eq!(a.rc.execute_alone(&wr, &mut a.cx), is_executed, "{len}");
     }
-    let by_packets = 40 - done(&a).len();
-    assert!((7..12).contains(&by_packets), "{by_packets}");
-    assert_eq!(done(&a)[8..], Vec::from_iter(8 + by_packets as u64..40));
-    assert_eq!(a.completed(), Vec::from_iter((0..40).map(|n| (n, OK))));
+    // Nor is one that is longer than any.
+    a.cx.stream = false;
+    let longer = write(1, sge(0, 0, (16 << 20) + 1), sge(1, 0, (16 << 20) + 1), None);
+    assert!(!a.rc.execute_alone(&longer, &mut a.cx));
 }

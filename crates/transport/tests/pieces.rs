@@ -20,14 +20,14 @@ const MOST: usize = 32 * MTU;
 /// Sends pieces, and has nothing lost.
 fn sender() -> End {
     let mut a = requester_with(|attr| attr.retry_cnt = 0);
-    a.cx.most_bulk = MOST;
+    a.cx.max_fragment = MOST;
     a
 }
 
 /// With receives of 64 KiB, which sends pieces, too.
 fn receiver(receives: u64) -> End {
     let mut b = End::new(Mtu::M256, 1 << 20, rts());
-    b.cx.most_bulk = MOST;
+    b.cx.max_fragment = MOST;
     (0..receives).for_each(|n| b.post_receive(n, sge(1, n << 16, 1 << 16)));
     b
 }
@@ -149,7 +149,7 @@ fn a_full_ring_is_waited_for_where_an_ack_is_due_and_takes_packets_where_none_is
 #[test]
 fn what_is_lost_is_sent_again_in_packets() {
     let mut a = requester();
-    a.cx.most_bulk = MOST;
+    a.cx.max_fragment = MOST;
     a.post(send(1, sge(0, 0, packets(20))));
     assert_eq!(a.sent().len(), 1);
     a.wait_for_deadline();

@@ -82,7 +82,7 @@ fn what_is_of_several_elements_or_not_reached_comes_in_packets() {
     a.post(SendWr { data: Data::Sges(halves.into_iter().collect()), ..long_read(1) });
     assert_eq!(lens(&exchange(&mut a, &mut b)), []);
     for (wr_id, fetches) in [(2, [false, true]), (3, [true, false])] {
-        (a.cx.fetches, b.cx.fetches) = (fetches[0], fetches[1]);
+        (a.cx.reaches, b.cx.reaches) = (fetches[0], fetches[1]);
         a.post(long_read(wr_id));
         assert_eq!(lens(&exchange(&mut a, &mut b)), []);
     }
@@ -110,10 +110,10 @@ fn a_read_waits_for_one_before_it_whose_bytes_it_shares_in_part() {
     }
     // Of those before it that came in packets it is not known which end copies what.
     let (mut a, _) = readers();
-    a.cx.fetches = false;
+    a.cx.reaches = false;
     a.post(read_to(1, 0, PART));
     assert!(!a.fill().is_empty());
-    a.cx.fetches = true;
+    a.cx.reaches = true;
     a.post(read_to(2, 0, PART));
     assert!(a.fill().is_empty());
 }
@@ -139,10 +139,10 @@ fn where_one_does_not_go_as_it_should_nothing_counts_of_those_behind_it() {
     (1..=2).for_each(|wr_id| a.post(read_to(wr_id, 0, PART)));
     let requests = a.fill();
     b.hear_any(&requests[0]);
-    b.cx.fetches = false;
+    b.cx.reaches = false;
     let mut answers = b.fill();
     assert!(answers.iter().all(|bytes| Away::parse(bytes).is_none()), "its bytes are in the ring");
-    b.cx.fetches = true;
+    b.cx.reaches = true;
     let last = change(&b, PART);
     b.hear_any(&requests[1]);
     answers.extend(b.fill());
@@ -222,7 +222,7 @@ fn what_no_peer_says_is_an_error_or_asked_for_again() {
     a.fill().iter().for_each(|bytes| b.hear_any(bytes));
     let placed = Away::parse(&b.fill()[0]).unwrap();
     let (mut a, mut b) = readers();
-    a.cx.fetches = false;
+    a.cx.reaches = false;
     a.post(read_to(1, 0, PART));
     a.fill();
     a.hear_away(&placed, true);
@@ -238,5 +238,5 @@ fn the_queue_pair_lends_no_more_when_a_read_fails() {
     assert_eq!(a.fill().len(), 1);
     a.wait_for_deadline();
     assert_eq!(a.completed(), [(1, Status::RetryExceeded)]);
-    assert!(a.cx.lends_no_more);
+    assert!(a.cx.is_revoked);
 }

@@ -297,13 +297,13 @@ fn what_lies_unread_is_not_sent_again_and_its_time_does_not_count() {
     let mut a = requester();
     a.post(send(1, sge(0, 0, 8)));
     assert_eq!(psns(&a.sent()), [0]);
-    a.cx.lies_unread = true;
+    a.cx.has_unread = true;
     for _ in 0..20 {
         a.wait_for_deadline();
         assert_eq!(a.sent(), []);
     }
     // The peer's process took it, and says nothing.
-    a.cx.lies_unread = false;
+    a.cx.has_unread = false;
     for _ in 0..3 {
         a.wait_for_deadline();
         assert_eq!(psns(&a.sent()), [0]);

@@ -2,8 +2,6 @@
 
 mod support;
 
-use std::time::Duration;
-
 use support::*;
 use transport::op::{Elsewhere, Status};
 use transport::rc::Hold;
@@ -15,7 +13,7 @@ use wire::{Mtu, Psn, Qpn, Rkey};
 const OK: Status = Status::Success;
 
 #[test]
-fn a_stream_goes_so_where_that_is_faster_and_arrives_whole() {
+fn a_stream_of_long_messages_goes_so_and_arrives_whole() {
     for message in [long_send as Message, long_write] {
         let (mut a, mut b) = ends();
         until_both_copy(&mut a, &mut b, message);
@@ -29,17 +27,46 @@ fn a_stream_goes_so_where_that_is_faster_and_arrives_whole() {
 }
 
 #[test]
-fn a_stream_goes_through_the_ring_where_that_is_faster_and_others_are_tried_now_and_then() {
+fn a_long_send_goes_so_alone_too_and_a_write_is_executed_directly_then() {
     let (mut a, mut b) = ends();
-    let mut shared = 0;
-    for n in 0..2000 {
-        b.post_receive(n, sge(1, 0, LONG));
-        a.post(long_send(n));
-        let away = exchange(&mut a, &mut b).len();
-        shared += usize::from(away > 0);
-        a.now += Duration::from_micros(if away > 0 { 1000 } else { 900 });
-    }
-    assert!((17..150).contains(&shared), "{shared}");
+    a.cx.stream = false;
+    b.post_receive(1, sge(1, 0, LONG));
+    a.post(long_send(1));
+    assert_eq!(exchange(&mut a, &mut b).len(), 4);
+    a.cx.reach = Some(TestReach::default());
+    a.post(long_write(2));
+    assert_eq!((exchange(&mut a, &mut b).len(), &a.cx.reach.as_ref().unwrap().done[..]), (0, &[2][..]));
+    assert_eq!(a.completed(), [(1, OK), (2, OK)]);
+}
+
+#[test]
+fn after_a_refusal_thirty_two_messages_go_through_the_ring_and_after_the_next_twice_as_many() {
+    let (mut a, mut b) = ends();
+    let mut after = |messages: u64| {
+        (0..messages)
+            .filter(|&n| {
+                b.post_receive(n, sge(1, 0, LONG));
+                a.post(long_send(n));
+                let left = a.fill();
+                let mut is_away = false;
+                for bytes in &left {
+                    match Away::parse(bytes) {
+                        // The receiver does not reach what is exported.
+                        Some(piece) => {
+                            is_away = true;
+                            b.hear_away(&piece, false);
+                        }
+                        None => b.hear_any(bytes),
+                    }
+                }
+                b.fill().iter().for_each(|bytes| a.hear_any(bytes));
+                exchange(&mut a, &mut b);
+                forget(&mut a, &mut b);
+                is_away
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(after(100), [0, 33, 98]);
 }
 
 #[test]
@@ -70,7 +97,7 @@ fn each_end_copies_half() {
         [(true, piece), (false, piece), (true, piece), (false, piece)]
     );
     // Where the receiver does not tell the place, as it has several, it copies all.
-    b.cx.shows = false;
+    b.cx.advertises = false;
     b.post_receive(2, sge(1, 0, LONG));
     a.post(long_send(2));
     assert_eq!(lens(&exchange(&mut a, &mut b)), [(true, piece); 4]);
@@ -213,16 +240,16 @@ fn what_the_receiver_does_not_reach_comes_again_in_packets_and_no_try_is_used_up
 fn where_memory_is_not_reached_all_goes_through_the_ring_and_memory_that_is_gone_fails_the_request() {
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
-    a.cx.fetches = false;
+    a.cx.reaches = false;
     a.post(long_write(1));
     assert_eq!(lens(&exchange(&mut a, &mut b)), []);
     // Memory that is gone fails the request.
-    a.cx.fetches = true;
+    a.cx.reaches = true;
     forget(&mut a, &mut b);
     a.post(write(2, sge(0, ALL as u64 - 8, LONG), sge(1, 0, LONG), None));
     assert_eq!(lens(&exchange(&mut a, &mut b)), []);
     assert_eq!(a.completed(), [(2, Status::LocalProtection)]);
-    assert!(a.cx.lends_no_more);
+    assert!(a.cx.is_revoked);
 }
 
 #[test]

@@ -41,6 +41,11 @@ impl Psn {
     pub const fn add(self, n: u32) -> Psn {
         Psn::new(self.0.wrapping_add(n))
     }
+    /// The number `n` packets earlier.
+    #[allow(clippy::should_implement_trait)]
+    pub const fn sub(self, n: u32) -> Psn {
+        Psn::new(self.0.wrapping_sub(n))
+    }
     /// How far `self` lies after `base`: negative where it lies before; −2^23 .. 2^23.
     pub const fn since(self, base: Psn) -> i32 {
         ((self.0.wrapping_sub(base.0) << 8) as i32) >> 8

@@ -6,27 +6,18 @@
 //!
 //! Only while nothing of the queue pair is under way: so requests are executed in the order in
 //! which they were posted. What the world does not do leaves as packets, and the peer's responder
-//! says why; and so do short ones that come in a stream, of which the peer's engine does several in
-//! the time of one system call.
+//! says why. Which requests are to go so the engine chooses (`transport::rc::local`).
 
 use transport::likely::{likely, unlikely};
-use transport::op::{AtOnce, AtomicOp, Company, Completed, Data, Remote, SendOp, SendWr, Sge};
+use transport::op::{AtOnce, AtomicOp, Completed, Data, MAX_DIRECT, Remote, SendOp, SendWr, Sge};
 use wire::{Mtu, Rkey};
 
 use crate::memory::reached::REACHED;
 use crate::qp::attr::{QpState, QpType};
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
-use crate::qp::now::Now;
 use crate::qp::{Inner, Qp};
 use crate::reach::{Copy, Grant, Transfer, terms};
-
-/// Most bytes of a request: what has come for the queue pair waits meanwhile.
-const MOST: u64 = 16 << 20;
-/// WRITEs and READs of at most so many bytes go as packets where they come in a stream: one takes
-/// the peer's engine and the ring less time than the system needs to let us copy.
-const MOST_STREAMED: u64 = 8 << 10;
-const MOST_READ_STREAMED: u64 = 4 << 10;
 
 /// A WRITE or READ of one element.
 #[derive(Clone, Copy, Debug)]
@@ -61,15 +52,9 @@ impl OneSided {
 }
 
 impl EngineContext<'_> {
-    /// Whether the peer's memory is reached for a request like this.
-    pub(super) fn reaches_for(&self, wr: &SendWr) -> bool {
-        self.is_for_a_copy(wr)
-            && self.peer().is_some_and(|(reach, path)| reach.reaches(path) || self.is_near(wr))
-    }
-
     /// Whether a WRITE, READ or atomic seems to be of memory that both processes map: then no other
     /// way is faster.
-    fn is_near(&self, wr: &SendWr) -> bool {
+    pub(super) fn is_near(&self, wr: &SendWr) -> bool {
         let (SendOp::Write { addr, rkey, .. }
         | SendOp::Read { addr, rkey }
         | SendOp::Atomic { addr, rkey, .. }) = wr.op
@@ -82,9 +67,7 @@ impl EngineContext<'_> {
 
     /// Executes a request, if it may be.
     pub(super) fn at_once(&mut self, wr: &SendWr) -> AtOnce {
-        let Some((reach, path)) = self.peer().filter(|_| self.is_for_a_copy(wr)) else {
-            return AtOnce::NoWay;
-        };
+        let Some((reach, path)) = self.peer() else { return AtOnce::NoWay };
         let (from, mtu) = (self.qp.qpn, self.mtu());
         let to = |what, addr, rkey, length| {
             let remote = Remote { addr, length, rkey };
@@ -131,47 +114,19 @@ impl EngineContext<'_> {
         }
         became
     }
-
-    /// What else is under way with a request that could be copied.
-    pub(super) fn company_of(&self, wr: &SendWr) -> Company {
-        match self.kit.places.company_of(wr.data.len_bytes()) {
-            Company::Stream
-                if self.takes_bulk() == 0 || !matches!(wr.data, Data::Sges(_)) || self.is_near(wr) =>
-            {
-                Company::Some
-            }
-            company => company,
-        }
-    }
-
-    /// Whether a request has as many bytes as are copied at once.
-    fn is_for_a_copy(&self, wr: &SendWr) -> bool {
-        let fewest = match wr.op {
-            SendOp::Flush { length, .. } => return length > 0,
-            _ if !self.kit.places.are_of_a_stream() => 1,
-            SendOp::Read { .. } if !self.is_near(wr) => MOST_READ_STREAMED + 1,
-            SendOp::Write { .. } if !self.is_near(wr) => MOST_STREAMED + 1,
-            _ => 1,
-        };
-        (fewest..=MOST).contains(&wr.data.len_bytes())
-    }
 }
 
 impl Inner {
     /// Executes a WRITE, READ or atomic that is posted now, where it may be; else it is to be
     /// posted.
     #[inline]
-    pub(super) fn execute_alone(&mut self, now: &mut Now<'_>, qp: &Qp, wr: &SendWr) -> bool {
+    pub(super) fn execute_alone(&mut self, qp: &Qp, wr: &SendWr) -> bool {
         if !matches!(wr.op, SendOp::Write { .. } | SendOp::Read { .. } | SendOp::Atomic { .. }) {
             return false;
         }
         self.catch_up(qp);
         let (engine, mut context) = self.split(qp);
-        if let Engine::Rc(engine) = engine {
-            engine.execute_alone(&mut || now.get(), wr, &mut context)
-        } else {
-            false
-        }
+        if let Engine::Rc(engine) = engine { engine.execute_alone(wr, &mut context) } else { false }
     }
 
     /// Copies a WRITE or READ of one element while no other request takes a place in the queue.
@@ -182,7 +137,7 @@ impl Inner {
         let OneSided { wr_id, what, addr, rkey, ref sge, signaled } = *request;
         let remote = Remote { addr, length: sge.length.into(), rkey };
         let is_plain = qp.init.kind == QpType::Rc && self.kit.counted.is_none() && self.kit.places.are_free();
-        if unlikely(!is_plain || !(1..=MOST).contains(&remote.length)) {
+        if unlikely(!is_plain || !(1..=MAX_DIRECT).contains(&remote.length)) {
             return false;
         }
         let Engine::Rc(engine) = &mut self.engine else { return false };

@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use transport::likely::{likely, rare, unlikely};
 use transport::op::{
-    AtOnce, Bulk, Company, Completion, Context, Fault, NetworkHeader, Part, Place, QpEvent, RecvWr, Remote,
-    SendWr, Side, Status, Whole,
+    Completion, Context, Fault, LocalPath, NetworkHeader, Place, QpEvent, RecvWr, Side, Status, Whole,
 };
 use transport::{CongestionWindow, Memory};
 use wire::Mtu;
-use wire::roce::Header;
 
 use crate::device::async_events::EventKind;
 use crate::link::Path;
@@ -19,6 +17,7 @@ use crate::qp::attr::QpType;
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
 use crate::qp::kit::Kit;
+use crate::qp::local_path::HostPath;
 use crate::qp::{Inner, Qp};
 use crate::reach::{Peer, Reach};
 use crate::srq::Srq;
@@ -131,49 +130,9 @@ impl Context for EngineContext<'_> {
     fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
         self.choose(number)
     }
-    fn execute_at_once(&mut self, wr: &SendWr) -> AtOnce {
-        self.at_once(wr)
-    }
-    fn reaches(&self, wr: &SendWr) -> bool {
-        self.reaches_for(wr)
-    }
-    fn company(&self, wr: &SendWr) -> Company {
-        self.company_of(wr)
-    }
-    fn most_bulk(&self) -> usize {
-        self.takes_bulk()
-    }
-    fn send_bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
-        self.bulk(header, part)
-    }
-    fn lend_bulk(&self, header: &Header, part: Part<'_>) -> Bulk {
-        self.lend(header, part)
-    }
-    fn place_bulk(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
-        self.place(header, part, to)
-    }
-    fn show_place(&mut self, header: &Header, receive: &RecvWr) -> bool {
-        self.show(header, receive)
-    }
-    fn ask_bulk(&mut self, header: &Header, part: Part<'_>) -> Bulk {
-        self.ask(header, part)
-    }
-    fn tell_numbers(&mut self, header: &Header, count: u32) {
-        self.say_used_up(header, count);
-    }
-    fn fetches(&self) -> bool {
-        self.may_be_elsewhere()
-    }
-    fn shares_from(&self) -> Option<u32> {
-        self.peer().and_then(|(reach, _)| reach.shares_from())
-    }
-    fn lends_no_more(&mut self) {
-        if let Some((reach, _)) = self.peer() {
-            reach.close(self.qp.qpn(), false);
-        }
-    }
-    fn lies_unread(&self) -> bool {
-        self.here.is_some_and(|path| self.qp.pd().device.link.lies_unread(path))
+    #[inline]
+    fn local(&mut self) -> impl LocalPath {
+        HostPath { context: self }
     }
     fn room(&self) -> u32 {
         self.carrier.datagram().map_or(u32::MAX, |carrier| carrier.room)

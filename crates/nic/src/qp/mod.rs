@@ -31,6 +31,7 @@ pub(crate) mod engine_context;
 mod flow_priming;
 mod flush;
 mod kit;
+mod local_path;
 mod modify;
 mod multicast;
 pub(crate) mod now;

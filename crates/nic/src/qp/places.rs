@@ -3,8 +3,6 @@
 
 use std::collections::VecDeque;
 
-use transport::op::Company;
-
 use crate::cq::Cq;
 
 /// A program that has posted so many requests and waited for none of them wants many to be done,
@@ -54,11 +52,6 @@ impl Places {
         self.stream = requests >= STREAM || self.stream && (requests > 0 || !cq.is_empty());
     }
 
-    /// Whether requests come in a stream.
-    pub(super) fn are_of_a_stream(&self) -> bool {
-        self.stream
-    }
-
     /// Whether no other request took one or was under way when the last one was posted, and it is
     /// none of a stream.
     #[inline]
@@ -66,13 +59,9 @@ impl Places {
         self.outstanding == 0 && !self.stream
     }
 
-    /// What else was there when a request of so many bytes was posted, the others being as long.
-    pub(super) fn company_of(&self, len: u64) -> Company {
-        match self.outstanding as u64 {
-            0 => Company::None,
-            others if self.stream || others.saturating_mul(len) >= STREAM_BYTES => Company::Stream,
-            _ => Company::Some,
-        }
+    /// Whether a request of so many bytes is one of a stream, if the others are as long.
+    pub(super) fn are_a_stream_with(&self, len: u64) -> bool {
+        self.stream || (self.outstanding as u64).saturating_mul(len) >= STREAM_BYTES
     }
 
     /// How many there are now.
@@ -128,7 +117,7 @@ mod tests {
         let mut places = Places::default();
         let mut after = |requests| {
             places.note_outstanding(requests, &cq);
-            places.are_of_a_stream()
+            places.are_a_stream_with(0)
         };
         assert_eq!([0, 63, 64, 1].map(&mut after), [false, false, true, true]);
         cq.push(written(), &mut Vec::new());
@@ -136,15 +125,12 @@ mod tests {
         cq.poll(1, |_| {}).unwrap();
         assert_eq!([1, 0, 63].map(&mut after), [true, false, false]);
         let len = STREAM_BYTES / 3;
-        let mut company = |requests, len| {
+        let mut is_stream = |requests, len| {
             places.note_outstanding(requests, &cq);
-            places.company_of(len)
+            places.are_a_stream_with(len)
         };
-        assert_eq!([len, len + 1].map(|len| company(3, len)), [Company::Some, Company::Stream]);
-        assert_eq!(
-            [(0, u64::MAX), (64, 8)].map(|(n, len)| company(n, len)),
-            [Company::None, Company::Stream]
-        );
+        assert_eq!([len, len + 1].map(|len| is_stream(3, len)), [false, true]);
+        assert_eq!([(0, u64::MAX), (64, 8)].map(|(n, len)| is_stream(n, len)), [false, true]);
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl Sender<'_> {
         }
         let to = self.destination(None)?;
         self.accept(wr)?;
-        if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
+        if !self.inner.execute_alone(self.qp, wr) {
             self.leave_or_wait(wr, to);
         }
         Ok(())
@@ -132,7 +132,7 @@ impl Sender<'_> {
         let to = self.destination(None)?;
         let signaled = wr.signaled;
         self.accept(wr)?;
-        if !self.inner.execute_alone(&mut self.now, self.qp, wr) {
+        if !self.inner.execute_alone(self.qp, wr) {
             self.leave_or_wait(&mut wr.clone(), to);
         }
         wr.signaled = signaled;

@@ -3,12 +3,14 @@
 
 mod completion;
 mod context;
+mod local_path;
 mod memory;
 mod payload;
 mod work_request;
 
 pub use completion::{Completed, Completion, NetworkHeader, Status, TagInfo};
-pub use context::{AtOnce, Bulk, Company, Context, Part, Place, QpEvent, Side, Source, Tagged, Whole};
+pub use context::{Context, Place, QpEvent, Side, Tagged, Whole};
+pub use local_path::{AtOnce, Bulk, FragmentBytes, LocalPath, MAX_DIRECT, NoLocalPath, Part, Source};
 pub use memory::{Access, AtomicOp, Bind, Fault, Flush, LocalOp, Memory, Remote, Sge, Tail};
 pub use payload::{Elsewhere, Payload, SharedBytes};
 pub use work_request::{Data, MAX_INLINE, MAX_MESSAGE, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};

@@ -9,9 +9,9 @@ use wire::bth::{Aeth, NakCode, Syndrome};
 use wire::roce::{Op, ReadAt};
 
 use super::Connection;
-use super::bulk::{FEWEST_SHARED, MOST_PACKETS, is_the_senders, piece, shared_len};
+use super::local::{Fragment, send_fragment};
 use crate::batch::{TxBatch, packet_len};
-use crate::op::{Bulk, Context, Fault, Memory, Part, Remote, Source};
+use crate::op::{Context, Fault, Memory, Remote};
 
 /// Most answers kept. A requester that has more outstanding is not heard until some have left; it
 /// tries again.
@@ -58,7 +58,7 @@ pub(super) struct Read {
 
 impl Read {
     /// The opcode of the READ's next response packet, or of so many as one piece.
-    fn op(&self, count: u32) -> Op {
+    pub fn op(&self, count: u32) -> Op {
         let aeth = ack(self.msn);
         Op::ReadResponse(match (self.next == 0, self.next + count == self.packets) {
             (true, true) => ReadAt::Only(aeth),
@@ -273,33 +273,16 @@ fn fill_read(
     let from = read.from;
     read.srq.map_or(Ok(()), |srq| cx.choose_srq(srq))?;
     while read.next < read.packets {
-        if let Some(place) = read.place {
-            if *spent >= TURN || !batch.is_empty() {
-                return Ok(false);
-            }
-            match share(read, place, conn, cx) {
-                Some((packets, copied)) => {
+        if *spent < TURN {
+            match send_fragment(read, conn, batch.is_empty(), cx)? {
+                Fragment::Sent { packets, copied } => {
                     read.next += packets;
                     *spent += copied.max(LEAST_COST);
                     continue;
                 }
-                None => read.place = None,
-            }
-        }
-        if *spent < TURN
-            && let Some((packets, len)) = bulk(read, conn, cx)
-        {
-            // What is in the batch leaves first.
-            if !batch.is_empty() {
-                return Ok(false);
-            }
-            let header = conn.header(read.psn.add(read.next), read.op(packets));
-            let at = u64::from(read.next) * conn.mtu as u64;
-            let part = Part { from: Source::Range(from), at, len: len as usize };
-            if cx.send_bulk(&header, part)? == Bulk::Sent {
-                read.next += packets;
-                *spent += len as usize;
-                continue;
+                // What is in the batch leaves first.
+                Fragment::Later => return Ok(false),
+                Fragment::No => {}
             }
         }
         let header = conn.header(read.psn.add(read.next), read.op(1));
@@ -315,39 +298,4 @@ fn fill_read(
         *spent += payload_len.max(LEAST_COST);
     }
     Ok(true)
-}
-
-/// Sends the next response packets as a piece whose bytes are elsewhere: how many, and how many
-/// bytes were copied for that. `None`: this READ goes otherwise from now on.
-fn share(read: &Read, place: Remote, conn: &Connection, cx: &mut impl Context) -> Option<(u32, usize)> {
-    if !cx.fetches() {
-        return None;
-    }
-    let (mtu, left, from) = (conn.mtu as u32, read.packets - read.next, read.from);
-    let at = u64::from(read.next) * u64::from(mtu);
-    let rest = from.length.checked_sub(at)?;
-    let most = shared_len(mtu, from.length as u32, cx.shares_from().unwrap_or(FEWEST_SHARED));
-    let (packets, len) = piece(mtu, left, rest, most as usize, left)?;
-    let header = conn.header(read.psn.add(read.next), read.op(packets));
-    let part = Part { from: Source::Range(from), at, len: len as usize };
-    let (became, copied) = match is_the_senders(rest - u64::from(len), most) {
-        true => {
-            let to = Remote { addr: place.addr.wrapping_add(at), length: len.into(), ..place };
-            (cx.place_bulk(&header, part, to), len as usize)
-        }
-        false => (cx.lend_bulk(&header, part), 0),
-    };
-    (became == Bulk::Sent).then_some((packets, copied))
-}
-
-/// The response packets that leave next as one piece, and how many bytes they have; of a READ that
-/// was asked for again none.
-fn bulk(read: &Read, conn: &Connection, cx: &impl Context) -> Option<(u32, u32)> {
-    let most = cx.most_bulk();
-    if most == 0 || read.repeated {
-        return None;
-    }
-    let (mtu, left) = (conn.mtu as u32, read.packets - read.next);
-    let rest = read.from.length.checked_sub(u64::from(read.next) * u64::from(mtu))?;
-    piece(mtu, left, rest, most, MOST_PACKETS)
 }

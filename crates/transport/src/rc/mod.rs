@@ -4,14 +4,15 @@
 //! connection: the requester (`requester`, its queue's entries in `request`) and the responder
 //! (`responder`, what it still has to say in `answers`, what it may be asked for again in
 //! `resources`). What both know of the connection is in `connection`. Either half may fail the
-//! queue pair; `Rc` then flushes both, in order. Most packets take a shorter way (`plain`).
+//! queue pair; `Rc` then flushes both, in order. Most packets take a shorter way (`plain`). For a
+//! peer on the same host both ask `local`.
 //!
 //! XRC (IBA annex A14) is the same with the halves on two queue pairs: an initiator only asks, a
 //! target only answers. Each request names a shared receive queue in its XRCETH.
 
 mod answers;
-mod bulk;
 mod connection;
+mod local;
 mod plain;
 mod request;
 mod requester;
@@ -28,10 +29,10 @@ use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::TxBatch;
 pub use crate::op::MAX_MESSAGE;
-use crate::op::{Context, Fault, QpEvent, SendWr, Status};
+use crate::op::{Context, Fault, LocalPath, QpEvent, SendWr, Status};
 pub(crate) use answers::ack;
-use bulk::Arrival;
 use connection::Connection;
+use local::Arrival;
 pub use plain::Rest;
 use requester::Requester;
 pub use responder::FlushTask;
@@ -323,8 +324,8 @@ impl Rc {
         if std::mem::take(&mut self.held) != Hold::No {
             self.respond(batch, cx);
         }
-        if let Some((psn, count)) = self.requester.take_unnumbered() {
-            cx.tell_numbers(&self.conn.header(psn, Op::Acknowledge(ack(0))), count);
+        if let Some((psn, count)) = self.requester.take_unsent_psns() {
+            cx.local().report_unsent(&self.conn.header(psn, Op::Acknowledge(ack(0))), count);
         }
     }
     /// How an ACK is held back.
@@ -398,7 +399,7 @@ impl Rc {
 
     /// Requests may have been executed: no packet of theirs leaves that an ACK could wait for.
     fn executed_at_once(&mut self) {
-        if self.requester.take_at_once() {
+        if self.requester.local.take_executed() {
             self.held = Hold::No;
         }
     }
@@ -483,7 +484,7 @@ impl Rc {
     fn enter_error(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
         self.held = Hold::No;
-        cx.lends_no_more();
+        cx.local().revoke();
         self.requester.flush(&self.conn, cx);
         self.responder.flush(&self.conn, cx);
     }

@@ -52,16 +52,11 @@ impl Rc {
     }
 
     /// Executes a WRITE, READ or atomic that is posted now, where nothing waits before it and it
-    /// needs no packet. Else it is to be posted. `now` is asked where it is one of a stream.
+    /// needs no packet. Else it is to be posted.
     #[inline]
-    pub fn execute_alone(
-        &mut self,
-        now: &mut dyn FnMut() -> Instant,
-        wr: &SendWr,
-        cx: &mut impl Context,
-    ) -> bool {
+    pub fn execute_alone(&mut self, wr: &SendWr, cx: &mut impl Context) -> bool {
         let works = self.state == State::Rts && self.conn.role == Role::Rc;
-        let done = works && self.requester.execute_alone(now, &self.conn, wr, cx);
+        let done = works && self.requester.execute_alone(&self.conn, wr, cx);
         if done {
             self.executed_at_once();
         }
@@ -71,7 +66,7 @@ impl Rc {
     /// Whether the caller may execute a WRITE, or a READ, that is posted now, while no other takes
     /// a place in the queue. Then it does, and says what became of it.
     #[inline]
-    pub fn begins_alone(&mut self, is_read: bool) -> bool {
+    pub fn begins_alone(&self, is_read: bool) -> bool {
         self.state == State::Rts && self.conn.role == Role::Rc && self.requester.begins_alone(is_read)
     }
 

@@ -7,7 +7,7 @@ use wire::icrc::Remainder;
 use wire::roce::{Header, Op, SendTail};
 
 use super::Connection;
-use super::bulk::Arrival;
+use super::local::{Arrival, Way};
 use crate::op::{
     AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, MAX_MESSAGE, Memory, NetworkHeader,
     Payload, SendOp, SendWr, Sge, Status, TagInfo, Tail,
@@ -44,8 +44,8 @@ pub(super) struct Request {
     /// Some part was asked for again, so that responses to the old request and to the new may
     /// differ in their opcodes.
     resumed: bool,
-    /// A READ of which both ends copy.
-    pub shares: bool,
+    /// How the request goes to a process of the same host.
+    pub way: Way,
 }
 
 impl Request {
@@ -62,7 +62,7 @@ impl Request {
             fault: None,
             part: 1,
             resumed: false,
-            shares: false,
+            way: Way::Fragments,
         }
     }
 
@@ -95,15 +95,14 @@ impl Request {
         self.part = part_for(if max_rd_atomic > 1 { share / 2 } else { share });
     }
 
-    /// Lets both ends copy what this READ brings; it is asked for in parts of so many response
-    /// packets, a power of two.
-    pub fn share(&mut self, part: u32) {
-        (self.shares, self.part) = (true, part);
+    /// This READ is requested in parts of so many response packets, a power of two.
+    pub fn set_part(&mut self, packets: u32) {
+        self.part = packets;
     }
 
-    /// Whether its next part is asked for so.
-    pub fn asks_to_share(&self) -> bool {
-        self.shares && !self.resumed
+    /// Whether no part of it was requested again.
+    pub fn is_first_try(&self) -> bool {
+        !self.resumed
     }
 
     /// Where a READ of one element goes.
@@ -118,7 +117,7 @@ impl Request {
     pub fn keeps_apart_from(&self, before: &Request) -> bool {
         let (Some(ours), Some(other)) = (self.place(), before.place()) else { return false };
         let end = |sge: &Sge| sge.addr.saturating_add(sge.length.into());
-        let is_alike = before.shares && !before.resumed && before.part == self.part;
+        let is_alike = before.way == Way::ZeroCopy && !before.resumed && before.part == self.part;
         ours.lkey == other.lkey
             && (ours.addr >= end(other) || end(ours) <= other.addr || (is_alike && ours == other))
     }

@@ -8,7 +8,7 @@ use wire::roce::{Op, SendAt, WriteAt};
 use wire::{Psn, Rkey};
 
 use super::answers::{Answers, Read, ack};
-use super::bulk::Arrival;
+use super::local::Arrival;
 use super::resources::{Executed, Resources};
 use super::{Connection, RtrAttr};
 use crate::TxBatch;

@@ -22,7 +22,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use transport::op::{
-    Access, AtOnce, AtomicOp, Bulk, Company, Completion, Data, Flush, NetworkHeader, Part, Payload, QpEvent,
+    Access, AtomicOp, Bulk, Completion, Data, Flush, LocalPath, NetworkHeader, Part, Payload, QpEvent,
     RecvWr, SendOp, SendWr, SharedBytes, Side, Source, Status, Tail, Whole,
 };
 use transport::rc::{Hold, RtrAttr, RtsAttr};
@@ -179,22 +179,24 @@ pub struct TestContext {
     pub window: CongestionWindow,
     /// Packets for which there is room on the way, where it is little.
     pub room: Option<u32>,
-    /// Whether the peer's memory is reached: then what is executed so, and whether it can be.
+    /// What is executed in the peer's memory, where that is possible.
     pub reach: Option<TestReach>,
+    /// Requests come in a stream.
+    pub stream: bool,
     /// What left lies where the peer's process has not taken it.
-    pub lies_unread: bool,
-    /// Bytes of the longest piece that leaves in place of packets.
-    pub most_bulk: usize,
-    /// What becomes of pieces now.
+    pub has_unread: bool,
+    /// Bytes of the longest fragment.
+    pub max_fragment: usize,
+    /// Outcome of fragments now.
     pub bulk: Option<Bulk>,
     /// Pieces that left, in the form of packets that are too long, or of [`Away`].
     pub pieces: RefCell<Vec<Vec<u8>>>,
-    /// Bytes of pieces can be elsewhere.
-    pub fetches: bool,
-    /// The peer is told of places.
-    pub shows: bool,
-    /// Nothing is lent any more.
-    pub lends_no_more: bool,
+    /// Each process may copy to and from memory of the other one.
+    pub reaches: bool,
+    /// Receive buffers are advertised.
+    pub advertises: bool,
+    /// The peer's access has ended.
+    pub is_revoked: bool,
     /// A whole message goes to the receive in few steps, where that has room for it.
     pub delivers: bool,
 }
@@ -224,52 +226,8 @@ impl Context for TestContext {
     fn event(&mut self, event: QpEvent) {
         self.events.push(event);
     }
-    fn execute_at_once(&mut self, wr: &SendWr) -> AtOnce {
-        self.reach.as_mut().map_or(AtOnce::NoWay, |reach| reach.execute(wr))
-    }
-    fn reaches(&self, _: &SendWr) -> bool {
-        self.reach.is_some()
-    }
-    fn company(&self, _: &SendWr) -> Company {
-        self.reach.as_ref().map_or(Company::None, |reach| reach.company)
-    }
-    fn lies_unread(&self) -> bool {
-        self.lies_unread
-    }
-    fn most_bulk(&self) -> usize {
-        self.most_bulk
-    }
-    fn send_bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
-        let became = self.bulk.unwrap_or(Bulk::Sent);
-        if became == Bulk::Sent {
-            let mut bytes = vec![0; header.len() + part.len];
-            let len = header.emit(part.len, &mut bytes);
-            match part.from {
-                Source::List(list) => (&self.memory).gather(list, part.at, &mut bytes[len..])?,
-                Source::Range(range) => (&self.memory).read(range, part.at, &mut bytes[len..])?,
-            }
-            bytes.resize(len + part.len.next_multiple_of(4), 0);
-            self.pieces.borrow_mut().push(bytes);
-        }
-        Ok(became)
-    }
-    fn lend_bulk(&self, header: &Header, part: Part<'_>) -> Bulk {
-        self.away(header, part, None)
-    }
-    fn place_bulk(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
-        self.away(header, part, Some(to))
-    }
-    fn show_place(&mut self, header: &Header, receive: &RecvWr) -> bool {
-        self.shows && self.show(header, receive)
-    }
-    fn ask_bulk(&mut self, header: &Header, part: Part<'_>) -> Bulk {
-        self.ask(header, part)
-    }
-    fn fetches(&self) -> bool {
-        self.fetches
-    }
-    fn lends_no_more(&mut self) {
-        self.lends_no_more = true;
+    fn local(&mut self) -> impl LocalPath {
+        TestLocalPath { cx: self }
     }
     fn room(&self) -> u32 {
         self.room.unwrap_or(u32::MAX)

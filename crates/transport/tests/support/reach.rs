@@ -1,12 +1,14 @@
-//! A way to the peer's memory.
+//! The local path of a test's context: what is executed in the peer's memory, and fragments.
 
-use transport::op::{AtOnce, Company, SendOp, SendWr};
+use transport::op::{
+    AtOnce, Bulk, Fault, FragmentBytes, LocalPath, Memory, Part, RecvWr, SendOp, SendWr, Source,
+};
 use transport::rc::{RtrAttr, RtsAttr};
 use wire::bth::Reth;
-use wire::roce::{Op, WriteAt};
+use wire::roce::{Header, Op, WriteAt};
 use wire::{Mtu, Psn};
 
-use super::{End, PSN, ack, rtr, sge, write};
+use super::{End, PSN, TestContext, ack, rtr, sge, write};
 
 /// A way to the peer's memory, as a test has it.
 #[derive(Debug, Default)]
@@ -14,8 +16,6 @@ pub struct TestReach {
     pub refuses: bool,
     /// The peer has work to do with a FLUSH.
     pub flushes_take_time: bool,
-    /// What is under way with each request.
-    pub company: Company,
     /// Marks of the requests that were executed so.
     pub done: Vec<u64>,
     /// How often one could not.
@@ -55,5 +55,66 @@ impl End {
             assert!(end.rc.take_begun() && !end.rc.take_begun());
         }
         end
+    }
+}
+
+/// The local path to the peer, as the fields of its context say.
+#[derive(Debug)]
+pub struct TestLocalPath<'a> {
+    pub cx: &'a mut TestContext,
+}
+
+impl LocalPath for TestLocalPath<'_> {
+    fn reaches(&self) -> bool {
+        self.cx.reaches
+    }
+    fn is_stream(&self, _: &SendWr) -> bool {
+        self.cx.stream
+    }
+    fn copy(&mut self, wr: &SendWr) -> AtOnce {
+        self.cx.reach.as_mut().map_or(AtOnce::NoWay, |reach| reach.execute(wr))
+    }
+    fn max_fragment(&self) -> usize {
+        self.cx.max_fragment
+    }
+    fn send_fragment(
+        &mut self,
+        header: &Header,
+        part: Part<'_>,
+        bytes: FragmentBytes,
+    ) -> Result<Bulk, Fault> {
+        match bytes {
+            FragmentBytes::Inline => self.cx.inline(header, part),
+            FragmentBytes::Exported => Ok(self.cx.away(header, part, None)),
+            FragmentBytes::Placed(to) => Ok(self.cx.away(header, part, Some(to))),
+            FragmentBytes::Requested => Ok(self.cx.ask(header, part)),
+        }
+    }
+    fn advertise(&mut self, header: &Header, receive: &RecvWr) -> bool {
+        self.cx.advertises && self.cx.show(header, receive)
+    }
+    fn revoke(&mut self) {
+        self.cx.is_revoked = true;
+    }
+    fn has_unread(&self) -> bool {
+        self.cx.has_unread
+    }
+}
+
+impl TestContext {
+    /// Sends a fragment whose bytes come with it.
+    fn inline(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
+        let outcome = self.bulk.unwrap_or(Bulk::Sent);
+        if outcome == Bulk::Sent {
+            let mut bytes = vec![0; header.len() + part.len];
+            let len = header.emit(part.len, &mut bytes);
+            match part.from {
+                Source::List(list) => (&self.memory).gather(list, part.at, &mut bytes[len..])?,
+                Source::Range(range) => (&self.memory).read(range, part.at, &mut bytes[len..])?,
+            }
+            bytes.resize(len + part.len.next_multiple_of(4), 0);
+            self.pieces.borrow_mut().push(bytes);
+        }
+        Ok(outcome)
     }
 }

@@ -9,101 +9,69 @@
 //! outstanding, far fewer PSNs than 2^23, so serial arithmetic between the three is sound.
 //!
 //! Here requests are sent; in `responses` answers complete them; in `recovery` NAKs and timers take
-//! `next` back. For a peer on this host, which needs fewer packets or none: `bulk`, `sharing`,
-//! `reading`, `race`, `refused`. The fast path of a request that leaves as it is posted: `plain`.
+//! `next` back. A request that leaves as it is posted has a fast path, `plain`. For a peer on the
+//! same host, which needs fewer packets or none, [`local`](super::local) is asked.
 
-mod bulk;
 mod plain;
-mod race;
-mod reading;
 mod recovery;
-mod refused;
 mod responses;
-mod sharing;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use wire::Psn;
 
-use bulk::Left;
-use race::{Race, Way};
-use refused::Refused;
-use sharing::Sharing;
-
-use super::request::{Request, moves_bytes};
+use super::local::{Left, Local};
+use super::request::Request;
 use super::{Connection, Role, RtsAttr, timeout_of};
 use crate::batch::{TxBatch, packet_len};
-use crate::op::{AtOnce, Company, Context, LocalOp, Memory, SendWr, Side, Status};
+use crate::op::{Context, LocalOp, Memory, SendWr, Side, Status};
 
 /// Shortest local ACK timeout: responders are threads, not gates. The standard lets an adapter have
 /// a least timeout and wait up to four times as long as it was told (IBA 1.4 §9.7.6.1.3).
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
-/// Bytes of requests that one turn copies at most, but for the last one of them. The queue pair is
-/// locked meanwhile, and a thread that posted a list waits.
-const TURN: u64 = 8 << 20;
-
 #[derive(Debug, Default)]
 pub(super) struct Requester {
     limits: Limits,
-    queue: VecDeque<Request>,
+    pub(super) queue: VecDeque<Request>,
     /// Requests that have left the queue: the ordinal number of its front.
-    retired: u64,
+    pub(super) retired: u64,
     /// Ordinal number of the last READ or atomic begun.
     last_answered: Option<u64>,
     /// Oldest PSN not acknowledged.
-    una: Psn,
+    pub(super) una: Psn,
     /// PSN sent next.
-    next: Psn,
+    pub(super) next: Psn,
     /// PSN after the last ever sent.
-    high: Psn,
+    pub(super) high: Psn,
     /// Where `next` is.
-    cursor: Cursor,
+    pub(super) cursor: Cursor,
     /// READ requests and atomics sent and not answered.
-    reads: u32,
+    pub(super) reads: u32,
     /// Packets sent since one asked for an ACK.
-    unasked: u32,
+    pub(super) unasked: u32,
     timer: Option<Instant>,
     /// The peer wants to be left alone until then.
-    rnr_until: Option<Instant>,
+    pub(super) rnr_until: Option<Instant>,
     /// `una` when we last went back: what arrives from before that says nothing new.
     went_back_at: Option<Psn>,
     /// `high` when the window was last halved: a loss event lasts until all sent before is acked.
     recover: Option<Psn>,
     /// The window, not the application, was what stopped the last [`Requester::fill`].
-    held_back: bool,
+    pub(super) held_back: bool,
     /// Counted in the window: with anything under way but one message that left alone as soon as it
     /// was posted.
     entered: bool,
     path_suspect: bool,
-    /// Requests that might have needed no packet and needed some.
-    refused: Refused,
-    /// Which way requests go that come in a stream.
-    race: Race,
-    /// Bytes of requests that packets have brought, until the race is told.
-    brought: u64,
-    /// What both ends copy, once a message was long enough.
-    sharing: Option<Box<Sharing>>,
-    /// The number after the last packet that was neither lent nor placed.
-    other_until: Psn,
-    /// Something was executed without a packet.
-    at_once: bool,
-    /// The request posted last needs packets: that was seen when it was posted.
-    needs_packets: bool,
-    /// The peer has acknowledged a request of this connection: it takes what we send next, by
-    /// number, state and address. Until then nothing is executed without it.
-    proven: bool,
-    /// Numbers that packets of requests would have borne which were executed without any.
-    unnumbered: u32,
-    /// What of [`TURN`] is used up.
-    copied: u64,
+    /// What a peer on the same host adds.
+    pub(super) local: Local,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Cursor {
-    request: usize,
-    packet: u32,
+pub(super) struct Cursor {
+    pub request: usize,
+    pub packet: u32,
 }
 
 #[derive(Debug, Default)]
@@ -122,7 +90,7 @@ type Outcome = Result<(), Status>;
 impl Requester {
     pub fn start(&mut self, attr: RtsAttr) {
         (self.una, self.next, self.high) = (attr.sq_psn, attr.sq_psn, attr.sq_psn);
-        self.other_until = attr.sq_psn;
+        self.local.start(attr.sq_psn);
         self.limits.max_rd_atomic = attr.max_rd_atomic;
         self.set_retries(attr);
     }
@@ -154,29 +122,28 @@ impl Requester {
     pub fn is_path_suspect(&self) -> bool {
         self.path_suspect
     }
-    /// Whether requests were executed without a packet, since it was last asked.
-    pub fn take_at_once(&mut self) -> bool {
-        std::mem::take(&mut self.at_once)
-    }
     #[inline]
     pub fn post(&mut self, wr: &mut SendWr, srq: u32) {
         self.queue.push_back(Request::new(wr.take(), srq));
     }
 
-    /// The next number, and how many the peer has not seen of those that requests have taken.
-    pub fn take_unnumbered(&mut self) -> Option<(Psn, u32)> {
-        let count = std::mem::take(&mut self.unnumbered);
+    /// The next PSN, and how many the peer has not seen of those that requests have taken.
+    pub fn take_unsent_psns(&mut self) -> Option<(Psn, u32)> {
+        let count = self.local.take_unsent_psns();
         (count > 0).then_some((self.high, count))
     }
 
-    /// Requests are copied again.
-    pub fn begin_turn(&mut self) {
-        self.copied = 0;
-    }
-    /// Whether one waits for that.
+    /// Whether READs and atomics may be outstanding.
     #[inline]
-    pub fn wants_turn(&self) -> bool {
-        self.copied >= TURN && self.queue.front().is_some_and(|next| !next.begun && next.is_one_sided())
+    pub(super) fn reads_are_allowed(&self) -> bool {
+        self.limits.max_rd_atomic > 0
+    }
+
+    /// Whether there is room for one more READ or atomic. One that began when the depth was not 0
+    /// yet does not wait for ever.
+    #[inline]
+    pub(super) fn has_room_for_read(&self) -> bool {
+        self.reads < u32::from(self.limits.max_rd_atomic.max(1))
     }
 
     // ---- sending ----
@@ -208,7 +175,7 @@ impl Requester {
             if plain {
                 self.send_plain(now, conn, share, batch, cx);
             }
-            let goes_on = self.begin_next(now, conn, share, draining, cx)?
+            let goes_on = self.begin_next(conn, share, draining, cx)?
                 && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?);
             if !goes_on {
                 break;
@@ -223,14 +190,13 @@ impl Requester {
     /// Whether the request at the cursor has begun or may now.
     fn begin_next(
         &mut self,
-        now: Instant,
         conn: &Connection,
         share: u32,
         draining: bool,
         cx: &mut impl Context,
     ) -> Result<bool, Status> {
         let Cursor { request: at, .. } = self.cursor;
-        if self.waits_to_be_executed(now, at, cx) {
+        if self.waits_to_be_executed(at, cx) {
             return Ok(false);
         }
         let Some(request) = self.queue.get_mut(at) else { return Ok(false) };
@@ -249,17 +215,7 @@ impl Requester {
             if request.awaits_answer() {
                 self.last_answered = Some(self.retired + at as u64);
             }
-            let is_known = std::mem::take(&mut self.needs_packets);
-            let may = self.proven && !is_known;
-            if at == 0 && request.fault.is_none() && request.is_one_sided() && may {
-                let became = execute_at_once(&mut || now, &mut self.race, &request.wr, cx);
-                request.executed = became == AtOnce::Done;
-                self.copied += if request.executed { request.wr.data.len_bytes() } else { 0 };
-                let packets = if request.executed { request.packets } else { 0 };
-                self.unnumbered = self.unnumbered.wrapping_add(packets);
-                self.note_at_once(became);
-            }
-            self.share_read(at, conn.mtu as u32, cx);
+            self.begin_local(at, conn.mtu as u32, cx);
         }
         let Some(request) = self.queue.get(at) else { return Ok(false) };
         match request.fault {
@@ -267,32 +223,6 @@ impl Requester {
             Some(_) => Ok(false),
             None => Ok(true),
         }
-    }
-
-    /// What became of the oldest request, as it might have needed no packet.
-    fn note_at_once(&mut self, became: AtOnce) {
-        match became {
-            AtOnce::Done => {
-                self.at_once = true;
-                self.refused.no_more();
-            }
-            AtOnce::Refused => self.refused.once_more(self.retired),
-            AtOnce::NoWay => {}
-        }
-    }
-
-    /// Whether the request at the cursor waits until those before it are complete, because it needs
-    /// no packet then: after a WRITE or READ, which is complete soon.
-    fn waits_to_be_executed(&mut self, now: Instant, at: usize, cx: &impl Context) -> bool {
-        let Some(next) = self.queue.get(at).filter(|next| !next.begun && next.is_one_sided()) else {
-            return false;
-        };
-        let behind_bytes = at > 0 && self.queue.get(at - 1).is_some_and(Request::moves_bytes);
-        behind_bytes
-            && self.proven
-            && self.refused.lets(self.retired)
-            && cx.reaches(&next.wr)
-            && is_to_be_copied(&mut || now, &mut self.race, company_of(&next.wr, cx))
     }
 
     /// Does what needs no packet at the cursor: once, however often the cursor comes by.
@@ -347,13 +277,13 @@ impl Requester {
         batch: &mut TxBatch,
         cx: &mut impl Context,
     ) -> Result<bool, Status> {
-        match self.bulk_next(now, conn, share, batch, cx)? {
+        match self.send_fragment(now, conn, share, batch, cx)? {
             Left::Yes => return Ok(true),
             Left::Later => return Ok(false),
             Left::No => {}
         }
         let Cursor { request: index, packet: at } = self.cursor;
-        let under_way = self.under_way();
+        let (under_way, has_room_for_read) = (self.under_way(), self.has_room_for_read());
         let Some(request) = self.queue.get_mut(index) else { return Ok(false) };
         let psns = request.psns(at);
         let full = under_way > 0 && under_way + psns > share;
@@ -364,8 +294,7 @@ impl Requester {
         if full && !must_ask {
             return Ok(false);
         }
-        // One that began when the depth was not 0 yet does not wait for ever.
-        if request.awaits_answer() && self.reads >= u32::from(self.limits.max_rd_atomic.max(1)) {
+        if request.awaits_answer() && !has_room_for_read {
             return Ok(false);
         }
         let Some((mut header, payload_len)) = request.header(conn, self.next, at) else { return Ok(false) };
@@ -392,7 +321,7 @@ impl Requester {
     }
 
     /// The cursor goes on by so many packets, which may end their message.
-    fn pass(&mut self, packets: u32, message_ends: bool) {
+    pub(super) fn pass(&mut self, packets: u32, message_ends: bool) {
         let Cursor { request, packet } = self.cursor;
         self.cursor = match message_ends {
             true => Cursor { request: request + 1, packet: 0 },
@@ -401,7 +330,7 @@ impl Requester {
     }
 
     #[inline]
-    fn sent(&mut self, now: impl FnOnce() -> Instant, psns: u32) {
+    pub(super) fn sent(&mut self, now: impl FnOnce() -> Instant, psns: u32) {
         if self.timer.is_none() || self.next == self.una {
             self.timer = self.limits.timeout.map(|t| now() + t);
         }
@@ -409,12 +338,12 @@ impl Requester {
         if self.high.before(self.next) {
             self.high = self.next;
         }
-        self.other_until = self.next;
+        self.local.sent(self.next);
     }
 
     /// PSNs sent, and not yet to be sent again.
     #[inline]
-    fn under_way(&self) -> u32 {
+    pub(super) fn under_way(&self) -> u32 {
         self.next.since(self.una).max(0) as u32
     }
 
@@ -457,40 +386,6 @@ impl Limits {
         self.retries_left = self.retry_cnt;
         self.rnr_retries_left = self.rnr_retry;
     }
-}
-
-/// Executes a request for which nothing of the queue is under way, where it needs no packet and is
-/// to have none.
-fn execute_at_once(
-    now: &mut dyn FnMut() -> Instant,
-    race: &mut Race,
-    wr: &SendWr,
-    cx: &mut impl Context,
-) -> AtOnce {
-    let company = company_of(wr, cx);
-    if !is_to_be_copied(now, race, company) {
-        return AtOnce::NoWay;
-    }
-    let became = cx.execute_at_once(wr);
-    if became == AtOnce::Done && company == Company::Stream {
-        race.copied(now(), wr.data.len_bytes());
-    }
-    became
-}
-
-/// Whether the system is to copy a request with this company, where it can.
-fn is_to_be_copied(now: &mut dyn FnMut() -> Instant, race: &mut Race, company: Company) -> bool {
-    match company {
-        Company::Stream => return race.next(now()) == Way::Copies,
-        Company::None => race.pause(),
-        Company::Some => {}
-    }
-    true
-}
-
-/// What else is under way with a request; a FLUSH goes one way only.
-fn company_of(wr: &SendWr, cx: &impl Context) -> Company {
-    if moves_bytes(wr) { cx.company(wr) } else { Company::Some }
 }
 
 /// Packets that may be under way now.

@@ -1,6 +1,5 @@
 //! SENDs that leave in a few steps: as soon as one is posted, where nothing waits before it and
-//! nothing is sent again, and as packets. What acknowledges them. And a WRITE, READ or atomic that
-//! is done as soon as it is posted.
+//! nothing is sent again, and as packets. What acknowledges them.
 
 use std::time::Instant;
 
@@ -8,16 +7,16 @@ use wire::Psn;
 use wire::bth::Bth;
 use wire::roce::SendTail;
 
-use super::{Cursor, Requester, execute_at_once, share};
+use super::{Cursor, Requester, share};
 use crate::batch::{TxBatch, packet_len_of};
 use crate::likely::unlikely;
-use crate::op::{AtOnce, Context, Data, Memory, SendOp, SendWr, Sge, Side, Status};
+use crate::op::{Context, Data, Memory, SendOp, SendWr, Sge, Side, Status};
 use crate::rc::Connection;
-use crate::rc::bulk::FEWEST_BYTES;
-use crate::rc::request::{self, Request};
+use crate::rc::local::MIN_FRAGMENT;
+use crate::rc::request::Request;
 
-/// Longer messages may leave several packets at once.
-const SHORT: u32 = FEWEST_BYTES - 1;
+/// Longer messages may leave several packets as one fragment.
+const SHORT: u32 = MIN_FRAGMENT - 1;
 
 /// The element of a request that is a SEND of one packet with neither immediate data nor a key, and
 /// waits for nothing before it; and its bytes, one at least.
@@ -65,7 +64,8 @@ impl Requester {
                 return;
             }
             (request.begun, request.len) = (true, len);
-            (self.unasked, self.needs_packets) = (0, false);
+            self.unasked = 0;
+            self.local.passed_by();
             self.cursor.request += 1;
             self.sent(|| now, 1);
         }
@@ -76,8 +76,9 @@ impl Requester {
     #[inline(always)]
     pub fn next_plain(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
         let goes_on = self.cursor.request == self.queue.len() && self.next == self.high;
-        if unlikely(!goes_on || self.rnr_until.is_some() || self.recover.is_some() || self.has_shared_reads())
-        {
+        if unlikely(
+            !goes_on || self.rnr_until.is_some() || self.recover.is_some() || self.has_zero_copy_reads(),
+        ) {
             return None;
         }
         let under_way = self.under_way() - u32::from(oldest_is_done);
@@ -113,7 +114,6 @@ impl Requester {
     #[inline]
     pub fn acknowledged_lone(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
         let Some(front) = self.queue.front() else { return };
-        self.brought += u64::from(front.len);
         cx.complete(Side::Send, front.completion(Status::Success, conn));
         self.queue.clear();
         self.retired += 1;
@@ -144,72 +144,6 @@ impl Requester {
     pub fn acknowledged_oldest(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
         self.advance(conn, 1, cx);
         self.progress(now, 1, cx);
-    }
-
-    /// Executes a WRITE, READ or atomic that is posted now, where it is alone and needs no packet:
-    /// then it has completed. Else it is to be posted.
-    #[inline]
-    pub fn execute_alone(
-        &mut self,
-        now: &mut dyn FnMut() -> Instant,
-        conn: &Connection,
-        wr: &SendWr,
-        cx: &mut impl Context,
-    ) -> bool {
-        if !self.takes_alone(wr) {
-            return false;
-        }
-        let became = execute_at_once(now, &mut self.race, wr, cx);
-        // It was not more than is copied at once.
-        let len = wr.data.len_bytes() as u32;
-        let done = self.executed_alone(became, conn, len);
-        if done && wr.signaled {
-            cx.complete(Side::Send, request::completion(wr, len, Status::Success, conn));
-        }
-        done
-    }
-
-    /// Whether a request is of those that may need no packet, and nothing waits before it.
-    #[inline]
-    fn takes_alone(&self, wr: &SendWr) -> bool {
-        let may = match wr.op {
-            SendOp::Read { .. } | SendOp::Atomic { .. } => self.limits.max_rd_atomic > 0,
-            _ => request::moves_bytes(wr),
-        };
-        may && self.is_idle()
-    }
-
-    /// Whether nothing waits, the peer is known to take what comes next, and what is posted now was
-    /// not tried just now.
-    #[inline]
-    fn is_idle(&self) -> bool {
-        let may = self.proven & !self.needs_packets;
-        self.queue.is_empty() && self.rnr_until.is_none() && may
-    }
-
-    /// Whether the caller may execute a WRITE, or a READ, that is posted now, while no other is
-    /// under way or unpolled; it says what became of it.
-    #[inline]
-    pub fn begins_alone(&mut self, is_read: bool) -> bool {
-        let begins = self.is_idle() && (!is_read || self.limits.max_rd_atomic > 0);
-        if begins {
-            self.race.pause();
-        }
-        begins
-    }
-
-    /// What became of a request of so many bytes that is not queued; whether it is done.
-    #[inline]
-    pub fn executed_alone(&mut self, became: AtOnce, conn: &Connection, len: u32) -> bool {
-        self.note_at_once(became);
-        let done = became == AtOnce::Done;
-        self.needs_packets = !done;
-        self.retired += u64::from(done);
-        if done {
-            let packets = if len as usize <= conn.mtu { 1 } else { conn.packets(len) };
-            self.unnumbered = self.unnumbered.wrapping_add(packets);
-        }
-        done
     }
 
     /// A request of so many bytes has left as one packet.

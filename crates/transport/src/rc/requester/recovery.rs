@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::{Cursor, Outcome, Requester, share};
-use crate::op::{Context, Status};
+use crate::op::{Context, LocalPath, Status};
 use crate::rc::rnr_timer_of;
 
 /// `rnr_retry` of this value means for ever.
@@ -14,7 +14,7 @@ impl Requester {
     /// An answer came that can only follow one that did not (IBA 1.4 §9.7.5). All further ones say
     /// so too: the first counts, the timer guards the rest.
     pub(super) fn implied_nak(&mut self, cx: &mut impl Context) {
-        if self.went_back_at != Some(self.una) {
+        if !self.went_back() {
             self.lost(cx);
             self.go_back(cx);
         }
@@ -26,7 +26,7 @@ impl Requester {
             // We are there already and have sent nothing since.
             return Ok(());
         }
-        if self.refused_what_was_lent() {
+        if self.refused_exported() {
             // Nothing was lost.
             self.go_back(cx);
             return Ok(());
@@ -54,8 +54,13 @@ impl Requester {
         Ok(())
     }
 
-    pub(super) fn go_back(&mut self, cx: &mut impl Context) {
-        self.share_no_read();
+    /// Whether all is sent again from the oldest PSN, and no answer has come since.
+    pub(in crate::rc) fn went_back(&self) -> bool {
+        self.went_back_at == Some(self.una)
+    }
+
+    pub(in crate::rc) fn go_back(&mut self, cx: &mut impl Context) {
+        self.drop_zero_copy_reads();
         self.next = self.una;
         self.reads = 0;
         self.unasked = 0;
@@ -92,7 +97,7 @@ impl Requester {
         if self.timer.is_none_or(|end| now < end) {
             return Ok(());
         }
-        if cx.lies_unread() {
+        if cx.local().has_unread() {
             // The peer's process is stopped, or waits for a processor: nothing is lost, and to say
             // it again is of no use.
             self.timer = self.limits.timeout.map(|t| now + t);

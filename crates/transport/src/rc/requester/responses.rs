@@ -10,7 +10,7 @@ use wire::roce::{Op, ReadAt};
 use super::{Connection, Cursor, Outcome, Requester, share};
 use crate::likely::unlikely;
 use crate::op::{Context, Fault, Payload, SendOp, Side, Status};
-use crate::rc::bulk::{Arrival, FEWEST_SHARED};
+use crate::rc::local::Arrival;
 
 impl Requester {
     pub fn response(
@@ -96,10 +96,6 @@ impl Requester {
         let (done, complete) = (front.done, front.left() == 0);
         self.una = self.una.add(n);
         if complete {
-            self.brought += u64::from(front.len);
-            if let (FEWEST_SHARED.., Some(sharing)) = (front.len, &mut self.sharing) {
-                sharing.completed(&front.wr, front.len);
-            }
             if front.wr.signaled {
                 cx.complete(Side::Send, front.completion(Status::Success, conn));
             }
@@ -123,14 +119,7 @@ impl Requester {
     #[inline(always)]
     pub(super) fn progress(&mut self, now: Instant, acked: u32, cx: &mut impl Context) {
         self.limits.refill();
-        self.proven = true;
-        self.race.brought(now, std::mem::take(&mut self.brought));
-        if let Some(sharing) = &mut self.sharing {
-            sharing.progress(now, self.una);
-            if self.other_until.before(self.una) {
-                self.other_until = self.una;
-            }
-        }
+        self.local.progress(self.una);
         self.rnr_until = None;
         self.went_back_at = None;
         self.unasked = self.unasked.min(self.under_way());

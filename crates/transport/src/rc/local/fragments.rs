@@ -1,24 +1,27 @@
-//! SENDs and WRITEs to a process of this host whose packets leave several at once, as one piece.
+//! SENDs and WRITEs to a process of the same host: several packets leave as one fragment.
 
 use std::time::Instant;
 
-use super::{Connection, Requester, TxBatch};
-use crate::op::{Bulk, Context, Data, Part, SendOp, Source, Status};
-use crate::rc::bulk::{MOST_PACKETS, piece};
+use super::Way;
+use super::pieces::{MAX_PACKETS, piece};
+use crate::batch::TxBatch;
+use crate::op::{Bulk, Context, Data, FragmentBytes, LocalPath, Part, SendOp, Source, Status};
+use crate::rc::Connection;
+use crate::rc::requester::Requester;
 
-/// What became of the next packets.
-pub(super) enum Left {
+/// Outcome of the packets at the cursor, which might leave as a fragment.
+pub(in crate::rc) enum Left {
     /// The packets have left.
     Yes,
     /// The packets leave when there is more room.
     Later,
-    /// The packets are no such piece.
+    /// The packets are no fragment.
     No,
 }
 
 impl Requester {
-    /// Sends the packets at the cursor so, if they go out for the first time.
-    pub(super) fn bulk_next(
+    /// Sends the packets at the cursor as a fragment, if they go out for the first time.
+    pub(in crate::rc) fn send_fragment(
         &mut self,
         now: Instant,
         conn: &Connection,
@@ -26,11 +29,14 @@ impl Requester {
         batch: &TxBatch,
         cx: &mut impl Context,
     ) -> Result<Left, Status> {
-        let most_bytes = cx.most_bulk();
+        let most_bytes = cx.local().max_fragment();
         if most_bytes == 0 {
             return Ok(Left::No);
         }
-        if let Some(left) = self.share_next(now, conn, share, batch, cx) {
+        let way = self.queue.get(self.cursor.request).map_or(Way::Fragments, |request| request.way);
+        if way == Way::ZeroCopy
+            && let Some(left) = self.send_zero_copy(now, conn, share, batch, cx)
+        {
             return Ok(left);
         }
         let (at, under_way) = (self.cursor.packet, self.under_way());
@@ -45,7 +51,7 @@ impl Requester {
         let (begin, left) = (u64::from(at) * u64::from(mtu), request.packets - at);
         let rest = u64::from(request.len) - begin;
         // Half a window, so that what comes is acknowledged while more is on its way.
-        let most = (share / 2).clamp(1, MOST_PACKETS);
+        let most = (share / 2).clamp(1, MAX_PACKETS);
         if piece(mtu, left, rest, most_bytes, most).is_none() {
             return Ok(Left::No);
         }
@@ -67,7 +73,7 @@ impl Requester {
         };
         header.bth.ack_request = asks;
         let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
-        match cx.send_bulk(&header, part) {
+        match cx.local().send_fragment(&header, part, FragmentBytes::Inline) {
             Ok(Bulk::Sent) => {}
             Ok(Bulk::Full) => return Ok(later),
             Ok(Bulk::NoWay) => return Ok(Left::No),

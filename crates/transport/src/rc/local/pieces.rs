@@ -1,30 +1,27 @@
-//! Several packets of a message that come as one piece from a process of this host: the headers of
-//! one, then all of their bytes. They have their numbers, and are acknowledged as ever. What did
-//! not come to pass so, because there was no receive or something before it was lost, is sent again
-//! in packets.
+//! Fragments: several packets of a message that come as one piece from a process of the same host,
+//! the headers of one, then all of their bytes. They have their PSNs, and are acknowledged as ever.
+//! A fragment that was not taken, because there was no receive or something before it was lost, is
+//! sent again in packets.
 
 use std::time::Instant;
 
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, Service, WriteAt};
 use wire::{Mtu, Psn};
 
-use super::responder::Responder;
-use super::{Connection, Hold, Rc, Role, State};
 use crate::op::{Context, Elsewhere, Payload};
+use crate::rc::responder::Responder;
+use crate::rc::{Connection, Hold, Rc, Role, State};
 
-/// Most packets of a piece that the ring has: while they are copied the next ones are on their way.
-pub(super) const MOST_PACKETS: u32 = 64;
-/// Fewest bytes of one.
-pub(super) const FEWEST_BYTES: u32 = 2048;
+/// Packets of a fragment in the ring, at most: while they are copied the next ones are on their way.
+pub(super) const MAX_PACKETS: u32 = 64;
+/// Bytes of the shortest fragment; what is shorter goes as packets.
+pub(in crate::rc) const MIN_FRAGMENT: u32 = 2048;
 
-/// Fewest bytes of a piece whose bytes are elsewhere ([`Elsewhere`]), but for the last one of a
-/// message: a call of the system costs as much as to copy some thousands.
-pub(super) const FEWEST_SHARED: u32 = 64 << 10;
-/// Most bytes of one, however many packets that is.
-pub(super) const MOST_SHARED: u32 = 512 << 10;
+/// Bytes of a fragment that one end copies, at most, however many packets that is.
+pub(super) const MAX_ZERO_COPY: u32 = 512 << 10;
 
-/// What has come: a packet, or several in one piece.
-pub(super) struct Arrival<'a> {
+/// A packet that has come, or several in one fragment.
+pub(in crate::rc) struct Arrival<'a> {
     pub header: &'a Header,
     pub payload: Payload<'a>,
     /// How many.
@@ -49,13 +46,13 @@ pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u3
     let most_bytes = u32::try_from(most_bytes).unwrap_or(u32::MAX);
     let packets = left.min(most_bytes / mtu).min(most);
     let len = u64::from(packets * mtu).min(bytes) as u32;
-    (len >= FEWEST_BYTES).then_some((packets, len))
+    (len >= MIN_FRAGMENT).then_some((packets, len))
 }
 
-/// Bytes of each piece of a message of which both ends copy, but for the last one: as many pieces
+/// Bytes of each fragment of a message that both ends copy, but for the last one: as many fragments
 /// for the one as for the other, where they are long enough.
-pub(super) fn shared_len(mtu: u32, len: u32, fewest: u32) -> u32 {
-    let pieces = len.div_ceil(MOST_SHARED).next_multiple_of(2);
+pub(super) fn zero_copy_len(mtu: u32, len: u32, fewest: u32) -> u32 {
+    let pieces = len.div_ceil(MAX_ZERO_COPY).next_multiple_of(2);
     len.div_ceil(pieces).next_multiple_of(mtu).max(fewest)
 }
 
@@ -67,15 +64,15 @@ fn told(payload: Payload<'_>) -> Option<Elsewhere> {
 
 /// Whether the sender copies a piece, where it knows the place: every other one, from the last but
 /// one back. `after`: bytes that follow it.
-pub(super) fn is_the_senders(after: u64, shared_len: u32) -> bool {
-    after.div_ceil(shared_len.into()) % 2 == 1
+pub(super) fn is_the_senders(after: u64, fragment_len: u32) -> bool {
+    after.div_ceil(fragment_len.into()) % 2 == 1
 }
 
 /// How many packets of this MTU a piece with this payload may stand for.
 fn most_packets(payload: Payload<'_>, mtu: usize) -> usize {
     match payload {
-        Payload::Elsewhere(_) => MOST_SHARED as usize / mtu,
-        _ => MOST_PACKETS as usize,
+        Payload::Elsewhere(_) => MAX_ZERO_COPY as usize / mtu,
+        _ => MAX_PACKETS as usize,
     }
 }
 
@@ -107,8 +104,8 @@ impl Responder {
 impl Rc {
     /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE
     /// or a READ response. Or an ACK that acknowledges nothing, but says where a message goes
-    /// ([`Context::show_place`]), or which numbers are used up ([`Context::tell_numbers`]); or the
-    /// request for a READ, which says where that goes ([`Context::ask_bulk`]). The rest is as with
+    /// ([`LocalPath::advertise`]), or which PSNs are used up ([`LocalPath::report_unsent`]). Or the
+    /// request for a READ, which says where that goes ([`FragmentBytes::Requested`]). The rest is as with
     /// [`Rc::receive`].
     ///
     /// `mtu` is the sender's path MTU, by which it counts packets. Where ours is another one, the

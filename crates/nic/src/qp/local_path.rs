@@ -1,0 +1,61 @@
+//! The local path of a queue pair: what its engine asks about a peer that is a process of the same
+//! host ([`LocalPath`]). Copies are in `at_once`, fragments in `bulk`, short messages in `short`.
+
+use transport::op::{AtOnce, Bulk, Fault, FragmentBytes, LocalPath, Part, RecvWr, SendWr};
+use wire::roce::Header;
+
+use crate::qp::engine_context::EngineContext;
+
+/// The local path of the queue pair of a context.
+pub(super) struct HostPath<'a, 'b> {
+    pub(super) context: &'a mut EngineContext<'b>,
+}
+
+impl LocalPath for HostPath<'_, '_> {
+    fn reaches(&self) -> bool {
+        self.context.may_be_elsewhere()
+    }
+    fn is_mapped(&self, wr: &SendWr) -> bool {
+        self.context.is_near(wr)
+    }
+    fn is_stream(&self, wr: &SendWr) -> bool {
+        self.context.kit.places.are_a_stream_with(wr.data.len_bytes())
+    }
+    fn copy(&mut self, wr: &SendWr) -> AtOnce {
+        self.context.at_once(wr)
+    }
+    fn max_fragment(&self) -> usize {
+        self.context.takes_bulk()
+    }
+    fn send_fragment(
+        &mut self,
+        header: &Header,
+        part: Part<'_>,
+        bytes: FragmentBytes,
+    ) -> Result<Bulk, Fault> {
+        Ok(match bytes {
+            FragmentBytes::Inline => self.context.bulk(header, part)?,
+            FragmentBytes::Exported => self.context.lend(header, part),
+            FragmentBytes::Placed(to) => self.context.place(header, part, to),
+            FragmentBytes::Requested => self.context.ask(header, part),
+        })
+    }
+    fn advertise(&mut self, header: &Header, receive: &RecvWr) -> bool {
+        self.context.show(header, receive)
+    }
+    fn report_unsent(&mut self, header: &Header, count: u32) {
+        self.context.say_used_up(header, count);
+    }
+    fn revoke(&mut self) {
+        if let Some((reach, _)) = self.context.peer() {
+            reach.close(self.context.qp.qpn(), false);
+        }
+    }
+    fn has_unread(&self) -> bool {
+        let context = &self.context;
+        context.here().is_some_and(|path| context.qp.pd().device.link.lies_unread(path))
+    }
+    fn min_zero_copy(&self) -> Option<u32> {
+        self.context.peer().and_then(|(reach, _)| reach.shares_from())
+    }
+}
