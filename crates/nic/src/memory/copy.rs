@@ -116,7 +116,7 @@ pub(super) fn copy_from_shared(
     // SAFETY: as for `copy_in`; what an instruction loads while another process stores there is
     // some mixture of both. At most eight bytes are left.
     unsafe {
-        guard::copy_from_shared(real as *mut u8, from, split)?;
+        guard::copy(real as *mut u8, from, split)?;
         guard::copy(word.as_mut_ptr(), from.add(split), rest.min(word.len()))?;
     }
     if rest == 0 { Ok(()) } else { copy_in(Place::At(real + split as u64), &word[..rest], tail) }

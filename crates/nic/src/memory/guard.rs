@@ -14,8 +14,6 @@ pub(crate) mod handler;
 #[cfg(miri)]
 mod interpreted;
 mod lines;
-#[cfg(target_arch = "x86_64")]
-mod pace;
 mod system;
 
 use std::ffi::c_int;
@@ -25,8 +23,6 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use code::*;
 use handler::is_replaced;
 pub use lines::{write_back, writes_back};
-#[cfg(target_arch = "x86_64")]
-use pace::{FEW_READ, FEW_WRITTEN, Pace};
 use system::{crawl, probe};
 use transport::op::{AtomicOp, Fault};
 use wire::icrc::{PAGE, Remainder};
@@ -91,9 +87,8 @@ pub unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result
     }
 }
 
-/// Like [`copy`], to memory that another process reads and writes. Of a long store the processor's
-/// string instruction need not fetch the lines that it fills. Where those are far away, in the
-/// other one's cache, that is a quarter of the time.
+/// Like [`copy`], to memory that another process reads and writes. In a long store the processor's
+/// string instruction need not fetch the lines that it fills from the other process's cache.
 ///
 /// # Safety
 ///
@@ -101,103 +96,12 @@ pub unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result
 #[inline]
 pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     #[cfg(target_arch = "x86_64")]
-    if len >= LONG && !is_replaced() {
-        // SAFETY: as the caller says.
-        return unsafe { copy_long(to, from, len) };
-    }
-    // SAFETY: as the caller says.
-    unsafe { copy(to, from, len) }
-}
-
-/// Like [`copy_shared`], for a long store, from [`PACED`] bytes on by the way that serves better
-/// here and now ([`pace`]).
-///
-/// # Safety
-///
-/// As for [`copy`]; the handler is in place, and `len` is at least [`LONG`].
-#[cfg(target_arch = "x86_64")]
-#[inline]
-unsafe fn copy_long(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
-    static PACE: Pace = Pace::new(FEW_WRITTEN);
-    let is_paced = len >= PACED && to.addr().is_multiple_of(LINE);
-    // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
-    unsafe {
-        if is_paced && PACE.is_other() {
-            copy_past(to, from, len)?;
-        } else if string_is_slow(to, from) {
-            copy_watched(to, from, len)?;
-        } else {
-            result(verbena_guarded_string(to, from, len))?;
-        }
-    }
-    if is_paced {
-        PACE.note(ticks(), len);
-    }
-    Ok(())
-}
-
-/// Copies past the caches: lines that are in the cache of a processor far away need not come from
-/// there, and it finds the bytes in memory.
-///
-/// # Safety
-///
-/// As for [`copy`]; the handler is in place, `len` is at least [`LINE`], and a line begins at `to`.
-#[cfg(target_arch = "x86_64")]
-unsafe fn copy_past(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
-    let lines = len & !(LINE - 1);
-    // SAFETY: as the caller says; whole lines, at least one and none more than there are.
-    unsafe {
-        let copied = verbena_guarded_past(to, from, lines);
-        // These stores become visible in any order, but before all that comes after this. That is
-        // the word that tells the reader and, after a fault, what the thread that has the lock next
-        // stores there.
-        std::arch::x86_64::_mm_sfence();
-        result(copied)?;
-        copy_watched(to.add(lines), from.add(lines), len - lines)
-    }
-}
-
-/// Bytes of a line of the cache.
-#[cfg(target_arch = "x86_64")]
-const LINE: usize = 64;
-
-/// Copies `len` bytes that another process has filled, and may change meanwhile, by the way that
-/// serves better here and now ([`pace`]).
-///
-/// # Safety
-///
-/// As for [`copy`].
-#[inline]
-pub unsafe fn copy_from_shared(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
-    #[cfg(target_arch = "x86_64")]
-    if len >= PACED && !string_is_slow(to, from) && !is_replaced() {
-        static PACE: Pace = Pace::new(FEW_READ);
-        let string = PACE.is_other();
+    if len >= LONG && !is_replaced() && !string_is_slow(to, from) {
         // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
-        unsafe {
-            if string {
-                result(verbena_guarded_string(to, from, len))?;
-            } else {
-                copy_watched(to, from, len)?;
-            }
-        }
-        PACE.note(ticks(), len);
-        return Ok(());
+        return result(unsafe { verbena_guarded_string(to, from, len) });
     }
     // SAFETY: as the caller says.
     unsafe { copy(to, from, len) }
-}
-
-/// From how many bytes on a copy takes so long that one may look at the time.
-#[cfg(target_arch = "x86_64")]
-const PACED: usize = 4 << 10;
-
-/// What the processor counts by itself, all the time at the same pace.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-fn ticks() -> u64 {
-    // SAFETY: an instruction of every x86-64 processor.
-    unsafe { std::arch::x86_64::_rdtsc() }
 }
 
 /// Whether the processor's string instruction for bytes is slow between these places: AMD's takes
@@ -323,33 +227,30 @@ mod tests {
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
-    fn what_is_stored_past_the_caches_is_what_was_there() {
-        #[repr(align(64))]
-        struct Lines([u8; 1024]);
-        let from: Vec<u8> = (0..800_u32).map(|n| (n * 7 + 1) as u8).collect();
-        for len in [64, 65, 127, 128, 250, 512, 700] {
-            for at in [0, 1, 8, 63] {
-                let mut to = Lines([0; 1024]);
-                // SAFETY: both are longer; a line begins there.
-                unsafe { copy_past(to.0.as_mut_ptr().add(64), from.as_ptr().add(at), len) }.unwrap();
-                assert_eq!(to.0[64..64 + len], from[at..at + len]);
-                assert!(to.0[..64].iter().chain(&to.0[64 + len..]).all(|byte| *byte == 0), "{len}");
+    fn a_long_copy_to_shared_memory_stores_the_same_bytes_and_changes_nothing_beside_them() {
+        let from: Vec<u8> = (0..6000_u32).map(|n| (n * 7 + 1) as u8).collect();
+        for len in [1023, 1024, 1025, 2048, 4095, 5000] {
+            for (at, to_at) in [(0, 64), (1, 64), (63, 8), (8, 9)] {
+                let mut to = vec![0; 8192];
+                // SAFETY: both are longer.
+                unsafe { copy_shared(to.as_mut_ptr().add(to_at), from.as_ptr().add(at), len) }.unwrap();
+                assert_eq!(to[to_at..to_at + len], from[at..at + len]);
+                assert!(to[..to_at].iter().chain(&to[to_at + len..]).all(|byte| *byte == 0), "{len}");
             }
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
-    fn what_can_not_be_stored_past_the_caches_is_an_error() {
+    #[cfg_attr(miri, ignore = "nothing faults there")]
+    fn a_long_copy_to_shared_memory_that_faults_is_an_error() {
         handler::install();
-        let mut to = vec![0_u64; 64];
+        let mut bytes = vec![0_u8; 2048];
         // SAFETY: nothing is mapped at either place that the copy faults at.
         unsafe {
-            let lines = to.as_mut_ptr().cast::<u8>().map_addr(|at| at.next_multiple_of(LINE));
-            assert_eq!(copy_past(lines, std::ptr::without_provenance(64), 128), Err(Fault::Unmapped));
-            assert_eq!(copy_past(std::ptr::without_provenance_mut(64), lines, 128), Err(Fault::Unmapped));
+            let here = bytes.as_mut_ptr();
+            assert_eq!(copy_shared(here, std::ptr::without_provenance(64), 2048), Err(Fault::Unmapped));
+            assert_eq!(copy_shared(std::ptr::without_provenance_mut(64), here, 2048), Err(Fault::Unmapped));
         }
     }
 

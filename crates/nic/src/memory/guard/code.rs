@@ -13,8 +13,6 @@ unsafe extern "C" {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn verbena_guarded_string(to: *mut u8, from: *const u8, len: usize) -> c_int;
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn verbena_guarded_past(to: *mut u8, from: *const u8, len: usize) -> c_int;
-    #[cfg(target_arch = "x86_64")]
     pub(super) fn verbena_guarded_fold(
         to: *mut u8,
         from: *const u8,
@@ -176,26 +174,6 @@ global_asm!(
     "vpternlogq zmm0, zmm9, zmm3, 0x96",
     "vmovdqu64 [rcx], zmm0",
     "vzeroupper",
-    "xor eax, eax",
-    "ret",
-    // A multiple of 64 bytes, at least that, to where lines begin: stored past the caches.
-    ".hidden verbena_guarded_past",
-    ".globl verbena_guarded_past",
-    "verbena_guarded_past:",
-    ".p2align 4",
-    "2:",
-    "movups xmm0, [rsi]",
-    "movups xmm1, [rsi + 16]",
-    "movups xmm2, [rsi + 32]",
-    "movups xmm3, [rsi + 48]",
-    "movntps [rdi], xmm0",
-    "movntps [rdi + 16], xmm1",
-    "movntps [rdi + 32], xmm2",
-    "movntps [rdi + 48], xmm3",
-    "add rsi, 64",
-    "add rdi, 64",
-    "sub rdx, 64",
-    "jnz 2b",
     "xor eax, eax",
     "ret",
     ".hidden verbena_guarded_string",

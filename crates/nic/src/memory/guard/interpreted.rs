@@ -14,7 +14,6 @@ pub(super) unsafe fn verbena_guarded_copy(to: *mut u8, from: *const u8, len: usi
 #[cfg(target_arch = "x86_64")]
 pub(super) use {
     verbena_guarded_copy as verbena_guarded_wide, verbena_guarded_copy as verbena_guarded_string,
-    verbena_guarded_copy as verbena_guarded_past,
 };
 
 /// Miri's processor has no such registers.
