@@ -9,17 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
-use nic::link::Fill;
-use nic::{Errno, Link, Path, Persist, Platform, Way};
+use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
-use transport::op::{Bulk, Fault};
-use transport::{Short, TxBatch};
+use transport::TxBatch;
 use wire::mad::PortSpace;
 
 use crate::alarm::Alarm;
 use crate::clock::Clock;
-use crate::counters::{Counters, add};
+use crate::counters::Counters;
 use crate::frames::Frames;
 use crate::interfaces::Interfaces;
 use crate::names::{self, Names};
@@ -202,7 +200,7 @@ impl RealWorld {
     /// Has a range of memory watched by userfaultfd(2), as `watch` does: no other process touches
     /// it from then on, and none is in a copy when `watch` is called.
     pub fn watched<T>(&self, range: std::ops::Range<u64>, watch: impl FnOnce() -> T) -> T {
-        let _coming = self.shown.coming(range, |(table, slot)| nic::Reach::withdraw(self, table, slot));
+        let _coming = self.shown.coming(range, |(table, slot)| nic::LocalLink::withdraw(self, table, slot));
         watch()
     }
 
@@ -224,27 +222,8 @@ impl Link for RealWorld {
         }
     }
 
-    fn lies_unread(&self, path: &Path) -> bool {
-        self.rings.lies_unread(path)
-    }
-    fn most_bulk(&self) -> usize {
-        self.rings.most_bulk()
-    }
-
-    fn send_bulk(&self, path: &Path, headers: &[u8], len: usize, fill: &mut Fill<'_>) -> Result<Bulk, Fault> {
-        if !self.is_ours() {
-            return Ok(Bulk::NoWay);
-        }
-        let became = self.rings.send_bulk(path, (headers, len), fill, self)?;
-        if became == Bulk::Sent {
-            add(&self.counters.ring_pieces_sent, 1);
-        }
-        Ok(became)
-    }
-
-    #[inline]
-    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], way: &mut Way) -> bool {
-        self.is_ours() && self.rings.send_short(path, short, bytes, way, self)
+    fn local(&self) -> Option<&dyn nic::LocalLink> {
+        (self.config.same_host && self.is_ours()).then_some(self)
     }
 
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
@@ -301,10 +280,6 @@ impl Platform for RealWorld {
         if sys::thread::with_signals_blocked(|| thread.spawn(move || run(&theirs))).is_err() {
             run(&work);
         }
-    }
-
-    fn others_memory(&self) -> Option<&dyn nic::Reach> {
-        (self.config.same_host && self.is_ours()).then_some(self)
     }
 
     fn in_background(&self, work: Box<dyn FnOnce() + Send>) -> bool {

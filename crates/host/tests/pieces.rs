@@ -24,7 +24,7 @@ fn send_piece(sender: &Recording, address: IpAddr, body: &[u8]) -> Result<Bulk, 
         to.store(body);
         Ok(())
     };
-    sender.world().send_bulk(&path(address), &HEADERS, body.len(), &mut fill)
+    sender.world().local().unwrap().send_fragment(&path(address), &HEADERS, body.len(), &mut fill)
 }
 
 #[test]
@@ -36,7 +36,9 @@ fn a_piece_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
     sender.world().send(&path(V4), &mut batch(0, &[64]));
     // Of any length, in whole words and lines or not, up to the longest one; more than the ring
     // holds.
-    let len = |n: u32| [1, 2048, 4097, 8192, 10_007, 30_000, sender.world().most_bulk()][n as usize % 7];
+    let len = |n: u32| {
+        [1, 2048, 4097, 8192, 10_007, 30_000, sender.world().local().unwrap().max_fragment()][n as usize % 7]
+    };
     let arrives = |n: u32, address| {
         let packet = reader.guest().packet().unwrap();
         assert_eq!((number(&packet), packet.forwarded, packet.interface), (n as u8, false, LO));
@@ -87,7 +89,7 @@ fn a_piece_whose_bytes_can_not_be_had_is_not_sent() {
             to.store(&[0xff; 30_000]);
             Err(Fault::Unmapped)
         };
-        let became = sender.world().send_bulk(&path(V4), &HEADERS, 60_000, &mut fill);
+        let became = sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill);
         assert_eq!(became, Err(Fault::Unmapped));
     }
     assert_eq!(send_piece(&sender, V4, &body(1, 60_000)), Ok(Bulk::Sent));
@@ -106,7 +108,10 @@ fn a_piece_does_not_pass_what_waits_for_room() {
     keeps_busy(&reader, &sender);
     overfill(&sender, 100);
     let mut fill = |_: SharedBytes<'_>| -> Result<(), Fault> { panic!("there is no room") };
-    assert_eq!(sender.world().send_bulk(&path(V4), &HEADERS, 4096, &mut fill), Ok(Bulk::Full));
+    assert_eq!(
+        sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 4096, &mut fill),
+        Ok(Bulk::Full)
+    );
     assert_ne!(reader.guest().packet().unwrap().bytes.len(), 4112, "the message comes first");
     for n in 0..1500u32 {
         assert_eq!(number(&reader.guest().packet().unwrap()), n as u8);
@@ -157,7 +162,10 @@ fn what_a_piece_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reader()
     overfill(&sender, 25);
     std::thread::sleep(Duration::from_millis(600));
     let mut fill = |_: SharedBytes<'_>| Err(Fault::Unmapped);
-    assert_eq!(sender.world().send_bulk(&path(V4), &HEADERS, 60_000, &mut fill), Err(Fault::Unmapped));
+    assert_eq!(
+        sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill),
+        Err(Fault::Unmapped)
+    );
     let packets = (0..).take_while(|_| reader.guest().packet().is_some()).take(376).count();
     assert_eq!(packets, 376, "the message, and all packets");
 }
@@ -166,10 +174,10 @@ fn what_a_piece_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reader()
 fn what_the_reader_has_not_taken_is_known() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    assert!(!sender.world().lies_unread(&path(V4)), "there is no ring");
+    assert!(!sender.world().local().unwrap().has_unread(&path(V4)), "there is no ring");
     let is_taken = || {
         let end = Instant::now() + kit::PATIENCE;
-        while sender.world().lies_unread(&path(V4)) {
+        while sender.world().local().unwrap().has_unread(&path(V4)) {
             assert!(Instant::now() < end, "it is taken");
         }
     };
@@ -178,6 +186,6 @@ fn what_the_reader_has_not_taken_is_known() {
     is_taken();
     keeps_busy(&reader, &sender);
     assert_eq!(send_piece(&sender, V4, &body(1, 50_000)), Ok(Bulk::Sent));
-    assert!(sender.world().lies_unread(&path(V4)));
+    assert!(sender.world().local().unwrap().has_unread(&path(V4)));
     is_taken();
 }

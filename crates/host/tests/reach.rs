@@ -9,7 +9,7 @@ use host::Config;
 use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, reach};
 use kit::{PATIENCE, V4, alone, batch, counter, is_reached, path, start_with};
 use nic::reach::{Copy, Grant, Piece, Region, Regions};
-use nic::{Access, Link, Path, Platform};
+use nic::{Access, Link, Path};
 use node::{Name, World};
 use transport::op::{AtOnce, Flush, Remote};
 use wire::{Qpn, Rkey};
@@ -359,7 +359,7 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
 fn where_rings_are_off_nothing_is_reached() {
     let _alone = alone();
     let off = start_with(Config { same_host: false, ..Config::default() });
-    assert!(off.world().others_memory().is_none());
+    assert!(off.world().local().is_none());
     let (initiator, target) = (start_with(Config::default()), off);
     let _claim = target.world().claim(Name::Block(0x123)).unwrap();
     initiator.world().send(&path(V4), &mut batch(0, &[64]));

@@ -56,7 +56,7 @@ fn a_short_message_takes_the_ring_behind_what_it_brought_before_and_nothing_else
     let mut ways = [V4, V6].map(|address| (address, Way::default()));
     let mut send = |address, n: u32| {
         let (_, way) = ways.iter_mut().find(|(of, _)| *of == address).unwrap();
-        sender.world().send_short(&path(address), &short(n), &[n as u8; 5], way)
+        sender.world().local().unwrap().send_short(&path(address), &short(n), &[n as u8; 5], way)
     };
     assert!(!send(V4, 0), "there is no ring");
     sender.world().send(&path(V4), &mut batch(0, &[64]));
@@ -348,12 +348,12 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
     };
     // What a queue pair knows of its way ends with the ring.
     let mut way = Way::default();
-    assert!(sender.world().send_short(&path(V4), &short, &[1; 4096], &mut way));
+    assert!(sender.world().local().unwrap().send_short(&path(V4), &short, &[1; 4096], &mut way));
     assert!(reader.guest().packet().is_some());
     reader.stop();
     drop((claim, reader));
     let end = Instant::now() + kit::PATIENCE;
-    while sender.world().send_short(&path(V4), &short, b"lost", &mut way) {
+    while sender.world().local().unwrap().send_short(&path(V4), &short, b"lost", &mut way) {
         assert!(Instant::now() < end, "it goes on to a process that has ended");
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -9,12 +9,12 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::time::Instant;
 
-use transport::op::{Bulk, Fault, SharedBytes};
-use transport::{Short, TxBatch};
+use transport::TxBatch;
+use transport::op::{Fault, SharedBytes};
 use wire::Qpn;
 
 use crate::errno::Errno;
-use crate::reach::Reach;
+use crate::reach::LocalLink;
 
 /// Where packets go, and from which address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,35 +47,10 @@ pub trait Link: Send + Sync + 'static {
     /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and
     /// counted, as on any wire; protocols above retransmit.
     fn send(&self, path: &Path, batch: &mut TxBatch);
-    /// Sends a short message to a process of this host in less than packets, after all that was
-    /// sent on this path. False where it has to be a packet, and nothing has been sent.
-    fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
-        false
-    }
-    /// Bytes of a message, at most, that [`Link::send_bulk`] takes.
-    fn most_bulk(&self) -> usize {
-        0
-    }
-    /// Sends several packets as one piece to a process of this host, after all that was sent on
-    /// this path. The piece is the headers of one, and `len` bytes that `fill` stores. After the
-    /// headers stands what else the receiver has to know, last of all the path MTU, by its code.
-    ///
-    /// # Errors
-    ///
-    /// What `fill` says; nothing has been sent then, nor where it is not [`Bulk::Sent`].
-    fn send_bulk(
-        &self,
-        _path: &Path,
-        _headers: &[u8],
-        _len: usize,
-        _fill: &mut Fill<'_>,
-    ) -> Result<Bulk, Fault> {
-        Ok(Bulk::NoWay)
-    }
-    /// Whether what was sent on this path lies where only a process of this host takes it, which
-    /// has not taken all. False where it ended.
-    fn lies_unread(&self, _path: &Path) -> bool {
-        false
+    /// The way to processes of the same host beside packets, where there is one. A link that
+    /// decorates another one, to capture or to lose packets, has none: then all goes as packets.
+    fn local(&self) -> Option<&dyn LocalLink> {
+        None
     }
     /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not
     /// called twice for the same group.
@@ -179,10 +154,6 @@ pub trait Platform: Send + Sync + 'static {
     /// A peer waits until memory lies on its storage, or a receive until a peer copies nothing any
     /// more: `work` is run in a thread that may wait. Called with no lock held.
     fn persist(&self, work: Persist);
-    /// How processes of a host reach each other's memory, where they do.
-    fn others_memory(&self) -> Option<&dyn Reach> {
-        None
-    }
     /// Whether regions shall lie in large pages where they can: other processes copy them faster
     /// then.
     fn large_pages(&self) -> bool {

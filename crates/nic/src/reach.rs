@@ -7,17 +7,52 @@
 //! pair that is not connected so, memory that is not mapped) the request goes as packets,
 //! and the peer's responder says what is wrong.
 
-use transport::op::{AtOnce, Remote};
+use transport::Short;
+use transport::op::{AtOnce, Bulk, Fault, Remote};
 use wire::{Mtu, Qpn, Rkey};
 
-use crate::link::{Path, Way};
+#[cfg(doc)]
+use crate::link::Link;
+use crate::link::{Fill, Path, Way};
 pub use crate::memory::rights::terms;
 pub use crate::memory::transfer::{Copy, Piece, Prepared, Regions, Transfer};
 
-/// What a world does whose processes reach each other's memory. None of the calls needs more of the
+/// What a link does for processes of the same host beside packets ([`Link::local`]): short
+/// messages, fragments of long ones, and copies in memory of the other process. None of the calls needs more of the
 /// caller than that the named objects are its own; they may be made with the lock of a queue pair
 /// held.
-pub trait Reach: Send + Sync {
+pub trait LocalLink: Send + Sync {
+    /// Sends a short message to a process of this host in less than packets, after all that was
+    /// sent on this path. False where it has to be a packet, and nothing has been sent.
+    fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
+        false
+    }
+    /// The longest fragment in bytes that [`LocalLink::send_fragment`] takes; 0 where it takes none.
+    fn max_fragment(&self) -> usize {
+        0
+    }
+    /// Sends several packets as one fragment to a process of this host, after all that was sent on
+    /// this path. The fragment is the headers of one packet, and `len` bytes that `fill` stores.
+    /// After the headers stands what else the receiver has to know, last of all the path MTU, by
+    /// its code.
+    ///
+    /// # Errors
+    ///
+    /// What `fill` says; nothing has been sent then, nor where it is not [`Bulk::Sent`].
+    fn send_fragment(
+        &self,
+        _path: &Path,
+        _headers: &[u8],
+        _len: usize,
+        _fill: &mut Fill<'_>,
+    ) -> Result<Bulk, Fault> {
+        Ok(Bulk::NoWay)
+    }
+    /// Whether what was sent on this path lies where only a process of this host takes it, which
+    /// has not taken all. False where it ended.
+    fn has_unread(&self, _path: &Path) -> bool {
+        false
+    }
     /// A table for the regions of one more adapter, which are these. `None`: there are enough.
     fn table(&self, regions: &Regions) -> Option<u8>;
     /// From now on peers may reach a region, which has this slot of a table.
@@ -25,16 +60,16 @@ pub trait Reach: Send + Sync {
     /// Peers may not reach a region any more. Returns when no peer does: at once, unless one does
     /// just now.
     fn withdraw(&self, table: u8, slot: u16);
-    /// A queue pair in RTR knows its peer, which may speak soon: what answers and [`Reach::open`]
+    /// A queue pair in RTR knows its peer, which may speak soon: what answers and [`LocalLink::open`]
     /// need is made now, where it is not there.
     fn prepare(&self, _path: &Path) {}
     /// From now on the peer of a queue pair may reach regions of its protection domain. False where
-    /// it could otherwise: then it can not any more, and may again when [`Reach::close`] has
+    /// it could otherwise: then it can not any more, and may again when [`LocalLink::close`] has
     /// waited.
     fn open(&self, grant: &Grant<'_>) -> bool;
     /// The peer of a queue pair may not reach regions any more. `wait`: returns when it does not.
     fn close(&self, qpn: Qpn, wait: bool);
-    /// Whether it does not now: [`Reach::close`] would return at once. It may not any more.
+    /// Whether it does not now: [`LocalLink::close`] would return at once. It may not any more.
     fn is_closed(&self, _qpn: Qpn) -> bool {
         true
     }
@@ -118,7 +153,7 @@ pub struct Grant<'a> {
 
 /// A peer that may lend us bytes of its memory.
 pub(crate) struct Peer<'a> {
-    pub(crate) reach: &'a dyn Reach,
+    pub(crate) reach: &'a dyn LocalLink,
     pub(crate) path: Path,
     /// Our queue pair.
     pub(crate) from: Qpn,

@@ -3,7 +3,7 @@
 mod kit;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
@@ -11,8 +11,8 @@ use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::reach::{Grant, Prepared, Region, Regions, terms};
 use nic::{
-    Access, AddressVector, Buffer, Cq, Device, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit, QpState,
-    QpType, Reach, Way, mask,
+    Access, AddressVector, Buffer, Cq, Device, LocalLink, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit,
+    QpState, QpType, Way, mask,
 };
 use transport::op::{AtOnce, Data, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
 use transport::rc::Hold;
@@ -37,11 +37,19 @@ struct Peer {
     /// What becomes of a copy, if any is to be made, and the lengths of those that were tried.
     becomes: Mutex<Option<AtOnce>>,
     tried: Mutex<Vec<u64>>,
+    /// Short messages are taken, and kept.
+    takes_short: AtomicBool,
+    short: Mutex<Vec<Short>>,
 }
 
 struct Neighbours(Arc<Peer>);
 
-impl Reach for Neighbours {
+impl LocalLink for Neighbours {
+    fn send_short(&self, _path: &Path, short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
+        let takes = self.0.takes_short.load(Ordering::Relaxed);
+        self.0.short.lock().unwrap().extend(takes.then_some(*short));
+        takes
+    }
     fn table(&self, _: &Regions) -> Option<u8> {
         Some(0)
     }
@@ -279,7 +287,7 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
 /// Messages go back and forth, each with the ACK of the one before.
 fn back_and_forth(max_send_wr: u32) {
     let (peer, world, device, pd) = neighbours();
-    world.takes_short.store(true, Ordering::Relaxed);
+    peer.takes_short.store(true, Ordering::Relaxed);
     let (qp, _, start) = connected_with(max_send_wr, &device, &pd, Qpn::default(), |_| ());
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
     let buffer = Buffer::new(&pd, 16, 0x1000, Access::LOCAL_WRITE).unwrap();
@@ -288,8 +296,10 @@ fn back_and_forth(max_send_wr: u32) {
     let send = |wr_id: u64, signaled| {
         let (op, data) = (SendOp::Send(SendTail::None), Data::Sges(list.clone()));
         let mut sender = qp.sender_asking(&time);
-        let posted =
-            sender.take_last(&mut SendWr { wr_id, op, data, signaled, solicited: false, fence: false });
+        let posted = sender.post(
+            &mut SendWr { wr_id, op, data, signaled, solicited: false, fence: false },
+            nic::PostFlags::LAST,
+        );
         sender.finish();
         posted
     };
@@ -321,7 +331,7 @@ fn back_and_forth(max_send_wr: u32) {
         let (sent, came) = ((n.into(), Status::Success), (100 + u64::from(n), Status::Success));
         assert_eq!(polled(), if signaled { vec![came, sent] } else { vec![came] });
     }
-    let sent = world.short.lock().unwrap().iter().map(|s| (s.psn, s.acknowledged)).collect::<Vec<_>>();
+    let sent = peer.short.lock().unwrap().iter().map(|s| (s.psn, s.acknowledged)).collect::<Vec<_>>();
     let each = |n: u32| (Psn::new(n), n.checked_sub(1).map(Psn::new));
     assert_eq!(sent, (0..20).map(each).collect::<Vec<_>>());
     assert_eq!(world.lost.load(Ordering::Relaxed), 0, "no packet");
@@ -338,15 +348,15 @@ fn an_ack_that_comes_with_a_message_counts_at_once_whenever_the_engine_is_told()
 
 /// What a message that is posted alone leaves as; `None` where it leaves as a packet.
 fn leaves_as(op: &SendOp, lens: &[u32], fence: bool) -> Option<What> {
-    let (_, world, device, pd) = neighbours();
-    world.takes_short.store(true, Ordering::Relaxed);
+    let (peer, world, device, pd) = neighbours();
+    peer.takes_short.store(true, Ordering::Relaxed);
     let (qp, _, start) = connected(&device, &pd, Qpn::default());
     let buffer = Buffer::new(&pd, 8192, 0x1000, Access::LOCAL_WRITE).unwrap();
     let list = lens.iter().map(|&length| Sge { addr: 0x1000, length, lkey: buffer.key() }).collect();
     let data = Data::Sges(list);
     let op = op.clone();
     qp.post_send(start, SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence }).unwrap();
-    let short = world.short.lock().unwrap().pop();
+    let short = peer.short.lock().unwrap().pop();
     assert_eq!(short.is_none(), world.lost.load(Ordering::Relaxed) > 0);
     short.map(|short| short.what)
 }

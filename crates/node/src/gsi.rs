@@ -113,8 +113,9 @@ impl<W: World> Node<W> {
             to.copy_from_slice(&bytes);
             Ok(())
         });
-        if filled.is_ok() && !(way.dest_qpn == Qpn::GSI && self.hand_over(way, mad, batch)) {
-            self.world.send(way, batch);
+        let is_local = way.dest_qpn == Qpn::GSI && self.link.local().is_some();
+        if filled.is_ok() && !(is_local && self.hand_over(way, mad, batch)) {
+            self.link.send(way, batch);
         }
     }
 

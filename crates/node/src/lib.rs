@@ -85,6 +85,7 @@ pub mod world;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nic::Link;
 use nic::device::Port;
 use nic::{Device, GidTable};
 
@@ -109,6 +110,8 @@ pub struct Config {
 /// One RDMA host.
 pub struct Node<W> {
     world: Arc<W>,
+    /// The only way down for packets: that of the world, or one that decorates it.
+    link: Arc<dyn Link>,
     /// Each at the place that its id says. None comes or goes.
     devices: Vec<Arc<Device>>,
     blocks: Arc<NumberBlocks<W>>,
@@ -119,13 +122,25 @@ pub struct Node<W> {
 }
 
 impl<W: World> Node<W> {
-    /// A node in its world, with the interfaces that the world has now.
+    /// A node in its world, with the interfaces that the world has now. Its packets leave by the
+    /// world's link.
     pub fn new(world: Arc<W>, config: &Config, interfaces: &[Interface]) -> Arc<Node<W>> {
+        Node::on_link(world.clone(), world, config, interfaces)
+    }
+
+    /// A node in its world, with the interfaces that the world has now. Its packets leave by
+    /// `link`, which may decorate that of the world.
+    pub fn on_link(
+        world: Arc<W>,
+        link: Arc<dyn Link>,
+        config: &Config,
+        interfaces: &[Interface],
+    ) -> Arc<Node<W>> {
         let blocks = Arc::new(NumberBlocks::new(world.clone()));
         let host_id = world.host_id();
         let devices: Vec<Arc<Device>> = devices::choose(config.devices.as_deref(), interfaces, host_id)
             .into_iter()
-            .map(|(config, port)| Device::new(config, port, world.clone(), blocks.clone()))
+            .map(|(config, port)| Device::on_link(config, port, world.clone(), link.clone(), blocks.clone()))
             .collect();
         let mut key = [0; 8];
         world.fill_random(&mut key);
@@ -133,6 +148,7 @@ impl<W: World> Node<W> {
             strangers: strangers::Strangers::new(world.now(), u64::from_ne_bytes(key)),
             cm_agent: cm_agent::CmAgent::new(&config.timing),
             world,
+            link,
             devices,
             blocks,
             counters: Counters::default(),

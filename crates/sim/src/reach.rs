@@ -1,18 +1,69 @@
-//! Memory of other processes of a simulated host ([`nic::Reach`]). The copies are real ones, in the
-//! one address space that a simulation has.
+//! The way to other processes of a simulated host beside packets ([`nic::LocalLink`]): a channel, and
+//! copies, which are real ones in the one address space that a simulation has.
 
-use nic::reach::{Copy, Grant, Prepared, Reach, Region, Regions, Transfer};
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicU64;
+
+use nic::link::Fill;
+use nic::reach::{Copy, Grant, LocalLink, Prepared, Region, Regions, Transfer};
 use nic::{Path, Way};
-use transport::op::{AtOnce, Remote};
+use transport::Short;
+use transport::op::{AtOnce, Bulk, Fault, Remote, SharedBytes};
 use wire::Qpn;
 
 use crate::same_host::{SameHost, block};
-use crate::world::{Action, Host, ProcessId, SimWorld};
+use crate::world::{Action, Host, PORT, ProcessId, Record, SimWorld};
 
 /// Fewest bytes of a message that both ends copy, where the faults of the host have that.
 const SHARED_FROM: u32 = 2_048;
 
-impl Reach for SimWorld {
+/// Bytes of the longest piece that goes by a channel in place of packets.
+const LONGEST_PIECE: usize = 64 << 10;
+
+impl LocalLink for SimWorld {
+    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut Way) -> bool {
+        let block = block(path.dest_qpn);
+        let goes = self.goes_by_channel(block, path);
+        if goes && self.step(|_, _| ()).is_some() {
+            let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
+            let (short, bytes) = (Some(*short), bytes.to_vec());
+            let record = Record { source, dest, size: bytes.len(), short, headers: None, bytes };
+            self.act(Action::Put { block, record });
+        }
+        goes
+    }
+
+    fn max_fragment(&self) -> usize {
+        LONGEST_PIECE
+    }
+
+    fn send_fragment(
+        &self,
+        path: &Path,
+        headers: &[u8],
+        len: usize,
+        fill: &mut Fill<'_>,
+    ) -> Result<Bulk, Fault> {
+        let block = block(path.dest_qpn);
+        if !self.goes_by_channel(block, path) {
+            return Ok(Bulk::NoWay);
+        }
+        // A channel is never full of what was put into it; so it says so now and then.
+        if self.with_host(|host| host.same_host.dice.chance(host.same_host.unreached)) {
+            return Ok(Bulk::Full);
+        }
+        let words: Vec<AtomicU64> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
+        let bytes = SharedBytes::new(&words, len);
+        fill(bytes)?;
+        if self.step(|_, _| ()).is_some() {
+            let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
+            let (headers, bytes) = (Some(headers.to_vec()), bytes.to_vec());
+            let record = Record { source, dest, size: len, short: None, headers, bytes };
+            self.act(Action::Put { block, record });
+        }
+        Ok(Bulk::Sent)
+    }
+
     fn table(&self, regions: &Regions) -> Option<u8> {
         self.step(|host, me| host.same_host.table(me, regions)).flatten()
     }

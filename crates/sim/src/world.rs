@@ -3,15 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nic::link::Fill;
 use nic::reach::Copy;
-use nic::{Errno, Frames, Link, Path, Persist, Platform, Reach, Way};
+use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
-use transport::op::{Bulk, Fault, SharedBytes};
 use transport::{Short, TxBatch};
 use wire::Qpn;
 use wire::icrc::{self, Flow};
@@ -41,8 +38,6 @@ impl ProcessId {
 pub(crate) const INTERFACE: u32 = 2;
 /// The UDP port of RoCEv2.
 pub(crate) const PORT: u16 = 4791;
-/// Bytes of the longest piece that goes by a channel in place of packets.
-const LONGEST_PIECE: usize = 64 << 10;
 /// Source ports of a process: so many from here on, one a detour.
 const DETOURS: u32 = 32;
 const FIRST_SOURCE_PORT: u32 = 32_768;
@@ -104,7 +99,7 @@ pub(crate) enum Action {
         bytes: Vec<u8>,
         quiet: bool,
     },
-    Reach {
+    LocalLink {
         ticket: u64,
         route: Route,
     },
@@ -220,7 +215,7 @@ impl SimWorld {
     }
     /// Whether what leaves by a path goes by a channel: to the process of this host that bears a
     /// block, where there is one.
-    fn goes_by_channel(&self, block: u16, path: &Path) -> bool {
+    pub(crate) fn goes_by_channel(&self, block: u16, path: &Path) -> bool {
         let now = self.shared.clock.nanos();
         let way = |host: &mut Host| {
             let is_here = host.interface.addresses.contains(&path.dest);
@@ -269,41 +264,8 @@ impl Link for SimWorld {
         }
     }
 
-    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut Way) -> bool {
-        let block = block(path.dest_qpn);
-        let goes = self.goes_by_channel(block, path);
-        if goes && self.step(|_, _| ()).is_some() {
-            let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
-            let (short, bytes) = (Some(*short), bytes.to_vec());
-            let record = Record { source, dest, size: bytes.len(), short, headers: None, bytes };
-            self.act(Action::Put { block, record });
-        }
-        goes
-    }
-
-    fn most_bulk(&self) -> usize {
-        if self.same_host { LONGEST_PIECE } else { 0 }
-    }
-
-    fn send_bulk(&self, path: &Path, headers: &[u8], len: usize, fill: &mut Fill<'_>) -> Result<Bulk, Fault> {
-        let block = block(path.dest_qpn);
-        if !self.goes_by_channel(block, path) {
-            return Ok(Bulk::NoWay);
-        }
-        // A channel is never full of what was put into it; so it says so now and then.
-        if self.with_host(|host| host.same_host.dice.chance(host.same_host.unreached)) {
-            return Ok(Bulk::Full);
-        }
-        let words: Vec<AtomicU64> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
-        let bytes = SharedBytes::new(&words, len);
-        fill(bytes)?;
-        if self.step(|_, _| ()).is_some() {
-            let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
-            let (headers, bytes) = (Some(headers.to_vec()), bytes.to_vec());
-            let record = Record { source, dest, size: len, short: None, headers, bytes };
-            self.act(Action::Put { block, record });
-        }
-        Ok(Bulk::Sent)
+    fn local(&self) -> Option<&dyn LocalLink> {
+        self.same_host.then_some(self)
     }
 
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
@@ -331,10 +293,6 @@ impl Platform for SimWorld {
 
     fn storage(&self) -> Option<&dyn nic::Storage> {
         Some(self)
-    }
-
-    fn others_memory(&self) -> Option<&dyn Reach> {
-        self.same_host.then_some(self)
     }
 
     fn wake_at(&self, at: Instant) {
@@ -389,7 +347,7 @@ impl World for SimWorld {
     }
 
     fn reach(&self, ticket: u64, route: &Route) {
-        self.act(Action::Reach { ticket, route: *route });
+        self.act(Action::LocalLink { ticket, route: *route });
     }
 
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {

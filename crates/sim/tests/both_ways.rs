@@ -388,7 +388,8 @@ fn a_list_that_takes_long_is_done_turn_by_turn_while_its_program_does_nothing() 
         for n in 0..6 {
             let op = if n < 3 { &there } else { &back };
             let data = Data::Sges(halves.into_iter().collect());
-            list.post(SendWr { data, ..signaled(n, op.clone(), from.sge(0, LONG)) }).unwrap();
+            let mut wr = SendWr { data, ..signaled(n, op.clone(), from.sge(0, LONG)) };
+            list.post(&mut wr, nic::PostFlags::default()).unwrap();
         }
         list.finish();
         let at_once = a.sent().len();

@@ -355,10 +355,12 @@ fn see(way: Way, misfit: &Misfit, operation: Operation) -> Seen {
         let mut sender = e.a.endpoint.qp.sender_asking(&time);
         let (last, first) = requests.split_last().unwrap();
         for wr in first {
-            refused.extend(sender.post(wr.clone()).err().map(|error| error.to_string()));
+            refused.extend(
+                sender.post(&mut wr.clone(), nic::PostFlags::default()).err().map(|error| error.to_string()),
+            );
         }
         let posted =
-            if first.is_empty() { sender.post_last(last.clone()) } else { sender.post(last.clone()) };
+            sender.post(&mut last.clone(), nic::PostFlags { last: first.is_empty(), ..Default::default() });
         refused.extend(posted.err().map(|error| error.to_string()));
         sender.finish();
         e.pass();

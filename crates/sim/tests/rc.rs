@@ -251,8 +251,8 @@ impl Run {
                 None => Data::Sges(pieces(dice, &end.source, job.from, job.len).into_iter().collect()),
             };
             let Job { signaled, solicited, fence, .. } = *job;
-            let wr = SendWr { wr_id: end.posted as u64, op, data, signaled, solicited, fence };
-            match sender.post(wr) {
+            let mut wr = SendWr { wr_id: end.posted as u64, op, data, signaled, solicited, fence };
+            match sender.post(&mut wr, nic::PostFlags::default()) {
                 Ok(()) => end.posted += 1,
                 Err(PostError::Full) => break,
                 Err(e) => panic!("{e} at {:?}", sim.elapsed()),

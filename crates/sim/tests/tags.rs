@@ -349,7 +349,10 @@ fn what_tag_matching_does_not_do_is_refused() {
     assert!(invalid(Qp::create(device, &other, init(&s.receiver, QpType::Rc, &s.srq))));
     // Its send queue is not the program's.
     let mut sender = s.receiver.qp.sender(node::World::now(&**s.there.world()));
-    assert!(matches!(sender.post(kit::send(1, b"x")), Err(PostError::Invalid(_))));
+    assert!(matches!(
+        sender.post(&mut kit::send(1, b"x"), nic::PostFlags::default()),
+        Err(PostError::Invalid(_))
+    ));
     sender.finish();
     let attr = SrqAttr { max_wr: 1, max_sge: 1, limit: 0 };
     for tags in [0, limits::MAX_TAGS + 1] {

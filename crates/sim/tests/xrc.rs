@@ -64,10 +64,11 @@ fn scene(seed: u64, faults: Faults) -> Scene {
 impl Scene {
     fn post(&self, wr_id: u64, op: SendOp, len: usize, queue: usize) {
         let data = Data::Sges([self.source.sge(0, len)].into_iter().collect());
-        let wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
+        let mut wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
         let now = node::World::now(&**self.node.world());
         let mut sender = self.initiator.qp.sender(now);
-        sender.post_to_srq(wr, self.queues[queue].number()).unwrap();
+        let flags = nic::PostFlags { srq: self.queues[queue].number(), ..Default::default() };
+        sender.post(&mut wr, flags).unwrap();
         sender.finish();
     }
     fn receive(&self, wr_id: u64, queue: usize) {

@@ -1,5 +1,5 @@
 //! Memory of other processes of this host, which WRITEs, READs and FLUSHes reach without them
-//! ([`nic::Reach`]).
+//! ([`nic::LocalLink`]).
 //!
 //! A process that takes another one's ring ([`crate::rings`]) lends it tables of queue pairs and
 //! regions, to read. The other one then looks a queue pair and a key up there, and copies by
@@ -179,7 +179,7 @@ impl Lender {
                 .is_some_and(|at| self.theirs.at(at, remote.length, How::Read).is_some())
     }
 
-    /// Copies or flushes, as [`nic::Reach::copy`]. `hazards`: where we say what we use. `ends`: of
+    /// Copies or flushes, as [`nic::LocalLink::copy`]. `hazards`: where we say what we use. `ends`: of
     /// the path ([`ends`]).
     pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> AtOnce {
         let transfer = prepared.transfer();

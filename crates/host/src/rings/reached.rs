@@ -36,7 +36,7 @@ impl Rings {
     }
 
     /// Copies to or from the memory of a process of this host, or flushes it, as
-    /// [`nic::Reach::copy`].
+    /// [`nic::LocalLink::copy`].
     pub(crate) fn copy(&self, prepared: &Prepared<'_>, way: &mut nic::Way, world: &RealWorld) -> AtOnce {
         let path = prepared.transfer().path;
         if !way.is_known() && !self.find_way(path, way) {

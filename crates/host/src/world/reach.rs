@@ -1,15 +1,42 @@
-//! Memory of the processes of this host, as queue pairs reach it ([`nic::Reach`]).
+//! The way to processes of this host beside packets ([`nic::LocalLink`]).
 
+use nic::link::Fill;
 use nic::reach::{Copy, Grant, Prepared, Region, Regions};
 use nic::{Path, Way};
-use transport::op::{AtOnce, Remote};
+use transport::Short;
+use transport::op::{AtOnce, Bulk, Fault, Remote};
 use wire::{Qpn, Rkey};
 
 use super::RealWorld;
 use crate::counters::add;
 use crate::{names, rings};
 
-impl nic::Reach for RealWorld {
+impl nic::LocalLink for RealWorld {
+    fn has_unread(&self, path: &Path) -> bool {
+        self.rings.lies_unread(path)
+    }
+
+    fn max_fragment(&self) -> usize {
+        self.rings.most_bulk()
+    }
+
+    fn send_fragment(
+        &self,
+        path: &Path,
+        headers: &[u8],
+        len: usize,
+        fill: &mut Fill<'_>,
+    ) -> Result<Bulk, Fault> {
+        let outcome = self.rings.send_bulk(path, (headers, len), fill, self)?;
+        add(&self.counters.ring_pieces_sent, (outcome == Bulk::Sent).into());
+        Ok(outcome)
+    }
+
+    #[inline]
+    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], way: &mut Way) -> bool {
+        self.rings.send_short(path, short, bytes, way, self)
+    }
+
     fn table(&self, _: &Regions) -> Option<u8> {
         self.lent.table()
     }

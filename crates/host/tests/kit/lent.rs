@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use host::arena::Buffer;
 use host::{Config, RealWorld};
 use nic::reach::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, terms};
-use nic::{Access, Link, Path, Platform, Reach};
+use nic::{Access, Link, LocalLink, Path};
 use node::world::Claim;
 use node::{Name, World};
 use transport::op::{AtOnce, Remote};
@@ -23,8 +23,8 @@ pub const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOT
 pub const TERMS: u32 = terms::RESOURCES | terms::of_mtu(Mtu::M1024);
 pub const IOVA: u64 = 0x1_0000;
 
-pub fn reach(world: &RealWorld) -> &dyn Reach {
-    world.others_memory().unwrap()
+pub fn reach(world: &RealWorld) -> &dyn LocalLink {
+    world.local().unwrap()
 }
 
 /// Copies, or changes, as the initiator of a [`Pair`].

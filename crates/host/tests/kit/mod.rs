@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::{self, Counter, Wait, Woken};
 use host::{Config, Host, RealWorld};
-use nic::{Access, Errno, Link, Path, Platform, Signal};
+use nic::{Access, Errno, Link, Path, Signal};
 use node::world::{Claim, Route};
 use node::{Guest, Input, Interface, Name, Watch, World};
 use transport::TxBatch;
@@ -170,7 +170,7 @@ impl Guest for Recorder {
                     std::thread::sleep(*self.thinks.lock().unwrap());
                 }
                 for &(qpn, key) in self.names.lock().unwrap().iter() {
-                    self.world.others_memory().inspect(|reach| reach.named(qpn, key, ALL));
+                    self.world.local().inspect(|reach| reach.named(qpn, key, ALL));
                 }
                 let thread = std::thread::current().name().unwrap_or("").to_owned();
                 let node::world::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;

@@ -139,20 +139,21 @@ impl std::fmt::Debug for Adapter {
 }
 
 impl Adapter {
-    /// An adapter on a port, in a world.
-    pub(crate) fn new<W: Link + Frames + Platform>(
+    /// An adapter on a port, in a world. Packets leave by `link`.
+    pub(crate) fn new<W: Frames + Platform>(
         config: DeviceConfig,
         port: Port,
         world: Arc<W>,
+        link: Arc<dyn Link>,
         numbers: Arc<dyn Numbers>,
     ) -> Arc<Adapter> {
         Arc::new(Adapter {
             config,
             counters: Counters::default(),
-            link: world.clone(),
             frames: world.clone(),
             platform: world.clone(),
-            memory: Table::of(world.clone()),
+            memory: Table::of(world.clone()).on_link(link.clone()),
+            link,
             pace: Arc::default(),
             quotas: Quotas::default(),
             srq_numbers: SrqNumbers::default(),

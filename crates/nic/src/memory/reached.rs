@@ -15,7 +15,7 @@ use super::table::Table;
 use super::transfer::{Copy, Piece, Prepared, Regions, Transfer, put};
 use super::view::{View, Who};
 use crate::link::Way;
-use crate::reach::{Peer, Reach, Region};
+use crate::reach::{LocalLink, Peer, Region};
 
 /// Most pieces of a list that are copied at once.
 const MOST_PIECES: usize = 8;
@@ -74,14 +74,14 @@ impl Transfer<'_> {
     ///
     /// That of [`Prepared::new`], for as long as this takes.
     #[inline]
-    unsafe fn carry_out(&self, reach: &dyn Reach, pieces: &[Piece], way: &mut Way) -> AtOnce {
+    unsafe fn carry_out(&self, reach: &dyn LocalLink, pieces: &[Piece], way: &mut Way) -> AtOnce {
         // SAFETY: as the caller says.
         reach.copy(&unsafe { Prepared::new(self, pieces) }, way)
     }
 
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where
     /// the list is not all good.
-    pub(crate) fn copy(&self, reach: &dyn Reach, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
+    pub(crate) fn copy(&self, reach: &dyn LocalLink, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
         let mut held = Held::default();
         if !view.hold(&mut held, part(sges, self.remote.length), self.what) {
             return AtOnce::Refused;
@@ -92,7 +92,13 @@ impl Transfer<'_> {
 
     /// Like [`Transfer::copy`], for one element, all of it.
     #[inline]
-    pub(crate) fn copy_one(&self, reach: &dyn Reach, sge: &Sge, view: &View<'_>, way: &mut Way) -> AtOnce {
+    pub(crate) fn copy_one(
+        &self,
+        reach: &dyn LocalLink,
+        sge: &Sge,
+        view: &View<'_>,
+        way: &mut Way,
+    ) -> AtOnce {
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
         let copied = view.with(range, self.what.needs_of_ours(), Who::Us, |place| {
             self.copy_at(reach, place, range.length, way)
@@ -101,7 +107,13 @@ impl Transfer<'_> {
     }
 
     /// Copies what the peer reads of ours to its memory.
-    pub(crate) fn copy_of(&self, reach: &dyn Reach, from: Remote, view: &View<'_>, way: &mut Way) -> AtOnce {
+    pub(crate) fn copy_of(
+        &self,
+        reach: &dyn LocalLink,
+        from: Remote,
+        view: &View<'_>,
+        way: &mut Way,
+    ) -> AtOnce {
         let copied =
             view.remote(from, Access::REMOTE_READ, |place| self.copy_at(reach, place, from.length, way));
         copied.unwrap_or(AtOnce::Refused)
@@ -109,7 +121,7 @@ impl Transfer<'_> {
 
     /// Copies between the peer's memory and so many bytes at a place of ours.
     #[inline]
-    fn copy_at(&self, reach: &dyn Reach, place: Place, len: u64, way: &mut Way) -> Result<AtOnce, Fault> {
+    fn copy_at(&self, reach: &dyn LocalLink, place: Place, len: u64, way: &mut Way) -> Result<AtOnce, Fault> {
         let Place::At(addr) = place else { return Err(Fault::Key) };
         // SAFETY: the code that has a place has checked it, and holds it.
         Ok(unsafe { self.carry_out(reach, &[Piece { addr, len }], way) })
@@ -121,7 +133,7 @@ impl Transfer<'_> {
     /// # Safety
     ///
     /// As much memory as the peer names is registered there, and stays so until this returns.
-    unsafe fn fetch(&self, reach: &dyn Reach, to: u64, tail: Tail) -> Result<(), Fault> {
+    unsafe fn fetch(&self, reach: &dyn LocalLink, to: u64, tail: Tail) -> Result<(), Fault> {
         let len = self.remote.length;
         let split = match tail {
             Tail::More => len,
@@ -137,7 +149,7 @@ impl Transfer<'_> {
     }
 
     /// Flushes what was written to the peer's memory. False where only the peer can.
-    pub(crate) fn flush(&self, reach: &dyn Reach, way: &mut Way) -> bool {
+    pub(crate) fn flush(&self, reach: &dyn LocalLink, way: &mut Way) -> bool {
         // SAFETY: no memory of ours is named.
         let flushed = unsafe { self.carry_out(reach, &[], way) };
         flushed == AtOnce::Done
@@ -147,7 +159,7 @@ impl Transfer<'_> {
     /// asked for.
     pub(crate) fn change(
         &self,
-        reach: &dyn Reach,
+        reach: &dyn LocalLink,
         sges: Option<&[Sge]>,
         view: &View<'_>,
         way: &mut Way,
@@ -172,7 +184,7 @@ impl Transfer<'_> {
     }
 
     /// Copies bytes of our own to the peer's memory.
-    pub(crate) fn write(&self, reach: &dyn Reach, bytes: &[u8], way: &mut Way) -> AtOnce {
+    pub(crate) fn write(&self, reach: &dyn LocalLink, bytes: &[u8], way: &mut Way) -> AtOnce {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
         // SAFETY: bytes that are borrowed across the call, and read only.
         unsafe { self.carry_out(reach, &[piece], way) }
@@ -238,6 +250,7 @@ impl<'a> View<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
     use std::sync::atomic::AtomicUsize;
     use std::sync::{Arc, OnceLock, Weak};
     use std::time::Instant;
@@ -246,8 +259,11 @@ mod tests {
 
     use super::super::rights::terms;
     use super::*;
+    use crate::errno::Errno;
+    use crate::link::Link;
     use crate::link::{Path, Persist, Platform};
     use crate::reach::Grant;
+    use transport::TxBatch;
 
     /// Neighbours that are waited for.
     #[derive(Default)]
@@ -262,12 +278,20 @@ mod tests {
         fn wake_at(&self, _: Instant) {}
         fn fill_random(&self, _: &mut [u8]) {}
         fn persist(&self, _: Persist) {}
-        fn others_memory(&self) -> Option<&dyn Reach> {
-            Some(self)
-        }
     }
 
-    impl Reach for Neighbours {
+    impl Link for Neighbours {
+        fn send(&self, _: &Path, _: &mut TxBatch) {}
+        fn local(&self) -> Option<&dyn LocalLink> {
+            Some(self)
+        }
+        fn join(&self, _: u32, _: IpAddr) -> Result<(), Errno> {
+            Err(Errno::ENODEV)
+        }
+        fn leave(&self, _: u32, _: IpAddr) {}
+    }
+
+    impl LocalLink for Neighbours {
         fn table(&self, _: &Regions) -> Option<u8> {
             Some(0)
         }
@@ -303,7 +327,7 @@ mod tests {
     #[test]
     fn windows_are_bound_while_neighbours_are_waited_for() {
         let neighbours = Arc::new(Neighbours::default());
-        let table = Arc::new(Table::of(neighbours.clone()));
+        let table = Arc::new(Table::of(neighbours.clone()).on_link(neighbours.clone()));
         neighbours.table.set(Arc::downgrade(&table)).unwrap();
         let mut bytes = [0_u8; 64];
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;

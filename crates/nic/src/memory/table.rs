@@ -20,8 +20,9 @@ use super::slot::{InFlight, SLOTS, Slot, Slots, kind};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
+use crate::link::Link;
 use crate::link::{Platform, Storage};
-use crate::reach::Reach;
+use crate::reach::LocalLink;
 
 /// The regions of one device in this process.
 pub struct Table {
@@ -31,6 +32,7 @@ pub struct Table {
     pub(super) binding: Mutex<()>,
     /// The world, which may have storage of its own, and may let other processes reach regions.
     platform: Option<Arc<dyn Platform>>,
+    link: Option<Arc<dyn Link>>,
     /// The table of regions that other processes reach.
     pub(super) reached: OnceLock<Option<u8>>,
     /// The queue pairs that use regions without being counted.
@@ -61,6 +63,7 @@ impl Table {
             free,
             binding,
             platform: None,
+            link: None,
             reached: OnceLock::new(),
             regulars: Regulars::default(),
             large: Arc::default(),
@@ -74,14 +77,19 @@ impl Table {
         table
     }
 
+    /// The table of an adapter on a link, by which processes of the same host may reach regions.
+    pub fn on_link(self, link: Arc<dyn Link>) -> Table {
+        Table { link: Some(link), ..self }
+    }
+
     /// The world's own storage.
     pub(super) fn storage(&self) -> Option<&dyn Storage> {
         self.platform.as_ref()?.storage()
     }
 
     /// How other processes reach regions.
-    pub(super) fn reach(&self) -> Option<&dyn Reach> {
-        self.platform.as_ref()?.others_memory()
+    pub(super) fn reach(&self) -> Option<&dyn LocalLink> {
+        self.link.as_ref()?.local()
     }
 
     /// Regions and windows that exist.

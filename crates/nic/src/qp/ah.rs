@@ -82,21 +82,15 @@ impl Pd {
 
 impl Qp {
     /// Posts one datagram and sends it; errors as of [`Sender::post_datagram`].
-    pub fn post_datagram(&self, now: Instant, wr: SendWr, to: &Datagram) -> Result<(), PostError> {
+    pub fn post_datagram(&self, now: Instant, mut wr: SendWr, to: &Datagram) -> Result<(), PostError> {
         let mut sender = self.sender(now);
-        let posted = sender.post_datagram(wr, to);
+        let posted = sender.post_datagram(&mut wr, to);
         sender.finish();
         posted
     }
 }
 
 impl Sender<'_> {
-    /// Takes a request of a datagram queue pair, or says why not; those before it stay posted.
-    pub fn post_datagram(&mut self, mut wr: SendWr, to: &Datagram) -> Result<(), PostError> {
-        let to = self.destination(Some(to))?;
-        self.post_to(&mut wr, to, 0)
-    }
-
     /// Where a request goes: one of a datagram queue pair says so, others must not.
     #[inline]
     pub(crate) fn destination(&self, to: Option<&Datagram>) -> Result<Option<Destination<Path>>, PostError> {

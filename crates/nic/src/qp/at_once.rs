@@ -1,6 +1,6 @@
 //! WRITEs, READs and FLUSHes that need nothing of the target. They are those of a connection whose
 //! peer is another process of this host, where the world reaches its memory
-//! ([`Reach`](crate::Reach)).
+//! ([`LocalLink`](crate::LocalLink)).
 //!
 //! Memory that both map is always reached so.
 //!
@@ -21,7 +21,7 @@ use crate::reach::{Copy, Grant, Transfer, terms};
 
 /// A WRITE or READ of one element.
 #[derive(Clone, Copy, Debug)]
-pub struct OneSided {
+pub(super) struct OneSided {
     /// Of its completion.
     pub wr_id: u64,
     /// Which of the two.
@@ -141,8 +141,7 @@ impl Inner {
             return false;
         }
         let Engine::Rc(engine) = &mut self.engine else { return false };
-        let (Some(carrier), Some(reach)) = (self.carrier.datagram(), qp.pd.device.platform.others_memory())
-        else {
+        let (Some(carrier), Some(reach)) = (self.carrier.datagram(), qp.pd.device.link.local()) else {
             return false;
         };
         let (opcode, byte_len) = match what {
@@ -180,7 +179,7 @@ impl Inner {
     /// and lets it reach memory again where that changes only. In RTR only once the peer was heard,
     /// which is an event; all else is made ready before.
     pub(super) fn open_or_close(&mut self, qp: &Qp) -> bool {
-        let Some(reach) = qp.pd.device.platform.others_memory() else { return false };
+        let Some(reach) = qp.pd.device.link.local() else { return false };
         let state = self.current_state();
         let may = qp.init.kind == QpType::Rc && !self.destroyed;
         let carrier = self.carrier.datagram().filter(|carrier| may && carrier.is_here);
@@ -224,7 +223,7 @@ impl Qp {
     /// takes is the peer's matter, and a thread that has a packet for the queue pair would wait for
     /// the lock.
     pub(super) fn await_peer(&self) {
-        if let Some(reach) = self.pd.device.platform.others_memory() {
+        if let Some(reach) = self.pd.device.link.local() {
             reach.close(self.qpn, true);
             self.lock().open_or_close(self);
         }

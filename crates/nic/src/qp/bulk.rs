@@ -27,18 +27,18 @@ impl EngineContext<'_> {
     #[inline]
     pub(super) fn takes_bulk(&self) -> usize {
         let goes = self.here().is_some() && self.qp.init.kind == QpType::Rc;
-        if goes { self.qp.pd().device.link.most_bulk() } else { 0 }
+        if goes { self.here_by().map_or(0, |(link, _)| link.max_fragment()) } else { 0 }
     }
 
     /// Sends a piece.
     pub(super) fn bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
-        let Some(path) = self.here() else { return Ok(Bulk::NoWay) };
+        let Some((link, path)) = self.here_by() else { return Ok(Bulk::NoWay) };
         let (headers, len) = self.head(header, &[]);
         let mut fill = |to: SharedBytes<'_>| match part.from {
             Source::List(list) => self.view().gather_shared(list, part.at, to),
             Source::Range(range) => self.view().read_shared(range, part.at, to),
         };
-        self.qp.pd().device.link.send_bulk(path, &headers[..len], part.len, &mut fill)
+        link.send_fragment(path, &headers[..len], part.len, &mut fill)
     }
 
     /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it
@@ -88,13 +88,13 @@ impl EngineContext<'_> {
 
     /// Tells the peer of a place, or of a number.
     fn tell(&self, header: &Header, place: Elsewhere) -> Bulk {
-        let Some(path) = self.here() else { return Bulk::NoWay };
+        let Some((link, path)) = self.here_by() else { return Bulk::NoWay };
         let (head, len) = self.head(header, &[]);
         let mut fill = |bytes: SharedBytes<'_>| {
             bytes.store(&place.to_bytes());
             Ok(())
         };
-        let sent = self.qp.pd().device.link.send_bulk(path, &head[..len], Elsewhere::LEN, &mut fill);
+        let sent = link.send_fragment(path, &head[..len], Elsewhere::LEN, &mut fill);
         sent.unwrap_or(Bulk::NoWay)
     }
 
@@ -134,9 +134,9 @@ impl EngineContext<'_> {
     }
 
     fn send_elsewhere(&self, header: &Header, place: Elsewhere) -> Bulk {
-        let Some(path) = self.here() else { return Bulk::NoWay };
+        let Some((link, path)) = self.here_by() else { return Bulk::NoWay };
         let (head, len) = self.head(header, &place.to_bytes());
-        let sent = self.qp.pd().device.link.send_bulk(path, &head[..len], 0, &mut |_| Ok(()));
+        let sent = link.send_fragment(path, &head[..len], 0, &mut |_| Ok(()));
         sent.unwrap_or(Bulk::NoWay)
     }
 
@@ -192,7 +192,7 @@ impl Qp {
                         _ => None,
                     };
                     let payload = copy.as_deref().map_or(payload, Payload::Own);
-                    let reach = self.pd.device.platform.others_memory();
+                    let reach = self.pd.device.link.local();
                     let carrier = inner.carrier.datagram().filter(|carrier| carrier.is_here);
                     let peer = reach.zip(carrier);
                     let peer =

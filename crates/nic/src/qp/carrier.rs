@@ -57,7 +57,7 @@ impl Carrier {
 
     /// A connection's peer is at the end of this path from now on.
     pub fn connect(&mut self, path: Path, mtu: Mtu, device: &Adapter) {
-        let reach = device.platform.others_memory().filter(|reach| reach.is_here(&path));
+        let reach = device.link.local().filter(|reach| reach.is_here(&path));
         let is_here = reach.is_some();
         let channel = reach.and_then(|reach| reach.channel(&path));
         let room = channel.map_or(u32::MAX, |(_, bytes)| bytes / mtu.bytes() as u32);

@@ -19,7 +19,7 @@ use crate::qp::engine::Engine;
 use crate::qp::kit::Kit;
 use crate::qp::local_path::HostPath;
 use crate::qp::{Inner, Qp};
-use crate::reach::{Peer, Reach};
+use crate::reach::{LocalLink, Peer};
 use crate::srq::Srq;
 
 /// What a protocol engine may use of its queue pair during one call. It is made for each, so it has
@@ -149,6 +149,12 @@ impl<'a> EngineContext<'a> {
         self.here
     }
 
+    /// The way to a peer on this host, and the link that carries short messages and fragments.
+    #[inline]
+    pub(crate) fn here_by(&self) -> Option<(&'a dyn LocalLink, &'a Path)> {
+        Some((self.qp.pd().device.link.local()?, self.here?))
+    }
+
     /// The path MTU.
     #[inline]
     pub(super) fn mtu(&self) -> Mtu {
@@ -193,11 +199,11 @@ impl<'a> EngineContext<'a> {
     }
 
     /// The peer's memory, where it may be reached, and the way to it.
-    pub(crate) fn peer(&self) -> Option<(&'a dyn Reach, &'a Path)> {
+    pub(crate) fn peer(&self) -> Option<(&'a dyn LocalLink, &'a Path)> {
         let (qp, path) = (self.qp, self.here?);
         // The READ of a rendezvous is none of the program's, and completes after what matched.
         let plain = qp.init.kind == QpType::Rc && qp.init.tags().is_none();
-        let reach = plain.then(|| qp.pd().device.platform.others_memory())??;
+        let reach = plain.then(|| qp.pd().device.link.local())??;
         Some((reach, path))
     }
 }

@@ -53,7 +53,7 @@ impl LocalPath for HostPath<'_, '_> {
     }
     fn has_unread(&self) -> bool {
         let context = &self.context;
-        context.here().is_some_and(|path| context.qp.pd().device.link.lies_unread(path))
+        context.here_by().is_some_and(|(link, path)| link.has_unread(path))
     }
     fn min_zero_copy(&self) -> Option<u32> {
         self.context.peer().and_then(|(reach, _)| reach.shares_from())

@@ -15,7 +15,6 @@ use crate::qp::ah::Datagram;
 use crate::qp::at_once::OneSided;
 use crate::qp::attr::QpState;
 use crate::qp::now::{Now, Time};
-use crate::qp::short::OneSend;
 use crate::qp::{Inner, Qp, QpCap};
 
 /// A send request, with its destination where the queue pair is not connected.
@@ -40,22 +39,25 @@ pub struct Sender<'a> {
     inner: MutexGuard<'a, Inner>,
 }
 
-impl Sender<'_> {
-    /// Takes all requests or none; says of the first that can not be taken why.
-    pub fn post_all(&mut self, requests: &[Request]) -> Result<(), PostError> {
-        if let [Request { wr, to: None, srq: 0 }] = requests {
-            return self.post_last(wr.clone());
-        }
-        self.inner.catch_up(self.qp);
-        requests.iter().try_for_each(|r| self.qp.check_send(&self.inner, &r.wr))?;
-        let room = self.qp.init().cap.max_send_wr as usize;
-        if self.inner.places_taken(self.qp) + requests.len() > room {
-            return Err(PostError::Full);
-        }
-        let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
-        requests.iter().zip(to?).try_for_each(|(r, to)| self.post_to(&mut r.wr.clone(), to, r.srq))
-    }
+/// How a request is posted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PostFlags {
+    /// No other request is posted before [`Sender::finish`]. Such a request may leave or be
+    /// executed before that, and without a packet.
+    pub last: bool,
+    /// The request stays as it is, to be posted again. Else its data is taken.
+    pub keep: bool,
+    /// The shared receive queue at the target that a request of an XRC initiator is for, by number
+    /// (24 bits). Means nothing to others.
+    pub srq: u32,
+}
 
+impl PostFlags {
+    /// The flags of the last request of a list ([`PostFlags::last`]).
+    pub const LAST: PostFlags = PostFlags { last: true, keep: false, srq: 0 };
+}
+
+impl Sender<'_> {
     /// Takes a request of a connected or raw packet queue pair, or says why not; those before it
     /// stay posted.
     ///
@@ -67,82 +69,75 @@ impl Sender<'_> {
     /// not, or that takes no inline data, and queue pairs over tag-matching queues.
     /// [`PostError::Full`] at `max_send_wr`.
     #[inline]
-    pub fn post(&mut self, mut wr: SendWr) -> Result<(), PostError> {
-        self.take(&mut wr)
-    }
-
-    /// Like [`Sender::post`], for a request that has no use afterwards: it is copied once.
-    #[inline]
-    pub fn take(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
-        let to = self.destination(None)?;
-        self.post_to(wr, to, 0)
-    }
-
-    /// Takes a request of an XRC initiator, for the shared receive queue of that number at the
-    /// target.
-    #[inline]
-    pub fn post_to_srq(&mut self, mut wr: SendWr, srq: u32) -> Result<(), PostError> {
-        let to = self.destination(None)?;
-        self.post_to(&mut wr, to, srq)
-    }
-
-    #[inline]
-    pub(crate) fn post_to(
-        &mut self,
-        wr: &mut SendWr,
-        to: Option<Destination<Path>>,
-        srq: u32,
-    ) -> Result<(), PostError> {
-        self.inner.catch_up(self.qp);
-        self.accept(wr)?;
-        let (engine, mut context) = self.inner.split(self.qp);
-        engine.post(wr, to, srq & 0xff_ffff, &mut context);
-        Ok(())
-    }
-
-    /// Like [`Sender::post`], for a request after which no other is posted now: it may leave before
-    /// [`Sender::finish`], and in less than a packet.
-    #[inline]
-    pub fn post_last(&mut self, mut wr: SendWr) -> Result<(), PostError> {
-        self.take_last(&mut wr)
-    }
-
-    /// Like [`Sender::post_last`], for a request that has no use afterwards: what leaves at once is
-    /// not copied for that.
-    #[inline]
-    pub fn take_last(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
-        if OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
-            return Ok(());
-        }
-        let to = self.destination(None)?;
-        self.accept(wr)?;
-        if !self.inner.execute_alone(self.qp, wr) {
-            self.leave_or_wait(wr, to);
-        }
-        Ok(())
-    }
-
-    /// Like [`Sender::post_last`], for a request that will be posted again, and is as before
-    /// afterwards: it is copied where it is not executed at once.
-    #[inline]
-    pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<(), PostError> {
-        if OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
+    pub fn post(&mut self, wr: &mut SendWr, flags: PostFlags) -> Result<(), PostError> {
+        if flags.last && OneSided::of(wr).is_some_and(|request| self.execute_now(request)) {
             return Ok(());
         }
         let to = self.destination(None)?;
         let signaled = wr.signaled;
         self.accept(wr)?;
-        if !self.inner.execute_alone(self.qp, wr) {
-            self.leave_or_wait(&mut wr.clone(), to);
+        let leaves = flags.last
+            && (self.inner.execute_alone(self.qp, wr)
+                || self.inner.send_short(self.qp, wr, flags.keep, &mut self.now));
+        match leaves {
+            true => {}
+            false if flags.keep => self.enqueue(&mut wr.clone(), to, flags.srq),
+            false => self.enqueue(wr, to, flags.srq),
         }
-        wr.signaled = signaled;
+        if flags.keep {
+            wr.signaled = signaled;
+        }
         Ok(())
+    }
+
+    /// Takes a request of a datagram queue pair, or says why not; those before it stay posted.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Sender::post`]; [`PostError::Unreachable`] where no path leads to the address.
+    pub fn post_datagram(&mut self, wr: &mut SendWr, to: &Datagram) -> Result<(), PostError> {
+        let to = self.destination(Some(to))?;
+        self.accept(wr)?;
+        self.enqueue(wr, to, 0);
+        Ok(())
+    }
+
+    /// Takes all requests or none.
+    ///
+    /// # Errors
+    ///
+    /// Those of the first request that can not be taken.
+    pub fn post_all(&mut self, requests: &[Request]) -> Result<(), PostError> {
+        if let [Request { wr, to: None, srq: 0 }] = requests {
+            return self.post(&mut wr.clone(), PostFlags::LAST);
+        }
+        self.inner.catch_up(self.qp);
+        requests.iter().try_for_each(|r| self.qp.check_send(&self.inner, &r.wr))?;
+        let room = self.qp.init().cap.max_send_wr as usize;
+        if self.inner.places_taken(self.qp) + requests.len() > room {
+            return Err(PostError::Full);
+        }
+        let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
+        for (request, to) in requests.iter().zip(to?) {
+            let mut wr = request.wr.clone();
+            self.accept(&mut wr)?;
+            self.enqueue(&mut wr, to, request.srq);
+        }
+        Ok(())
+    }
+
+    /// Queues a request that was accepted.
+    #[inline]
+    fn enqueue(&mut self, wr: &mut SendWr, to: Option<Destination<Path>>, srq: u32) {
+        self.inner.catch_up(self.qp);
+        let (engine, mut context) = self.inner.split(self.qp);
+        engine.post(wr, to, srq & 0xff_ffff, &mut context);
     }
 
     /// Executes a WRITE or READ after which no other is posted now, where that is possible at once.
     /// False: it has had no effect, and is to be posted, which says why where it can not be.
     #[inline]
-    pub fn execute_now(&mut self, request: OneSided) -> bool {
+    fn execute_now(&mut self, request: OneSided) -> bool {
         let (inner, init) = (&mut *self.inner, self.qp.init());
         inner.catch_up(self.qp);
         let fits = init.cap.max_send_sge > 0 && init.cap.max_send_wr > 0;
@@ -152,33 +147,6 @@ impl Sender<'_> {
         }
         let request = OneSided { signaled: request.signaled || init.sq_sig_all, ..request };
         inner.copy_alone(self.qp, &request)
-    }
-
-    /// Sends a SEND after which no other request is posted now, where that is possible at once.
-    /// False: it has had no effect, and is to be posted.
-    #[inline]
-    pub fn send_now(&mut self, mut message: OneSend) -> bool {
-        let (inner, init) = (&mut *self.inner, self.qp.init());
-        let is_ready = inner.state == QpState::Rts && inner.kit.counted.is_none() && init.tags().is_none();
-        if unlikely(!is_ready || init.cap.max_send_sge == 0)
-            || unlikely(inner.places_taken(self.qp) >= init.cap.max_send_wr as usize)
-        {
-            return false;
-        }
-        message.signaled |= init.sq_sig_all;
-        inner.send_short(self.qp, &mut message, &mut self.now)
-    }
-
-    /// Sends a short message at once, or queues the request up; what is left in its place is of no
-    /// use.
-    #[inline]
-    fn leave_or_wait(&mut self, wr: &mut SendWr, to: Option<Destination<Path>>) {
-        if self.inner.send_short(self.qp, wr, &mut self.now) {
-            return;
-        }
-        self.inner.catch_up(self.qp);
-        let (engine, mut context) = self.inner.split(self.qp);
-        engine.post(wr, to, 0, &mut context);
     }
 
     /// Whether the queue takes a request; if so it completes visibly where it is to.
@@ -227,9 +195,9 @@ impl Qp {
 
     /// Posts one request of a connected or raw packet queue pair and sends it; errors as of
     /// [`Sender::post`].
-    pub fn post_send(&self, now: Instant, wr: SendWr) -> Result<(), PostError> {
+    pub fn post_send(&self, now: Instant, mut wr: SendWr) -> Result<(), PostError> {
         let mut sender = self.sender(now);
-        let posted = sender.post_last(wr);
+        let posted = sender.post(&mut wr, PostFlags::LAST);
         sender.finish();
         posted
     }

@@ -1,5 +1,5 @@
 //! Short messages to and from a process of this host, which need no packets
-//! ([`Link::send_short`](crate::Link::send_short)): such a SEND leaves as soon as it is posted,
+//! ([`LocalLink::send_short`](crate::LocalLink::send_short)): such a SEND leaves as soon as it is posted,
 //! where nothing of its queue pair waits before it.
 
 use std::net::IpAddr;
@@ -7,11 +7,10 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::likely::{likely, rare, unlikely};
-use transport::op::{Data, Memory, SendOp, SendWr, SgeList};
+use transport::op::{Data, Memory, SendWr};
 use transport::rc::{Hold, Rest};
 use transport::short::{MAX_SHORT, What};
 use transport::{Sge, Short};
-use wire::roce::SendTail;
 
 use crate::link::Path;
 use crate::qp::engine::Engine;
@@ -25,63 +24,17 @@ const CACHE_LINE: usize = 64;
 const FEW: usize = 256;
 const MORE: usize = 1024;
 
-/// A SEND of one element without immediate data, which waits for nothing.
-#[derive(Clone, Copy, Debug)]
-pub struct OneSend {
-    /// Of its completion.
-    pub wr_id: u64,
-    /// Where its bytes are, and how many.
-    pub sge: Sge,
-    /// The message completes visibly.
-    pub signaled: bool,
-    /// The receiver's completion asks for an event.
-    pub solicited: bool,
-}
-
-/// What may leave so.
-pub(super) trait Message {
-    /// Where its bytes are.
-    fn bytes(&self) -> Bytes<'_>;
-    /// The receiver's completion asks for an event.
-    fn solicited(&self) -> bool;
-    /// What it is, where it is one that may.
-    fn what(&self) -> Option<What>;
-    /// The request that it is, whose data is taken from here.
-    fn take(&mut self) -> SendWr;
-}
-
 /// Where the bytes of a message are.
-pub(super) enum Bytes<'a> {
+enum Bytes<'a> {
     At(&'a Sge),
     Several(&'a [Sge]),
     Own(&'a [u8]),
 }
 
-impl Message for OneSend {
+impl Bytes<'_> {
     #[inline]
-    fn bytes(&self) -> Bytes<'_> {
-        Bytes::At(&self.sge)
-    }
-    #[inline]
-    fn solicited(&self) -> bool {
-        self.solicited
-    }
-    #[inline]
-    fn what(&self) -> Option<What> {
-        Some(What::Send)
-    }
-    #[inline]
-    fn take(&mut self) -> SendWr {
-        let &mut OneSend { wr_id, sge, signaled, solicited } = self;
-        let data = Data::Sges(SgeList::one(sge));
-        SendWr { wr_id, op: SendOp::Send(SendTail::None), data, signaled, solicited, fence: false }
-    }
-}
-
-impl Message for SendWr {
-    #[inline]
-    fn bytes(&self) -> Bytes<'_> {
-        match &self.data {
+    fn of(wr: &SendWr) -> Bytes<'_> {
+        match &wr.data {
             Data::Sges(list) => match list.as_slice() {
                 [one] => Bytes::At(one),
                 several => Bytes::Several(several),
@@ -90,38 +43,33 @@ impl Message for SendWr {
             Data::InlineLong(bytes) => Bytes::Own(bytes),
         }
     }
+
     #[inline]
-    fn solicited(&self) -> bool {
-        self.solicited
-    }
-    #[inline]
-    fn what(&self) -> Option<What> {
-        if self.fence { None } else { What::of(&self.op) }
-    }
-    #[inline]
-    fn take(&mut self) -> SendWr {
-        SendWr::take(self)
+    fn len(&self) -> usize {
+        match self {
+            Bytes::At(sge) => sge.length as usize,
+            Bytes::Several(sges) => sges.iter().map(|sge| sge.length as usize).sum(),
+            Bytes::Own(bytes) => bytes.len(),
+        }
     }
 }
 
 impl Inner {
-    /// Sends a message, if it is one that may leave now. The engine has its request then. The clock
-    /// is not asked for the time before the message is on its way.
+    /// Sends a message, if it is one that may leave now. The engine has its request then: a copy, if
+    /// the request is kept, else its data is taken. The clock is not asked for the time before the
+    /// message is on its way.
     #[inline]
-    pub(super) fn send_short(&mut self, qp: &Qp, message: &mut impl Message, now: &mut Now<'_>) -> bool {
-        let (Some(what), bytes) = (message.what(), message.bytes()) else { return false };
-        let len = match bytes {
-            Bytes::At(sge) => sge.length as usize,
-            Bytes::Several(sges) => sges.iter().map(|sge| sge.length as usize).sum(),
-            Bytes::Own(bytes) => bytes.len(),
-        };
+    pub(super) fn send_short(&mut self, qp: &Qp, wr: &mut SendWr, keep: bool, now: &mut Now<'_>) -> bool {
+        let Some(what) = What::of(&wr.op).filter(|_| !wr.fence) else { return false };
+        let bytes = Bytes::of(wr);
+        let len = bytes.len();
         if len > MAX_SHORT {
             return false;
         }
         let acknowledged = self.acknowledged;
         let (engine, mut context) = self.split(qp);
         let (Engine::Rc(engine), Some(path)) = (engine, context.here()) else { return false };
-        let (solicited, is_done) = (message.solicited(), acknowledged.is_some());
+        let (solicited, is_done) = (wr.solicited, acknowledged.is_some());
         let Some(short) = engine.next_short(len, solicited, what, is_done, &mut context) else {
             return false;
         };
@@ -135,7 +83,8 @@ impl Inner {
             if let Some(since) = acknowledged {
                 engine.acknowledge_oldest(since, &mut context);
             }
-            engine.sent_short(|| now.get(), || message.take(), len, &mut context);
+            let request = || if keep { wr.clone() } else { wr.take() };
+            engine.sent_short(|| now.get(), request, len, &mut context);
             self.acknowledged = None;
         }
         leaves
@@ -192,7 +141,8 @@ fn leaves<const MOST: usize>(
         }
         Bytes::Own(bytes) => bytes,
     };
-    context.qp.pd.device.link.send_short(path, short, bytes, &mut context.kit.way)
+    let Some(link) = context.qp.pd.device.link.local() else { return false };
+    link.send_short(path, short, bytes, &mut context.kit.way)
 }
 
 impl Qp {

@@ -11,10 +11,10 @@ use std::time::Instant;
 
 use nic::device::Port;
 use nic::{
-    Device, DeviceConfig, DeviceId, Errno, Error, Frames, GidTable, Link, Numbers, Path, Persist, Platform,
-    Reach, Signal, Transport, Way,
+    Device, DeviceConfig, DeviceId, Errno, Error, Frames, GidTable, Link, LocalLink, Numbers, Path, Persist,
+    Platform, Signal, Transport,
 };
-use transport::{Short, TxBatch};
+use transport::TxBatch;
 use wire::{Guid, Mtu, Qpn};
 
 /// A link that keeps the frames, and says no to those below 14 bytes.
@@ -29,20 +29,15 @@ pub struct Kept {
     /// Regions lie in large pages where they can.
     pub large_pages: AtomicBool,
     /// How memory of other processes is reached, if it is.
-    pub reach: OnceLock<Box<dyn Reach>>,
-    /// Short messages are taken, and kept.
-    pub takes_short: AtomicBool,
-    pub short: Mutex<Vec<Short>>,
+    pub reach: OnceLock<Box<dyn LocalLink>>,
 }
 
 impl Link for Kept {
     fn send(&self, _path: &Path, batch: &mut TxBatch) {
         self.lost.fetch_add(batch.len(), Ordering::Relaxed);
     }
-    fn send_short(&self, _path: &Path, short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
-        let takes = self.takes_short.load(Ordering::Relaxed);
-        self.short.lock().unwrap().extend(takes.then_some(*short));
-        takes
+    fn local(&self) -> Option<&dyn LocalLink> {
+        self.reach.get().map(|reach| &**reach)
     }
     fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), Errno> {
         Err(Errno::ENODEV)
@@ -53,9 +48,6 @@ impl Link for Kept {
 impl Platform for Kept {
     fn persist(&self, _work: Persist) {}
     fn wake_at(&self, _at: Instant) {}
-    fn others_memory(&self) -> Option<&dyn Reach> {
-        self.reach.get().map(|reach| &**reach)
-    }
     fn large_pages(&self) -> bool {
         self.large_pages.load(Ordering::Relaxed)
     }

@@ -425,7 +425,7 @@ impl Sim {
             }
             match action {
                 Action::Send { flow, bytes, quiet } => self.send(process, flow, bytes, quiet),
-                Action::Reach { ticket, route } => {
+                Action::LocalLink { ticket, route } => {
                     let found = self.shared.host_of(route.next_hop).is_some();
                     let (after, result) =
                         if found { (ARP, Ok(())) } else { (ARP_TIMEOUT, Err(Errno::EHOSTUNREACH)) };

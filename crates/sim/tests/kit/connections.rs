@@ -74,7 +74,7 @@ impl Side {
         let mut sender = endpoint.qp.sender(node::World::now(&**node.world()));
         for n in 0..MESSAGES {
             let sges = [outbox.sge(n as usize * MESSAGE_LEN, MESSAGE_LEN)].into_iter().collect();
-            let wr = SendWr {
+            let mut wr = SendWr {
                 wr_id: n,
                 op: SendOp::Send(SendTail::None),
                 data: Data::Sges(sges),
@@ -82,7 +82,7 @@ impl Side {
                 solicited: false,
                 fence: false,
             };
-            sender.post(wr).unwrap();
+            sender.post(&mut wr, nic::PostFlags::default()).unwrap();
         }
         sender.finish();
     }

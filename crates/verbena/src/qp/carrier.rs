@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nic::device::async_events::AsyncEventQueue;
-use nic::{Access, Arm, Buffer, QpCap, QpInit, QpState, QpType, Signal};
+use nic::{Access, Arm, Buffer, PostFlags, QpCap, QpInit, QpState, QpType, Signal};
 use transport::op::{Completion, RecvWr, SendWr, Sge};
 use wire::Qpn;
 
@@ -366,13 +366,13 @@ impl Sender<'_> {
     /// `QueueFull`, `WrongState`, `OutOfRange`, `Unsupported`: it was not posted.
     #[cfg_attr(feature = "system", allow(unused_variables, reason = "there is no XRC over it"))]
     #[inline]
-    pub fn post(&mut self, wr: SendWr, srq: u32) -> Result<()> {
+    pub fn post(&mut self, mut wr: SendWr, srq: u32) -> Result<()> {
         const CALL: &str = "ibv_post_send";
         match self {
-            Sender::Ours(sender, false) if srq == 0 => {
-                sender.post_last(wr).map_err(|e| Error::of_post(CALL, e))
+            Sender::Ours(sender, several) => {
+                let flags = PostFlags { last: !*several && srq == 0, keep: false, srq };
+                sender.post(&mut wr, flags).map_err(|e| Error::of_post(CALL, e))
             }
-            Sender::Ours(sender, _) => sender.post_to_srq(wr, srq).map_err(|e| Error::of_post(CALL, e)),
             #[cfg(feature = "system")]
             Sender::System(qp, None) => qp.post_send(&wr).map_err(|e| of_refusal(CALL, e)),
             #[cfg(feature = "system")]
@@ -392,7 +392,8 @@ impl Sender<'_> {
     pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<()> {
         match self {
             Sender::Ours(sender, false) => {
-                sender.post_kept(wr).map_err(|e| Error::of_post("ibv_post_send", e))
+                let flags = PostFlags { keep: true, ..PostFlags::LAST };
+                sender.post(wr, flags).map_err(|e| Error::of_post("ibv_post_send", e))
             }
             other => other.post(wr.clone(), 0),
         }
@@ -402,11 +403,11 @@ impl Sender<'_> {
     /// # Errors
     ///
     /// Likewise; `Unreachable`.
-    pub fn post_datagram(&mut self, wr: SendWr, to: &To) -> Result<()> {
+    pub fn post_datagram(&mut self, mut wr: SendWr, to: &To) -> Result<()> {
         const CALL: &str = "ibv_post_send";
         match (self, to) {
             (Sender::Ours(sender, _), To::Ours(to)) => {
-                sender.post_datagram(wr, to).map_err(|e| Error::of_post(CALL, e))
+                sender.post_datagram(&mut wr, to).map_err(|e| Error::of_post(CALL, e))
             }
             #[cfg(feature = "system")]
             (Sender::System(qp, _), To::System(to)) => {

@@ -2,9 +2,8 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
-use nic::reach::Copy;
-use nic::{Datagram, OneSend, OneSided, QpType, Sender};
+use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr};
+use nic::{Datagram, PostFlags, QpType, Sender};
 use transport::likely::{likely, unlikely};
 use transport::op::{AtomicOp, Data, LocalOp, SendOp};
 use wire::roce::SendTail;
@@ -14,7 +13,7 @@ use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah::Ah;
 use crate::verbs::memory::mw;
 use crate::verbs::qp::object::Qp;
-use crate::verbs::qp::request::{each_receive, elements, inline, list, send_wr, sge};
+use crate::verbs::qp::request::{each_receive, elements, inline, list, send_wr};
 
 /// What a request that is no plain SEND does.
 ///
@@ -122,26 +121,6 @@ unsafe fn each_send(
     Ok(())
 }
 
-/// Posts a request of one element, which is the last of its list, where it can be executed or leave
-/// at once; else it has had no effect.
-#[inline]
-fn posted_now(wr: &ibv_send_wr, from: &ibv_sge, sender: &mut Sender<'_>) -> bool {
-    let (wr_id, sge, signaled) = (wr.wr_id, sge(from), wr.send_flags & v::IBV_SEND_SIGNALED != 0);
-    let what = match wr.opcode {
-        v::IBV_WR_SEND if wr.send_flags & v::IBV_SEND_FENCE == 0 => {
-            let solicited = wr.send_flags & v::IBV_SEND_SOLICITED != 0;
-            return sender.send_now(OneSend { wr_id, sge, signaled, solicited });
-        }
-        v::IBV_WR_RDMA_WRITE => Copy::Write,
-        v::IBV_WR_RDMA_READ => Copy::Read,
-        _ => return false,
-    };
-    // SAFETY: any bit pattern is a value of this member, and the opcode says that it is meant.
-    let rdma = unsafe { wr.wr.rdma };
-    let (addr, rkey) = (rdma.remote_addr, Rkey(rdma.rkey));
-    sender.execute_now(OneSided { wr_id, what, addr, rkey, sge, signaled })
-}
-
 /// Posts a request to a queue pair of this kind. It is converted where it is posted: to hand it on
 /// would be to copy it.
 ///
@@ -157,11 +136,6 @@ unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> 
     // SAFETY: as the caller says.
     let sges = unsafe { elements(one.sg_list, one.num_sge)? };
     let is_inline = flags & v::IBV_SEND_INLINE != 0;
-    if let ([sge], QpType::Rc, false, true) = (sges, kind, is_inline, one.next.is_null())
-        && posted_now(one, sge, sender)
-    {
-        return Ok(());
-    }
     let listed = if is_inline { &[] } else { sges };
     // What most requests are; made in one go, so that nothing just written is moved.
     let mut wr = send_wr(one.wr_id, flags, SendOp::Send(SendTail::None), Data::Sges(list(listed)));
@@ -172,19 +146,18 @@ unsafe fn post_one(one: &ibv_send_wr, kind: QpType, sender: &mut Sender<'_>) -> 
         // SAFETY: as the caller says.
         wr.op = unsafe { operation(one)? };
     }
+    let mut flags = PostFlags { last: kind == QpType::Rc && one.next.is_null(), ..PostFlags::default() };
     match kind {
-        QpType::Rc if one.next.is_null() => sender.take_last(&mut wr)?,
-        QpType::XrcSend => {
-            // SAFETY: any bit pattern is a value of this member.
-            sender.post_to_srq(wr, unsafe { one.qp_type.xrc.remote_srqn })?;
-        }
         QpType::Ud => {
             // SAFETY: as the caller says.
             let to = unsafe { datagram(one)? };
-            sender.post_datagram(wr, &to)?;
+            return Ok(sender.post_datagram(&mut wr, &to)?);
         }
-        QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => sender.take(&mut wr)?,
+        // SAFETY: any bit pattern is a value of this member.
+        QpType::XrcSend => flags.srq = unsafe { one.qp_type.xrc.remote_srqn },
+        QpType::Rc | QpType::Uc | QpType::RawPacket | QpType::XrcRecv => {}
     }
+    sender.post(&mut wr, flags)?;
     Ok(())
 }
 

@@ -118,8 +118,8 @@ impl End {
     fn post(&self, op: SendOp, list: SgeList) {
         let data = Data::Sges(list.finish().unwrap());
         let mut sender = self.qp.sender(self.pd.stack().now());
-        let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
-        sender.post(wr).unwrap();
+        let mut wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
+        sender.post(&mut wr, nic::PostFlags::default()).unwrap();
         sender.finish();
     }
 
