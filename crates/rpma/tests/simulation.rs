@@ -95,7 +95,7 @@ async fn a_peer_that_is_cut_off_is_lost_and_one_that_dies_has_closed(left: Host,
     let victim = right.clone();
     let client = left.spawn(async move {
         let (conn, remote, _peer) = connect(&host).await?;
-        host.cut(&victim, Duration::from_secs(3600));
+        host.partition(&victim, Duration::from_secs(3600));
         let lost = conn.atomic_write(&remote, 0, [1; 8]).await.unwrap_err();
         let why = lost.provider().and_then(verbena::Error::status);
         assert_eq!(why, Some(WcStatus::RetryExceeded));

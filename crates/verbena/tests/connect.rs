@@ -51,14 +51,14 @@ fn both_programs_see_what_the_other_said() {
                 .rnr_retry_count(RnrRetry::Times(6))
                 .wait()
                 .expect("connected");
-            assert_eq!(conn.private_data(), padded(b"welcome", limits::ACCEPT));
+            assert_eq!(conn.private_data(), padded(b"welcome", limits::REP_PRIVATE_DATA_MAX));
             assert_eq!(conn.peer_addr(), to);
             assert_eq!((conn.param().responder_resources, conn.param().initiator_depth), (Some(2), Some(4)));
             assert_eq!(conn.param().retry_count, 5);
             conn.local_addr()
         });
         let request = listener.request_wait().expect("a request");
-        assert_eq!(request.private_data(), padded(b"hello", limits::CONNECT));
+        assert_eq!(request.private_data(), padded(b"hello", limits::REQ_PRIVATE_DATA_MAX));
         assert_eq!(request.local_addr(), to);
         assert_ne!(request.peer_qp_num(), 0);
         let offered = request.param();
@@ -66,7 +66,7 @@ fn both_programs_see_what_the_other_said() {
         assert_eq!((offered.retry_count, offered.rnr_retry_count), (5, RnrRetry::Times(6)));
         let peer = request.peer_addr();
         let conn = request.accept().private_data(b"welcome").initiator_depth(2).wait().expect("accepted");
-        assert_eq!(conn.private_data(), padded(b"hello", limits::CONNECT));
+        assert_eq!(conn.private_data(), padded(b"hello", limits::REQ_PRIVATE_DATA_MAX));
         assert_eq!((conn.param().responder_resources, conn.param().initiator_depth), (Some(4), Some(2)));
         assert_eq!((conn.peer_addr(), conn.local_addr()), (peer, to));
         assert_eq!(client.join().expect("no panic"), peer);
@@ -89,7 +89,10 @@ fn whoever_is_rejected_sees_why() {
             assert_eq!(error.kind(), ErrorKind::Rejected);
             let rejection = error.rejection().expect("how it was refused");
             assert_eq!(rejection.reason, RejectReason::Consumer);
-            assert_eq!(rejection.private_data, padded(data.unwrap_or_default(), limits::REJECT));
+            assert_eq!(
+                rejection.private_data,
+                padded(data.unwrap_or_default(), limits::REJ_PRIVATE_DATA_MAX)
+            );
         });
     }
 }
@@ -194,7 +197,7 @@ fn a_route_shows_its_domain_before_it_connects() {
         let request = listener.request_wait().expect("a request");
         let server = request.accept().pd(&pd).wait().expect("accepted");
         let client = client.join().expect("no panic");
-        assert_eq!(client.private_data().len(), limits::ACCEPT);
+        assert_eq!(client.private_data().len(), limits::REP_PRIVATE_DATA_MAX);
         drop(server);
     });
     let error = kit::resolve(to).wait().expect("a way").connect().bind(to).wait().expect_err("too late");
@@ -218,7 +221,10 @@ fn values_out_of_range_are_named_with_their_limit() {
     assert_eq!(refused(connect().responder_resources(129)), number("responder_resources", 129, 128));
     assert_eq!(refused(connect().initiator_depth(200)), number("initiator_depth", 200, 128));
     assert_eq!(refused(connect().ack_timeout(32)), number("ack_timeout", 32, 31));
-    assert_eq!(refused(connect().timeout(Duration::MAX)), number("timeout_ms", u64::MAX, limits::TIMEOUT_MS));
+    assert_eq!(
+        refused(connect().timeout(Duration::MAX)),
+        number("timeout_ms", u64::MAX, limits::TIMEOUT_MAX_MS)
+    );
     for backlog in [0, 1025] {
         let error = kit::listen(kit::any_port()).backlog(backlog).wait().expect_err("out of range");
         let allowed = 1..=1024;

@@ -43,7 +43,7 @@ mod software {
         assert_eq!((found, found.qp_num()), (server.address(), server.qp().number()));
         assert_eq!((found.ip(), found.qkey()), (server.local_addr().ip(), 0x0123_4567));
         assert!(said.starts_with(b"the time\0"));
-        assert_eq!(said.len(), limits::ANSWER);
+        assert_eq!(said.len(), limits::SIDR_REP_PRIVATE_DATA_MAX);
         assert_eq!(client.lookup(server.local_addr().to_string()).wait().unwrap(), found);
     }
 
@@ -101,9 +101,9 @@ mod software {
         assert_eq!(kind(bind(socket.local_addr()).wait()), ErrorKind::AddressInUse);
         assert_eq!(kind(bind("0.0.0.0:0").wait()), ErrorKind::WrongState);
         assert_eq!(kind(bind("203.0.113.1:0").wait()), ErrorKind::Unreachable);
-        let data = vec![0; limits::ANSWER + 1];
+        let data = vec![0; limits::SIDR_REP_PRIVATE_DATA_MAX + 1];
         assert_eq!(kind(bind(kit::any_port()).private_data(&data).wait()), ErrorKind::OutOfRange);
-        let data = vec![0; limits::ASK + 1];
+        let data = vec![0; limits::SIDR_REQ_PRIVATE_DATA_MAX + 1];
         let asked = socket.lookup("127.0.0.1:1").private_data(&data).wait();
         assert_eq!(asked.unwrap_err().kind(), ErrorKind::OutOfRange);
         for group in ["10.0.0.1", "ff15::1"] {

@@ -259,7 +259,7 @@ mod sim {
                 id.reject(b""),
                 id.establish(),
                 id.disconnect(),
-                id.data_has_come().map(drop),
+                id.note_data_received().map(drop),
                 id.attributes().map(drop),
             ] {
                 assert_eq!(early.unwrap_err().kind(), ErrorKind::WrongState);
@@ -319,7 +319,7 @@ mod software {
             let qp = mine.connect_with(&id.attributes().unwrap()).unwrap();
             id.accept(&told, b"").unwrap();
             assert!(matches!(channel.next_wait().unwrap().what, What::Established));
-            assert!(!id.data_has_come().unwrap());
+            assert!(!id.note_data_received().unwrap());
             let message = qp.recv_wait().unwrap().unwrap();
             qp.send(message).wait().0.unwrap();
             let ended = channel.next_wait().unwrap();

@@ -31,7 +31,7 @@ async fn a_host_that_is_killed_says_nothing_more(left: Host, right: Host) {
         sleep(Duration::from_secs(60)).await;
         "done"
     });
-    left.cut(&right, Duration::from_millis(3));
+    left.partition(&right, Duration::from_millis(3));
     sleep(Duration::from_secs(1)).await;
     right.kill();
     assert_eq!(work.outcome().await, None);
@@ -129,7 +129,7 @@ async fn a_killed_host_drops_its_tasks_and_a_new_process_begins_anew(left: Host,
     });
     killer.await;
     assert!(unpolled.take().expect("a task").outcome().await.is_none());
-    assert!(!right.is_alive() && work.is_over() && dropped.get() == 2);
+    assert!(!right.is_alive() && work.is_finished() && dropped.get() == 2);
     let guard = noted();
     assert!(right.spawn(async move { drop(guard) }).outcome().await.is_none() && dropped.get() == 3);
     sleep(MS * 10).await;
@@ -159,8 +159,8 @@ async fn faults_may_be_changed_on_the_way(left: Host, right: Host) -> verbena::R
     assert_eq!((right.faults().loss, right.faults().jitter), (0.05, MS));
     let wrong = verbena::sim::faults("loss=5%, lost=3%").unwrap_err();
     assert!(wrong.to_string().ends_with("at `lost=3%` of `loss=5%, lost=3%`"), "{wrong}");
-    left.cut(&right, MS);
-    left.clog(&right, MS);
+    left.partition(&right, MS);
+    left.delay_link(&right, MS);
     left.heal();
     Ok(())
 }

@@ -223,7 +223,7 @@ async fn a_peer_that_is_killed_resets_the_stream(left: Host, right: Host) {
     sleep(MS * random.up_to(30) as u32).await;
     if cut {
         // The system of the host says nothing for it either.
-        right.cut(&left, MS * 60_000);
+        right.partition(&left, MS * 60_000);
     }
     right.kill();
     let (error, _write) = writing.await;

@@ -39,7 +39,7 @@ async fn a_majority_survives_a_replica(primary: Host, left: Host, right: Host) {
             [verbena::connect("left:7000").await.unwrap(), verbena::connect("right:7000").await.unwrap()];
         for n in 1..=100 {
             if n == 50 {
-                cut.cut(&right, Duration::from_millis(3));
+                cut.partition(&right, Duration::from_millis(3));
                 right.kill();
             }
             assert!(commit(&replicas, n).await >= 1, "{n} lost on {}", cut.name());

@@ -89,7 +89,7 @@ mod sim {
             verbena::spawn(async { first.await.expect("no error") })?;
             hear(other.0.clone(), 1).await?;
             // The last request named a key of the other part.
-            assert!(!target.stands());
+            assert!(!target.is_connected());
             assert_eq!(one.2.shared().load::<u64>(0)?, 10);
             Ok::<_, Error>(())
         });

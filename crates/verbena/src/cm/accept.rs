@@ -40,7 +40,7 @@ impl<T: Connected> Accept<T> {
 
     fn start(self) -> Result<Begun> {
         let Accept { request, properties } = self;
-        properties.check(CALL, limits::ACCEPT)?;
+        properties.check(CALL, limits::REP_PRIVATE_DATA_MAX)?;
         let Properties { data, param, queues, pd, ack_timeout } = properties;
         let private_data = request.private_data().to_vec();
         let (pd, mut granted) = (pd.unwrap_or_else(|| request.pd().clone()), param.to_node());

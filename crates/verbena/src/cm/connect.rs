@@ -83,7 +83,7 @@ impl Connect {
     /// `WrongState` without a route ([`Route::connect`]); `OutOfRange`, `WrongDomain`, `Exhausted`.
     pub fn begin(self) -> Result<Pending> {
         let Connect { to, properties, timeout, tos, .. } = self;
-        properties.check(CALL, limits::CONNECT)?;
+        properties.check(CALL, limits::REQ_PRIVATE_DATA_MAX)?;
         check_timeout(CALL, timeout)?;
         let To::Route(route) = to else { return Err(Error::new(ErrorKind::WrongState, CALL)) };
         let ends = Asking { properties: &properties, timeout, tos }.begin::<Rc>(*route)?;
@@ -148,7 +148,7 @@ impl<T: Connected> IntoFuture for Connect<T> {
     fn into_future(self) -> Boxed<Connection<T>> {
         Box::pin(async move {
             let Connect { to, properties, from, provider, timeout, tos, .. } = self;
-            properties.check(CALL, limits::CONNECT)?;
+            properties.check(CALL, limits::REQ_PRIVATE_DATA_MAX)?;
             check_timeout(CALL, timeout)?;
             let request = Asking { properties: &properties, timeout, tos };
             let to = match to {

@@ -25,7 +25,7 @@ const CALL: &str = "rdma_listen";
 /// # Ok(()) }
 /// ```
 pub fn listen(on: impl ToAddr) -> Listen {
-    Listen { on: on.to_addr(), backlog: limits::BACKLOG, reuse: false, provider: None, _t: PhantomData }
+    Listen { on: on.to_addr(), backlog: limits::BACKLOG_MAX, reuse: false, provider: None, _t: PhantomData }
 }
 
 /// A listener to be: configure, then `.await` or `.wait()`. `0.0.0.0` is all devices by IPv4,
@@ -55,7 +55,7 @@ impl Listen {
 }
 
 impl<T: Connected> Listen<T> {
-    /// Requests that may wait until they are looked at, 1 to [`limits::BACKLOG`], which is the
+    /// Requests that may wait until they are looked at, 1 to [`limits::BACKLOG_MAX`], which is the
     /// default. Further ones wait for up to 2 s for a place, then they are refused.
     pub fn backlog(mut self, n: u32) -> Self {
         self.backlog = n;
@@ -84,8 +84,13 @@ impl<T: Connected> IntoFuture for Listen<T> {
 
     fn into_future(self) -> Boxed<Listener<T>> {
         Box::pin(async move {
-            if !(1..=limits::BACKLOG).contains(&self.backlog) {
-                return Err(Error::number(CALL, "backlog", self.backlog.into(), 1..=limits::BACKLOG.into()));
+            if !(1..=limits::BACKLOG_MAX).contains(&self.backlog) {
+                return Err(Error::number(
+                    CALL,
+                    "backlog",
+                    self.backlog.into(),
+                    1..=limits::BACKLOG_MAX.into(),
+                ));
             }
             let provider = chosen(self.provider)?;
             let addresses = look_up(provider.stack(), &self.on).await?;

@@ -63,30 +63,30 @@ use crate::qp::QueueConfig;
 
 /// The largest values that a program may give; what is beyond is [`ErrorKind::OutOfRange`].
 pub mod limits {
-    /// Bytes of private data of a request (REQ).
-    pub const CONNECT: usize = node::connect::CONNECT_DATA;
-    /// Bytes of private data of an acceptance (REP).
-    pub const ACCEPT: usize = node::accept::ACCEPT_DATA;
-    /// Bytes of private data of a refusal (REJ).
-    pub const REJECT: usize = node::accept::REJECT_DATA;
-    /// Bytes of private data of a question for a datagram service (SIDR_REQ).
-    pub const ASK: usize = node::datagram::ASK_DATA;
-    /// Bytes of private data of its answer (SIDR_REP).
-    pub const ANSWER: usize = node::datagram::ANSWER_DATA;
-    /// READs and atomics at once, in either direction.
-    pub const RD_ATOMIC: u8 = nic::limits::MAX_RD_ATOMIC;
+    /// Private data of a connection request (REQ): 56 bytes, after the 36 of the address header.
+    pub const REQ_PRIVATE_DATA_MAX: usize = node::connect::CONNECT_DATA;
+    /// Private data of an acceptance (REP): 196 bytes.
+    pub const REP_PRIVATE_DATA_MAX: usize = node::accept::ACCEPT_DATA;
+    /// Private data of a rejection (REJ): 148 bytes.
+    pub const REJ_PRIVATE_DATA_MAX: usize = node::accept::REJECT_DATA;
+    /// Private data of a request for a datagram service (SIDR_REQ): 180 bytes.
+    pub const SIDR_REQ_PRIVATE_DATA_MAX: usize = node::datagram::ASK_DATA;
+    /// Private data of the response of a datagram service (SIDR_REP): 136 bytes.
+    pub const SIDR_REP_PRIVATE_DATA_MAX: usize = node::datagram::ANSWER_DATA;
+    /// READs and atomics outstanding at once, in either direction.
+    pub const RD_ATOMIC_MAX: u8 = nic::limits::MAX_RD_ATOMIC;
     /// Retries after a timeout.
-    pub const RETRY_COUNT: u8 = 7;
-    /// [`RnrRetry::Times`](super::RnrRetry::Times).
-    pub const RNR_RETRY_TIMES: u8 = 6;
-    /// Code of the local ACK timeout.
-    pub const ACK_TIMEOUT: u8 = 31;
-    /// Requests that wait at a listener.
-    pub const BACKLOG: u32 = node::listener::MAX_BACKLOG as u32;
-    /// Milliseconds of a timeout.
-    pub const TIMEOUT_MS: u64 = i32::MAX as u64;
-    /// Names that are looked up at once.
-    pub const LOOKUPS: usize = 256;
+    pub const RETRY_COUNT_MAX: u8 = 7;
+    /// Retries after an RNR NAK, in [`RnrRetry::Times`](super::RnrRetry::Times).
+    pub const RNR_RETRY_COUNT_MAX: u8 = 6;
+    /// Code n of the local ACK timeout, which is 4.096 us * 2^n.
+    pub const ACK_TIMEOUT_MAX: u8 = 31;
+    /// Connection requests that wait at a listener.
+    pub const BACKLOG_MAX: u32 = node::listener::MAX_BACKLOG as u32;
+    /// A timeout of an address or route resolution, in milliseconds.
+    pub const TIMEOUT_MAX_MS: u64 = i32::MAX as u64;
+    /// Name lookups that run at once in a process.
+    pub const CONCURRENT_LOOKUPS_MAX: usize = 256;
 }
 
 /// How long each step of connecting may take where the program does not say.
@@ -149,11 +149,11 @@ pub enum RnrRetry {
 /// What both sides can say of a connection (`struct rdma_conn_param`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParam {
-    /// READs and atomics of the peer that we serve at once, 0 to [`limits::RD_ATOMIC`]; none: the
+    /// READs and atomics of the peer that we serve at once, 0 to [`limits::RD_ATOMIC_MAX`]; none: the
     /// peer can do neither. Default: what the device has. What the peer will start at once
     /// bounds it.
     pub responder_resources: Option<u8>,
-    /// READs and atomics that we start at once, 0 to [`limits::RD_ATOMIC`]. Default: what the
+    /// READs and atomics that we start at once, 0 to [`limits::RD_ATOMIC_MAX`]. Default: what the
     /// device has. What the peer serves bounds it.
     pub initiator_depth: Option<u8>,
     /// Told to the peer only.
@@ -171,7 +171,7 @@ impl Default for ConnParam {
             responder_resources: None,
             initiator_depth: None,
             flow_control: false,
-            retry_count: limits::RETRY_COUNT,
+            retry_count: limits::RETRY_COUNT_MAX,
             rnr_retry_count: RnrRetry::Forever,
         }
     }
@@ -186,19 +186,19 @@ impl ConnParam {
             flow_control: told.flow_control,
             retry_count: told.retry_count,
             rnr_retry_count: match told.rnr_retry_count {
-                times @ 0..=limits::RNR_RETRY_TIMES => RnrRetry::Times(times),
+                times @ 0..=limits::RNR_RETRY_COUNT_MAX => RnrRetry::Times(times),
                 _ => RnrRetry::Forever,
             },
         }
     }
 
     fn check(&self, call: &'static str) -> Result<()> {
-        let most = limits::RD_ATOMIC;
+        let most = limits::RD_ATOMIC_MAX;
         at_most(call, "responder_resources", self.responder_resources.unwrap_or(most), most)?;
         at_most(call, "initiator_depth", self.initiator_depth.unwrap_or(most), most)?;
-        at_most(call, "retry_count", self.retry_count, limits::RETRY_COUNT)?;
+        at_most(call, "retry_count", self.retry_count, limits::RETRY_COUNT_MAX)?;
         match self.rnr_retry_count {
-            RnrRetry::Times(times) => at_most(call, "rnr_retry_count", times, limits::RNR_RETRY_TIMES),
+            RnrRetry::Times(times) => at_most(call, "rnr_retry_count", times, limits::RNR_RETRY_COUNT_MAX),
             RnrRetry::Forever => Ok(()),
         }
     }
@@ -206,13 +206,13 @@ impl ConnParam {
     /// As the node takes it; the queue pair speaks for itself.
     fn to_node(&self) -> node::ConnParam {
         node::ConnParam {
-            responder_resources: self.responder_resources.unwrap_or(limits::RD_ATOMIC),
-            initiator_depth: self.initiator_depth.unwrap_or(limits::RD_ATOMIC),
+            responder_resources: self.responder_resources.unwrap_or(limits::RD_ATOMIC_MAX),
+            initiator_depth: self.initiator_depth.unwrap_or(limits::RD_ATOMIC_MAX),
             flow_control: self.flow_control,
             retry_count: self.retry_count,
             rnr_retry_count: match self.rnr_retry_count {
                 RnrRetry::Times(times) => times,
-                RnrRetry::Forever => limits::RNR_RETRY_TIMES + 1,
+                RnrRetry::Forever => limits::RNR_RETRY_COUNT_MAX + 1,
             },
             ..node::ConnParam::default()
         }
@@ -231,7 +231,7 @@ pub(crate) fn check_private_data(call: &'static str, data: &[u8], most: usize) -
 
 pub(crate) fn check_timeout(call: &'static str, timeout: Duration) -> Result<()> {
     let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
-    at_most(call, "timeout_ms", ms, limits::TIMEOUT_MS)
+    at_most(call, "timeout_ms", ms, limits::TIMEOUT_MAX_MS)
 }
 
 /// What either side says of the connection that is to be.
@@ -248,7 +248,7 @@ impl Properties {
     fn check(&self, call: &'static str, most_data: usize) -> Result<()> {
         check_private_data(call, &self.data, most_data)?;
         if let Some(code) = self.ack_timeout {
-            at_most("rdma_set_option", "ack_timeout", code, limits::ACK_TIMEOUT)?;
+            at_most("rdma_set_option", "ack_timeout", code, limits::ACK_TIMEOUT_MAX)?;
         }
         self.param.check(call)
     }

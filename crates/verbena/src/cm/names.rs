@@ -63,7 +63,7 @@ struct Place;
 
 impl Place {
     fn take() -> std::io::Result<Place> {
-        let free = |n: usize| (n < limits::LOOKUPS).then_some(n + 1);
+        let free = |n: usize| (n < limits::CONCURRENT_LOOKUPS_MAX).then_some(n + 1);
         match ASKING.try_update(Ordering::Relaxed, Ordering::Relaxed, free) {
             Ok(_) => Ok(Place),
             Err(_) => Err(nic::Errno::EAGAIN.into()),

@@ -81,15 +81,15 @@ impl<T: Connected> Request<T> {
         Accept::new(self)
     }
 
-    /// Refuses it: reason 28 (consumer defined), with at most [`limits::REJECT`] bytes, which the
-    /// peer sees padded with zeros.
+    /// Refuses it: reason 28 (consumer defined), with at most [`limits::REJ_PRIVATE_DATA_MAX`]
+    /// bytes, which the peer sees padded with zeros.
     ///
     /// # Errors
     ///
     /// `OutOfRange` for more, which refuses it without any; where the peer has given up meanwhile,
     /// how.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
-        check_private_data("rdma_reject", private_data, limits::REJECT)?;
+        check_private_data("rdma_reject", private_data, limits::REJ_PRIVATE_DATA_MAX)?;
         let rejected = self.identifier.below().reject(private_data);
         self.identifier.called("rdma_reject", rejected)
     }

@@ -66,7 +66,7 @@ mod sealed {
 /// The rights that peers and this process have to a [`Memory`](crate::Memory).
 pub trait Rights: sealed::Sealed + Send + Sync + 'static {
     /// The rights that a registration may have at most.
-    const MOST: Access;
+    const MAX: Access;
     /// What a registration for our own operations has: bits of `enum ibv_access_flags`.
     #[doc(hidden)]
     const LOCAL: u32;
@@ -89,17 +89,17 @@ impl sealed::Sealed for RemoteWrite {}
 impl sealed::Sealed for Opaque {}
 
 impl Rights for RemoteRead {
-    const MOST: Access = Access::REMOTE_READ;
+    const MAX: Access = Access::REMOTE_READ;
     const LOCAL: u32 = 0;
 }
 
 impl Rights for RemoteWrite {
-    const MOST: Access = Access::ALL;
+    const MAX: Access = Access::ALL;
     const LOCAL: u32 = nic::Access::LOCAL_WRITE;
 }
 
 impl Rights for Opaque {
-    const MOST: Access = Access::ALL;
+    const MAX: Access = Access::ALL;
     const LOCAL: u32 = nic::Access::LOCAL_WRITE;
 }
 

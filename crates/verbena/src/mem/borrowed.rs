@@ -78,13 +78,13 @@ unsafe impl IoBuf for Borrowed {
 // SAFETY: as above. Those that are not borrowed exclusively have no room, and are registered
 // without a right to write.
 unsafe impl IoBufMut for Borrowed {
-    fn gather_room(&self, list: &mut SgeList) {
+    fn gather_mut(&self, list: &mut SgeList) {
         if self.exclusive {
             self.pieces(list);
         }
     }
-    fn room(&self) -> usize {
+    fn capacity_bytes(&self) -> usize {
         self.region.as_ref().map_or(0, |region| if self.exclusive { region.chunk().len() } else { 0 })
     }
-    fn filled(&mut self, _len: usize) {}
+    fn set_filled(&mut self, _len: usize) {}
 }

@@ -165,13 +165,13 @@ unsafe impl IoBuf for RegBuf {
 
 // SAFETY: as above; there is no reference to what only this handle names.
 unsafe impl IoBufMut for RegBuf {
-    fn gather_room(&self, list: &mut SgeList) {
+    fn gather_mut(&self, list: &mut SgeList) {
         list.add(&self.piece.slab().region, self.piece.offset(), self.cap as usize);
     }
-    fn room(&self) -> usize {
+    fn capacity_bytes(&self) -> usize {
         self.cap as usize
     }
-    fn filled(&mut self, len: usize) {
+    fn set_filled(&mut self, len: usize) {
         self.len = u32::try_from(len).map_or(self.cap, |len| len.min(self.cap));
     }
 }

@@ -125,7 +125,7 @@ impl std::fmt::Debug for SgeList<'_> {
     note = "use a `RegBuf` from a `Pool`, or `send_inline`/`send_copy` for plain bytes"
 )]
 pub unsafe trait IoBuf: Send + 'static {
-    /// The buffer's pieces.
+    /// Adds the pieces that bytes come from, in order.
     fn gather(&self, list: &mut SgeList);
 }
 
@@ -133,25 +133,26 @@ pub unsafe trait IoBuf: Send + 'static {
 ///
 /// # Safety
 ///
-/// As for [`IoBuf`], of all that [`IoBufMut::gather_room`] names; and no code has or gets a `&` to
+/// As for [`IoBuf`], of all that [`IoBufMut::gather_mut`] names; and no code has or gets a `&` to
 /// them either.
 #[diagnostic::on_unimplemented(
     message = "nothing can be received or read into `{Self}`",
     note = "use a `RegBuf`, a `RegBox` or a part of `Memory<RemoteWrite>`"
 )]
 pub unsafe trait IoBufMut: IoBuf {
-    /// The pieces that bytes go to, in order.
-    fn gather_room(&self, list: &mut SgeList);
-    /// Bytes that fit.
-    fn room(&self) -> usize;
-    /// Notes that so many bytes came, into the first of the room.
-    fn filled(&mut self, len: usize);
+    /// Adds the pieces that bytes go to, in order.
+    fn gather_mut(&self, list: &mut SgeList);
+    /// Bytes that fit into all pieces, whether or not they hold data already.
+    fn capacity_bytes(&self) -> usize;
+    /// Sets how many bytes hold data, from the first one on: `len` is at most
+    /// [`IoBufMut::capacity_bytes`].
+    fn set_filled(&mut self, len: usize);
 }
 
 /// Tells values in a row how many bytes came into each; what is left.
 fn fill(buf: &mut impl IoBufMut, len: usize) -> usize {
-    let mine = len.min(buf.room());
-    buf.filled(mine);
+    let mine = len.min(buf.capacity_bytes());
+    buf.set_filled(mine);
     len - mine
 }
 
@@ -170,13 +171,13 @@ macro_rules! rows {
         }
         // SAFETY: as above.
         unsafe impl<B: IoBufMut, $($g)*> IoBufMut for $t {
-            fn gather_room(&self, list: &mut SgeList) {
-                self.iter().for_each(|buf| buf.gather_room(list));
+            fn gather_mut(&self, list: &mut SgeList) {
+                self.iter().for_each(|buf| buf.gather_mut(list));
             }
-            fn room(&self) -> usize {
-                self.iter().map(B::room).sum()
+            fn capacity_bytes(&self) -> usize {
+                self.iter().map(B::capacity_bytes).sum()
             }
-            fn filled(&mut self, len: usize) {
+            fn set_filled(&mut self, len: usize) {
                 self.iter_mut().fold(len, |left, buf| fill(buf, left));
             }
         }
@@ -194,13 +195,13 @@ macro_rules! tuples {
         }
         // SAFETY: as above.
         unsafe impl<$($t: IoBufMut),*> IoBufMut for ($($t,)*) {
-            fn gather_room(&self, list: &mut SgeList) {
-                $(self.$at.gather_room(list);)*
+            fn gather_mut(&self, list: &mut SgeList) {
+                $(self.$at.gather_mut(list);)*
             }
-            fn room(&self) -> usize {
-                0 $(+ self.$at.room())*
+            fn capacity_bytes(&self) -> usize {
+                0 $(+ self.$at.capacity_bytes())*
             }
-            fn filled(&mut self, len: usize) {
+            fn set_filled(&mut self, len: usize) {
                 let left = len;
                 $(let left = fill(&mut self.$at, left);)*
                 _ = left;

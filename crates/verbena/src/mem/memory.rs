@@ -87,7 +87,7 @@ impl<R: Rights> Memory<R> {
     /// `&[u8]`. `WrongState` for FLUSH to persistence where it is no mapped file. Those of
     /// [`Memory::mr`].
     pub fn mr_with(&self, pd: &Pd, access: Access) -> Result<Mr<R>> {
-        let most = R::MOST.and(self.inner.chunk.most());
+        let most = R::MAX.and(self.inner.chunk.most());
         if !most.contains(access) {
             let (is, most) = (access.bits().into(), most.bits().into());
             return Err(Error::number("ibv_reg_mr", "access", is, 0..=most));
@@ -134,11 +134,11 @@ impl<R: Rights> Memory<R> {
         let is_file = self.inner.chunk.is_file();
         // What the device can not give is not asked for by default.
         let possible = |access: Access| pd.device().possible(access.registered());
-        let few = possible(R::MOST.and(self.inner.chunk.most()).without(Access::FLUSH_PERSISTENT));
+        let few = possible(R::MAX.and(self.inner.chunk.most()).without(Access::FLUSH_PERSISTENT));
         let region = match what_for {
             For::Us => self.register(pd, R::LOCAL),
             // Not each file has a storage: one in memory has none.
-            For::Peers if is_file => self.register(pd, possible(R::MOST)).or_else(|error| match error {
+            For::Peers if is_file => self.register(pd, possible(R::MAX)).or_else(|error| match error {
                 nic::Error::Value { .. } => self.register(pd, few),
                 other => Err(other),
             }),
@@ -368,13 +368,13 @@ macro_rules! changing {
         // SAFETY: as above; and of memory that peers write, or that is not the processor's, no code
         // ever has a reference but to atomics.
         unsafe impl IoBufMut for Part<$rights> {
-            fn gather_room(&self, list: &mut SgeList) {
+            fn gather_mut(&self, list: &mut SgeList) {
                 self.pieces(list);
             }
-            fn room(&self) -> usize {
+            fn capacity_bytes(&self) -> usize {
                 self.range.len()
             }
-            fn filled(&mut self, len: usize) {
+            fn set_filled(&mut self, len: usize) {
                 self.range.end = self.range.end.min(self.range.start.saturating_add(len));
             }
         }

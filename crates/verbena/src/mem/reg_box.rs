@@ -77,12 +77,12 @@ unsafe impl<T: Plain> IoBuf for RegBox<T> {
 
 // SAFETY: as for the buffer, of which it names no more than its length.
 unsafe impl<T: Plain> IoBufMut for RegBox<T> {
-    fn gather_room(&self, list: &mut SgeList) {
+    fn gather_mut(&self, list: &mut SgeList) {
         self.buf.gather(list);
     }
-    fn room(&self) -> usize {
+    fn capacity_bytes(&self) -> usize {
         size_of::<T>()
     }
     /// A message that is shorter than the value replaces its first bytes.
-    fn filled(&mut self, _len: usize) {}
+    fn set_filled(&mut self, _len: usize) {}
 }

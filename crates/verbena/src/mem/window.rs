@@ -114,7 +114,7 @@ impl Drop for Behind {
 impl Kind<Behind> for kind::Bind {
     type Output = (Result<crate::Completion>, Behind);
     fn gather(_: &Behind, _: &mut super::SgeList) {}
-    fn filled(_: &mut Behind, _: usize) {}
+    fn set_filled(_: &mut Behind, _: usize) {}
     fn output(raw: kind::Raw, value: Behind) -> Self::Output {
         (raw.0.map(|(completion, _)| completion), value)
     }

@@ -51,7 +51,7 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
     fn end(&mut self, (result, mut value): (Ended, B)) -> K::Output {
         self.ticket = None;
         if let Ok((completion, _)) = &result {
-            K::filled(&mut value, completion.len);
+            K::set_filled(&mut value, completion.len);
         }
         K::output(Raw(result), value)
     }

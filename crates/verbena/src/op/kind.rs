@@ -46,7 +46,7 @@ pub trait Kind<B>: sealed::Sealed + 'static {
     #[doc(hidden)]
     fn gather(value: &B, list: &mut SgeList);
     #[doc(hidden)]
-    fn filled(value: &mut B, len: usize);
+    fn set_filled(value: &mut B, len: usize);
     #[doc(hidden)]
     fn output(raw: Raw, value: B) -> Self::Output;
 }
@@ -62,7 +62,7 @@ macro_rules! with_buffer {
             fn gather(value: &B, list: &mut SgeList) {
                 value.gather(list);
             }
-            fn filled(_: &mut B, _: usize) {}
+            fn set_filled(_: &mut B, _: usize) {}
             fn output(raw: Raw, value: B) -> Self::Output {
                 (raw.0.map(|(completion, _)| completion), value)
             }
@@ -74,10 +74,10 @@ with_buffer!(Send, Write);
 impl<B: IoBufMut> Kind<B> for Read {
     type Output = (Result<Completion>, B);
     fn gather(value: &B, list: &mut SgeList) {
-        value.gather_room(list);
+        value.gather_mut(list);
     }
-    fn filled(value: &mut B, len: usize) {
-        value.filled(len);
+    fn set_filled(value: &mut B, len: usize) {
+        value.set_filled(len);
     }
     fn output(raw: Raw, value: B) -> Self::Output {
         (raw.0.map(|(completion, _)| completion), value)
@@ -91,7 +91,7 @@ macro_rules! without {
             fn gather(value: &Copied, list: &mut SgeList) {
                 value.0.iter().for_each(|buf| buf.gather(list));
             }
-            fn filled(_: &mut Copied, _: usize) {}
+            fn set_filled(_: &mut Copied, _: usize) {}
             fn output(raw: Raw, _: Copied) -> Self::Output {
                 raw.0.map(|(completion, _)| completion)
             }
@@ -103,7 +103,7 @@ without!(Send, Write);
 impl Kind<()> for Order {
     type Output = Result<Completion>;
     fn gather((): &(), _: &mut SgeList) {}
-    fn filled((): &mut (), _: usize) {}
+    fn set_filled((): &mut (), _: usize) {}
     fn output(raw: Raw, (): ()) -> Self::Output {
         raw.0.map(|(completion, _)| completion)
     }
@@ -114,7 +114,7 @@ impl Kind<()> for Order {
 impl Kind<()> for Atomic {
     type Output = Result<u64>;
     fn gather((): &(), _: &mut SgeList) {}
-    fn filled((): &mut (), _: usize) {}
+    fn set_filled((): &mut (), _: usize) {}
     fn output(raw: Raw, (): ()) -> Self::Output {
         raw.0.map(|(_, before)| before)
     }

@@ -329,11 +329,11 @@ async fn accepting(plan: &Plan, left: &Host) {
                 _ => loop {
                     // Requests withdrawn or answered before come to nothing.
                     if let Ok(conn) = surely("accept", listener.accept()).await
-                        && !asking.is_over()
+                        && !asking.is_finished()
                     {
                         echo(conn).await;
                     }
-                    if asking.is_over() {
+                    if asking.is_finished() {
                         break;
                     }
                 },

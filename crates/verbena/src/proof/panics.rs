@@ -92,17 +92,17 @@ mod raw {
     }
     // SAFETY: as above.
     unsafe impl IoBufMut for Mine {
-        fn gather_room(&self, list: &mut SgeList) {
-            program("gather_room");
-            self.0.gather_room(list);
+        fn gather_mut(&self, list: &mut SgeList) {
+            program("gather_mut");
+            self.0.gather_mut(list);
         }
-        fn room(&self) -> usize {
-            program("room");
-            self.0.room()
+        fn capacity_bytes(&self) -> usize {
+            program("capacity_bytes");
+            self.0.capacity_bytes()
         }
-        fn filled(&mut self, len: usize) {
-            program("filled");
-            self.0.filled(len);
+        fn set_filled(&mut self, len: usize) {
+            program("set_filled");
+            self.0.set_filled(len);
         }
     }
     impl Drop for Mine {
@@ -329,7 +329,7 @@ fn what_is_beside_a_panic_of_the_program_goes_on_wherever_that_panics() {
         let Some(which) = which else { break };
         *seen.entry(which).or_insert(0) += 1;
     }
-    for what in ["clone of a waker", "wake", "drop of a waker", "gather", "filled", "drop of a value"] {
+    for what in ["clone of a waker", "wake", "drop of a waker", "gather", "set_filled", "drop of a value"] {
         assert!(seen.get(what).is_some_and(|count| *count > 1), "{what}: {seen:?}");
     }
 }

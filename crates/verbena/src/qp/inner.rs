@@ -256,7 +256,7 @@ impl QpInner {
     /// Posts one receive; nothing where all are.
     pub fn post_receive(&self, buffer: RegBuf) -> Result<()> {
         let mut pieces = SgeList::new(&self.pd);
-        buffer.gather_room(&mut pieces);
+        buffer.gather_mut(&mut pieces);
         let sges = pieces.finish()?;
         let mut queues = self.lock();
         let destroyed = queues.destroyed;
@@ -438,7 +438,7 @@ impl Queues {
             }
             return;
         }
-        buffer.filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
+        buffer.set_filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
         self.ready.push_back(Message::new(home, buffer, self.head, what));
         afterwards.wake(&mut self.receivers);
     }

@@ -98,7 +98,7 @@ impl Message {
         let what = What::of(completion);
         let mut buffer = srq.take(completion.wr_id as u32)?;
         if completion.status == Status::Success {
-            buffer.filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
+            buffer.set_filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
         }
         Some(Message::new(Home::Srq(srq.clone()), buffer, 0, what))
     }

@@ -198,7 +198,7 @@ impl SrqInner {
         // In a forked child the queue is the parent's.
         self.pd.stack().check("ibv_post_srq_recv")?;
         let mut pieces = SgeList::new(&self.pd);
-        buffer.gather_room(&mut pieces);
+        buffer.gather_mut(&mut pieces);
         let sges = pieces.finish()?;
         let (result, refused) = {
             let mut posted = self.posted.lock();

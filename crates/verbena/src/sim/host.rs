@@ -151,13 +151,14 @@ impl Host {
         }
     }
 
-    /// Loses what this host sends to the other, for so long from now. The other direction works.
-    pub fn cut(&self, to: &Host, time: Duration) {
+    /// Loses all packets from this host to `to` for `time` from now on. The other direction works.
+    pub fn partition(&self, to: &Host, time: Duration) {
         self.link(to, |sim, from, to| sim.partition(from, to, time));
     }
 
-    /// Holds up what this host sends to the other, for so long from now; then it arrives, in order.
-    pub fn clog(&self, to: &Host, time: Duration) {
+    /// Holds up all packets from this host to `to` for `time` from now on. Then they arrive in
+    /// order.
+    pub fn delay_link(&self, to: &Host, time: Duration) {
         self.link(to, |sim, from, to| sim.clog(from, to, time));
     }
 
@@ -167,7 +168,7 @@ impl Host {
         }
     }
 
-    /// Ends all cuts and clogs of the network.
+    /// Ends all partitions and delays of links of the network.
     pub fn heal(&self) {
         self.world.with_sim(::sim::Sim::heal);
     }

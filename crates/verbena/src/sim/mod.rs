@@ -11,7 +11,7 @@
 //!         verbena::time::sleep(Duration::from_secs(60)).await;
 //!         "done"
 //!     });
-//!     left.cut(&right, Duration::from_millis(3));
+//!     left.partition(&right, Duration::from_millis(3));
 //!     verbena::time::sleep(Duration::from_secs(1)).await;
 //!     right.kill();
 //!     assert_eq!(work.outcome().await, None);
@@ -65,7 +65,7 @@
 //!
 //! | call | what happens |
 //! |---|---|
-//! | [`Host::cut`], [`Host::clog`], [`Host::heal`] | one direction of a link loses all, or stops; both end |
+//! | [`Host::partition`], [`Host::delay_link`], [`Host::heal`] | one direction of a link loses all, or stops; both end |
 //! | [`Host::kill`], [`Host::restart`] | the process ends; another begins |
 //! | [`Host::neighbour`] | another process on the same host |
 //! | [`Host::power_fail`] | the same, and of what was not flushed to persistence any words may be gone |

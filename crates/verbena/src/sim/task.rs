@@ -114,7 +114,7 @@ impl<T: 'static> Task<T> {
 
 impl<T> Task<T> {
     /// Whether the task has returned, or was killed.
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         // The task's half is gone then.
         Rc::strong_count(&self.result) == 1
     }

@@ -61,8 +61,8 @@ impl Bind {
         self.wants.tos = Some(tos);
         self
     }
-    /// Bytes for peers that look the socket up, at most [`limits::ANSWER`]. They see them padded
-    /// with zeros.
+    /// Bytes for peers that look the socket up, at most [`limits::SIDR_REP_PRIVATE_DATA_MAX`]. They
+    /// see them padded with zeros.
     pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
         self.wants.data = data.as_ref().to_vec();
         self
@@ -86,7 +86,7 @@ impl IntoFuture for Bind {
     fn into_future(self) -> Boxed<UdSocket> {
         Box::pin(async move {
             let Bind { on, wants, provider } = self;
-            check_private_data("rdma_accept", &wants.data, limits::ANSWER)?;
+            check_private_data("rdma_accept", &wants.data, limits::SIDR_REP_PRIVATE_DATA_MAX)?;
             let provider = chosen(provider)?;
             let addresses = look_up(provider.stack(), &on).await?;
             let (provider, wants) = (&provider, &wants);

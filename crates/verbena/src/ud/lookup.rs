@@ -37,8 +37,8 @@ impl<'s> Lookup<'s> {
     pub(super) fn new(socket: &'s UdSocket, service: Addr) -> Lookup<'s> {
         Lookup { socket, service, data: Vec::new(), timeout: TIMEOUT }
     }
-    /// Bytes for the service that answers, at most [`limits::ASK`]. A [`UdSocket`] answers whatever
-    /// they are.
+    /// Bytes for the service that answers, at most [`limits::SIDR_REQ_PRIVATE_DATA_MAX`]. A
+    /// [`UdSocket`] answers whatever they are.
     pub fn private_data(mut self, data: impl AsRef<[u8]>) -> Self {
         self.data = data.as_ref().to_vec();
         self
@@ -49,15 +49,15 @@ impl<'s> Lookup<'s> {
         self.timeout = each;
         self
     }
-    /// Looks up the address, and what the service says of itself: [`limits::ANSWER`] bytes, padded
-    /// with zeros.
+    /// Looks up the address, and what the service says of itself:
+    /// [`limits::SIDR_REP_PRIVATE_DATA_MAX`] bytes, padded with zeros.
     ///
     /// # Errors
     ///
     /// Likewise.
     pub async fn with_data(self) -> Result<(UdAddress, Vec<u8>)> {
         let Lookup { socket, service, data, timeout } = self;
-        check_private_data(CALL, &data, limits::ASK)?;
+        check_private_data(CALL, &data, limits::SIDR_REQ_PRIVATE_DATA_MAX)?;
         check_timeout(CALL, timeout)?;
         let addresses = look_up(socket.inner.stack(), &service).await?;
         let data = &data;

@@ -170,7 +170,7 @@ impl XrcTarget {
         self.nic.qpn().get()
     }
     /// Whether the queue pair takes requests: it is connected, and has not failed.
-    pub fn stands(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         matches!(self.nic.state(), nic::QpState::Rtr | nic::QpState::Rts)
     }
 }

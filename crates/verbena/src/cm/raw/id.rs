@@ -113,7 +113,7 @@ impl Id {
     ///
     /// `OutOfRange`.
     pub fn set_ack_timeout(&self, code: u8) -> Result<()> {
-        at_most("rdma_set_option", "ack_timeout", code, limits::ACK_TIMEOUT)?;
+        at_most("rdma_set_option", "ack_timeout", code, limits::ACK_TIMEOUT_MAX)?;
         self.node.lock().ack_timeout = Some(code);
         Ok(())
     }
@@ -164,15 +164,15 @@ impl Id {
         self.call("rdma_resolve_route", |ours, id| node!(ours, node => node.resolve_route(id)))
     }
     /// Takes requests: a `ConnectRequest` each. One that is not bound gets a free port of all
-    /// addresses. So many may wait until their events are taken, 1 to [`limits::BACKLOG`].
+    /// addresses. So many may wait until their events are taken, 1 to [`limits::BACKLOG_MAX`].
     ///
     /// # Errors
     ///
     /// `AddressInUse`; `OutOfRange`, `WrongState`, `Forked`.
     pub fn listen(&self, backlog: u32) -> Result<()> {
         const CALL: &str = "rdma_listen";
-        if !(1..=limits::BACKLOG).contains(&backlog) {
-            return Err(Error::number(CALL, "backlog", backlog.into(), 1..=limits::BACKLOG.into()));
+        if !(1..=limits::BACKLOG_MAX).contains(&backlog) {
+            return Err(Error::number(CALL, "backlog", backlog.into(), 1..=limits::BACKLOG_MAX.into()));
         }
         self.call(CALL, |ours, id| {
             node!(ours, node => {
@@ -190,14 +190,19 @@ impl Id {
 
     /// Asks the peer to connect our queue pair of `qp_num`: `ConnectResponse` follows, or why not.
     /// In [`PortSpace::Udp`] it asks for the service, and `Established` says where to send to; the
-    /// parameters mean nothing then. Data: at most [`limits::CONNECT`] bytes, or [`limits::ASK`].
+    /// parameters mean nothing then. Data: at most [`limits::REQ_PRIVATE_DATA_MAX`] bytes, or
+    /// [`limits::SIDR_REQ_PRIVATE_DATA_MAX`].
     ///
     /// # Errors
     ///
     /// `OutOfRange`, `WrongState`, `Forked`.
     pub fn connect(&self, parameters: &Parameters, private_data: &[u8]) -> Result<()> {
         const CALL: &str = "rdma_connect";
-        let most = if self.node.is_datagram() { limits::ASK } else { limits::CONNECT };
+        let most = if self.node.is_datagram() {
+            limits::SIDR_REQ_PRIVATE_DATA_MAX
+        } else {
+            limits::REQ_PRIVATE_DATA_MAX
+        };
         check_private_data(CALL, private_data, most)?;
         let param = parameters.to_node(CALL)?;
         self.call(CALL, |ours, id| node!(ours, node => node.connect(id, &param, private_data)))
@@ -205,27 +210,35 @@ impl Id {
     /// Accepts the request for our queue pair of `qp_num`, which can receive by now
     /// ([`Id::attributes`]): `Established` follows. Of the depths the smaller counts. In
     /// [`PortSpace::Udp`] that queue pair serves the peer that asked. Data: at most
-    /// [`limits::ACCEPT`] bytes, or [`limits::ANSWER`].
+    /// [`limits::REP_PRIVATE_DATA_MAX`] bytes, or [`limits::SIDR_REP_PRIVATE_DATA_MAX`].
     ///
     /// # Errors
     ///
     /// `OutOfRange`; `WrongState` where it is no request's, or that has ended; `Forked`.
     pub fn accept(&self, parameters: &Parameters, private_data: &[u8]) -> Result<()> {
         const CALL: &str = "rdma_accept";
-        let most = if self.node.is_datagram() { limits::ANSWER } else { limits::ACCEPT };
+        let most = if self.node.is_datagram() {
+            limits::SIDR_REP_PRIVATE_DATA_MAX
+        } else {
+            limits::REP_PRIVATE_DATA_MAX
+        };
         check_private_data(CALL, private_data, most)?;
         let param = parameters.to_node(CALL)?;
         self.call(CALL, |ours, id| node!(ours, node => node.accept(id, Some(&param), private_data)))
     }
     /// Refuses the request, or the connection that the peer has not called established: reason 28.
-    /// Data: at most [`limits::REJECT`] bytes.
+    /// Data: at most [`limits::REJ_PRIVATE_DATA_MAX`] bytes.
     ///
     /// # Errors
     ///
     /// `OutOfRange`, `WrongState`, `Forked`.
     pub fn reject(&self, private_data: &[u8]) -> Result<()> {
         const CALL: &str = "rdma_reject";
-        let most = if self.node.is_datagram() { limits::ANSWER } else { limits::REJECT };
+        let most = if self.node.is_datagram() {
+            limits::SIDR_REP_PRIVATE_DATA_MAX
+        } else {
+            limits::REJ_PRIVATE_DATA_MAX
+        };
         check_private_data(CALL, private_data, most)?;
         self.call(CALL, |ours, id| node!(ours, node => node.reject(id, private_data)))
     }
@@ -255,14 +268,14 @@ impl Id {
     pub fn establish(&self) -> Result<()> {
         self.call("rdma_establish", |ours, id| node!(ours, node => node.establish(id)))
     }
-    /// For the side that accepted: tells that a message has come by the queue pair. So the
-    /// connection stands, though the peer has not said so yet, and `Established` follows
-    /// (rdma_notify(3) of IBV_EVENT_COMM_EST). False where that was known.
+    /// Tells the connection manager that the queue pair has received data, on the side that
+    /// accepted. The connection is then established without the peer's RTU, and `Established`
+    /// follows (rdma_notify(3) of IBV_EVENT_COMM_EST). False where it was established already.
     ///
     /// # Errors
     ///
     /// `WrongState` before [`Id::accept`] and after the end; `Forked`.
-    pub fn data_has_come(&self) -> Result<bool> {
+    pub fn note_data_received(&self) -> Result<bool> {
         let told =
             self.call("rdma_notify", |ours, id| node!(ours, node => node.communication_established(id)));
         match told {

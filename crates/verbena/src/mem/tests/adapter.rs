@@ -31,8 +31,8 @@ fn a_message_goes_from_pieces_to_pieces() {
     pair.a.post_from(SEND, &parts);
     assert_eq!(pair.status(), Status::Success);
     let came = pair.b.completions();
-    assert_eq!((came[0].status, came[0].byte_len, into.room()), (Status::Success, 150, 150));
-    into.filled(140);
+    assert_eq!((came[0].status, came[0].byte_len, into.capacity_bytes()), (Status::Success, 150, 150));
+    into.set_filled(140);
     let all: Vec<u8> = into.0.iter().chain(into.1.iter().flat_map(|buf| buf.iter())).copied().collect();
     let wanted: Vec<u8> = [[1; 30].as_slice(), &[2; 60], &[1; 50]].concat();
     assert_eq!((all, into.1[1].len()), (wanted, 40));
@@ -47,7 +47,7 @@ fn peers_read_what_is_frozen_and_cannot_change_it() {
     let mut buf = pool.get().unwrap();
     pair.a.post_into(read(remote), &buf);
     assert_eq!(pair.status(), Status::Success);
-    buf.filled(14);
+    buf.set_filled(14);
     assert_eq!(&buf[..], b"for all to see");
     pair.a.post_from(write(remote), &pool.copy(&[0; 14]).unwrap());
     assert_eq!((pair.status(), &memory[..]), (Status::RemoteAccess, &b"for all to see"[..]));
@@ -83,7 +83,7 @@ fn a_part_is_source_and_destination_and_grants_peers_nothing() {
     let mut part = ours.part(20..30).unwrap();
     pair.a.post_into(read(remote), &part);
     assert_eq!(pair.status(), Status::Success);
-    part.filled(5);
+    part.set_filled(5);
     assert_eq!((ours.shared().load::<[u8; 5]>(20).unwrap(), part.range()), (*b"words", 20..25));
     // The peer's own local registration, whose key no peer should know: no right for any peer.
     let mut list = crate::mem::SgeList::new(&pair.b.pd);

@@ -208,8 +208,8 @@ fn a_box_holds_a_value_in_place() {
     boxed[0] = 7;
     assert_eq!(boxed.get(), [7, 2]);
     boxed.set([3, 4]);
-    boxed.filled(4);
-    assert_eq!((*boxed, boxed.room()), ([3, 4], 8));
+    boxed.set_filled(4);
+    assert_eq!((*boxed, boxed.capacity_bytes()), ([3, 4], 8));
     assert!(RegBox::new(&pool, Wide([0; 128])).is_err(), "the second buffer begins at 192");
     assert!(RegBox::new(&pool, [0_u8; 193]).is_err());
 }
@@ -225,14 +225,14 @@ fn a_list_is_of_one_domain_and_no_longer_than_a_request() {
     };
     let all: Vec<_> = (0..33).map(|_| pool.get().unwrap()).collect();
     assert_eq!(gather(&pd, &|list| all.gather(list)).unwrap(), 0, "empty ones need no element");
-    let error = gather(&pd, &|list| all.gather_room(list)).unwrap_err();
+    let error = gather(&pd, &|list| all.gather_mut(list)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfRange);
-    assert_eq!(gather(&pd, &|list| all[1].gather_room(list)).unwrap(), 1);
+    assert_eq!(gather(&pd, &|list| all[1].gather_mut(list)).unwrap(), 1);
     let other = pd.device().new_pd().unwrap();
-    let error = gather(&other, &|list| all[1].gather_room(list)).unwrap_err();
+    let error = gather(&other, &|list| all[1].gather_mut(list)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::WrongDomain);
     let mut list = SgeList::new(&pd);
-    all[..3].iter().for_each(|buf| buf.gather_room(&mut list));
+    all[..3].iter().for_each(|buf| buf.gather_mut(&mut list));
     list.cut(100);
     assert_eq!((list.len(), list.finish().unwrap().as_slice().len()), (100, 2));
 }

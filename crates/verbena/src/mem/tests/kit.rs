@@ -99,7 +99,7 @@ impl End {
 
     pub fn receive(&self, buf: &impl IoBufMut) {
         let mut list = SgeList::new(&self.pd);
-        buf.gather_room(&mut list);
+        buf.gather_mut(&mut list);
         self.qp.post_receive(RecvWr { wr_id: 0, sges: list.finish().unwrap() }).unwrap();
     }
 
@@ -111,7 +111,7 @@ impl End {
 
     pub fn post_into(&self, op: SendOp, buf: &impl IoBufMut) {
         let mut list = SgeList::new(&self.pd);
-        buf.gather_room(&mut list);
+        buf.gather_mut(&mut list);
         self.post(op, list);
     }
 
