@@ -95,7 +95,7 @@ fn connect(size: usize) -> io::Result<Connection> {
 fn accept(size: usize) -> io::Result<Connection> {
     let listener = verbena::listen(address()).wait()?;
     println!("listening");
-    Ok(listener.request_wait()?.accept().queues(queues(size)).wait()?)
+    Ok(listener.blocking_request()?.accept().queues(queues(size)).wait()?)
 }
 
 fn polled(conn: Connection) -> io::Result<PolledConnection> {
@@ -195,7 +195,7 @@ fn latency(conn: &Connection, size: usize) -> io::Result<f64> {
     median(|| {
         let sending = conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?;
         drop(answer.take());
-        answer = Some(conn.recv_wait()?.ok_or(GONE)?);
+        answer = Some(conn.blocking_recv()?.ok_or(GONE)?);
         sending.wait()?;
         Ok(())
     })
@@ -203,7 +203,7 @@ fn latency(conn: &Connection, size: usize) -> io::Result<f64> {
 
 fn answer(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
     let bytes = vec![0x5a; size];
-    while let Some(message) = conn.recv_wait()? {
+    while let Some(message) = conn.blocking_recv()? {
         // Its completion frees the buffer, whatever waits for it.
         drop(conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?);
         drop(message);
@@ -269,7 +269,7 @@ fn between(
     } else {
         let listener = verbena::listen(address()).wait()?;
         println!("listening");
-        let request = listener.request_wait()?;
+        let request = listener.blocking_request()?;
         let mine = mailbox.mr(request.pd())?.remote();
         request.accept().queues(queues).private_data(mine.to_bytes()).wait()?
     };

@@ -45,13 +45,13 @@ fn serve() -> verbena::Result<()> {
     let memory = Memory::<RemoteWrite>::zeroed(BUFFER)?;
     let listener = verbena::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).wait()?;
     println!("{}", listener.local_addr().port());
-    let request = listener.request_wait()?;
+    let request = listener.blocking_request()?;
     let lent = memory.mr(request.pd())?;
     let conn = request.accept().private_data(lent.remote().to_bytes()).wait()?;
-    while let Some(message) = conn.recv_wait()? {
+    while let Some(message) = conn.blocking_recv()? {
         conn.send(message).wait().buf()?;
     }
-    conn.close_wait()
+    conn.blocking_close()
 }
 
 struct Server(Child);
@@ -94,7 +94,7 @@ fn ask(server: SocketAddr) -> verbena::Result<()> {
         stream("WRITE", bytes, &ours, |part| conn.write(part, theirs))?;
     }
     println!();
-    conn.close_wait()?;
+    conn.blocking_close()?;
     say("disconnected".to_owned());
     Ok(())
 }
@@ -127,7 +127,7 @@ fn ping_pong(conn: &Connection, bytes: usize) -> verbena::Result<()> {
     message.set_len(bytes)?;
     while begin.elapsed() < MEASURE {
         message = conn.send(message).wait().buf()?;
-        conn.recv_wait()?;
+        conn.blocking_recv()?;
         n += 1;
     }
     row("SEND", bytes, Some(begin.elapsed() / n), None);

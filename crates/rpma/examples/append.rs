@@ -28,11 +28,11 @@ fn serve(address: &str, port: &str, file: Option<&str>) -> Result<(), Box<dyn Er
             MrLocal::map_file(&peer, &file, usage | Usage::FLUSH_VISIBILITY | Usage::FLUSH_PERSISTENT)?
         }
     };
-    let ep = Ep::listen_wait(&peer, format!("{address}:{port}"))?;
+    let ep = Ep::blocking_listen(&peer, format!("{address}:{port}"))?;
     println!("listening on {}", ep.local_addr());
     let told = [&log.descriptor()[..], &PeerCfg::of(&peer).descriptor()].concat();
-    let conn = ep.next_conn_req_wait(&ConnCfg::default())?.connect(&told)?;
-    while let Ok(event) = conn.next_event_wait() {
+    let conn = ep.blocking_next_conn_req(&ConnCfg::default())?.connect(&told)?;
+    while let Ok(event) = conn.blocking_next_event() {
         println!("{event}");
     }
     for n in 1..=log.shared().load::<u64>(0)? as usize {
@@ -45,8 +45,8 @@ fn serve(address: &str, port: &str, file: Option<&str>) -> Result<(), Box<dyn Er
 
 fn append(from: &str, to: &str, entries: &[&str]) -> Result<(), Box<dyn Error>> {
     let peer = Peer::local(from.parse()?)?;
-    let conn = ConnReq::new_wait(&peer, to, &ConnCfg::default())?.connect(b"append")?;
-    let event = conn.next_event_wait()?;
+    let conn = ConnReq::blocking_new(&peer, to, &ConnCfg::default())?.connect(b"append")?;
+    let event = conn.blocking_next_event()?;
     if event != ConnEvent::Established {
         return Err(event.text().into());
     }
@@ -68,7 +68,7 @@ fn append(from: &str, to: &str, entries: &[&str]) -> Result<(), Box<dyn Error>> 
         conn.flush(&log, 0, 8, how).wait()?;
     }
     conn.disconnect()?;
-    println!("{}", conn.next_event_wait()?);
+    println!("{}", conn.blocking_next_event()?);
     Ok(())
 }
 

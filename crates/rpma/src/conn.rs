@@ -136,7 +136,7 @@ impl Conn {
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn next_event_wait(&self) -> Result<ConnEvent> {
+    pub fn blocking_next_event(&self) -> Result<ConnEvent> {
         self.0.pending.queue_pair().pd().device().provider().wait(self.next_event())?
     }
 
@@ -180,8 +180,8 @@ impl Conn {
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn recv_wait(&self) -> Result<Option<Message>> {
-        Ok(self.qp().recv_wait()?)
+    pub fn blocking_recv(&self) -> Result<Option<Message>> {
+        Ok(self.qp().blocking_recv()?)
     }
 
     /// The connection's completion queue, for operations that are posted to it; once.

@@ -8,9 +8,9 @@
 //! use rpma::{ConnCfg, ConnEvent, ConnReq, Peer};
 //!
 //! let peer = Peer::local("127.0.0.1".parse().unwrap())?;
-//! let request = ConnReq::new_wait(&peer, "127.0.0.1:1", &ConnCfg::default())?;
+//! let request = ConnReq::blocking_new(&peer, "127.0.0.1:1", &ConnCfg::default())?;
 //! let conn = request.connect(&[])?;
-//! assert_eq!(conn.next_event_wait()?, ConnEvent::Rejected, "nobody listens there");
+//! assert_eq!(conn.blocking_next_event()?, ConnEvent::Rejected, "nobody listens there");
 //! # rpma::Result::Ok(())
 //! ```
 
@@ -61,7 +61,7 @@ impl ConnReq {
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn new_wait(peer: &Peer, to: impl ToAddr, cfg: &ConnCfg) -> Result<ConnReq> {
+    pub fn blocking_new(peer: &Peer, to: impl ToAddr, cfg: &ConnCfg) -> Result<ConnReq> {
         peer.provider().wait(ConnReq::new(peer, to, cfg))?
     }
 

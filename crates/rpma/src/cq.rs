@@ -13,22 +13,22 @@
 //! use rpma::{ConnCfg, ConnReq, Ep, MrLocal, MrRemote, Peer, Usage};
 //!
 //! let peer = Peer::local("127.0.0.1".parse().unwrap())?;
-//! let ep = Ep::listen_wait(&peer, "127.0.0.1:0")?;
+//! let ep = Ep::blocking_listen(&peer, "127.0.0.1:0")?;
 //! let theirs = MrLocal::zeroed(&peer, 4096, Usage::WRITE_DST)?;
 //! let (to, told) = (ep.local_addr(), theirs.descriptor());
 //! let server = std::thread::spawn(move || {
-//!     let conn = ep.next_conn_req_wait(&ConnCfg::default())?.connect(&told)?;
-//!     while conn.next_event_wait().is_ok() {}
+//!     let conn = ep.blocking_next_conn_req(&ConnCfg::default())?.connect(&told)?;
+//!     while conn.blocking_next_event().is_ok() {}
 //!     rpma::Result::Ok(())
 //! });
-//! let conn = ConnReq::new_wait(&peer, to, &ConnCfg::default())?.connect(&[])?;
-//! conn.next_event_wait()?;
+//! let conn = ConnReq::blocking_new(&peer, to, &ConnCfg::default())?.connect(&[])?;
+//! conn.blocking_next_event()?;
 //! let remote = MrRemote::from_descriptor(conn.private_data().unwrap())?;
 //! let entry = MrLocal::zeroed(&peer, 64, Usage::WRITE_SRC)?;
 //! let mut cq = conn.take_cq().unwrap();
 //! conn.write(entry.source(0..64)?, &remote, 0).post_to_cq(1, Flags::OnError).map_err(|e| e.0)?;
 //! conn.write(entry.source(0..64)?, &remote, 64).post_to_cq(2, Flags::Always).map_err(|e| e.0)?;
-//! let Wc::Completion { context, result } = cq.next_wait()? else { unreachable!() };
+//! let Wc::Completion { context, result } = cq.blocking_next()? else { unreachable!() };
 //! assert_eq!((context, result.is_ok()), (2, true), "the first one went well");
 //! drop((conn, cq));
 //! server.join().unwrap()?;
@@ -182,7 +182,7 @@ impl Cq {
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn next_wait(&mut self) -> Result<Wc> {
+    pub fn blocking_next(&mut self) -> Result<Wc> {
         let provider = self.conn.pd().device().provider().clone();
         provider.wait(self.next())?
     }
@@ -191,7 +191,7 @@ impl Cq {
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn next_of_both_wait(&mut self) -> Result<Wc> {
+    pub fn blocking_next_of_both(&mut self) -> Result<Wc> {
         let provider = self.conn.pd().device().provider().clone();
         provider.wait(self.next_of_both())?
     }

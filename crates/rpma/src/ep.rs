@@ -4,19 +4,19 @@
 //! use rpma::{ConnCfg, ConnEvent, ConnReq, Ep, Peer};
 //!
 //! let peer = Peer::local("127.0.0.1".parse().unwrap())?;
-//! let ep = Ep::listen_wait(&peer, "127.0.0.1:0")?;
+//! let ep = Ep::blocking_listen(&peer, "127.0.0.1:0")?;
 //! let to = ep.local_addr();
 //! let server = std::thread::spawn(move || {
-//!     let conn = ep.next_conn_req_wait(&ConnCfg::default())?.connect(b"welcome")?;
-//!     assert_eq!(conn.next_event_wait()?, ConnEvent::Established);
-//!     assert_eq!(conn.next_event_wait()?, ConnEvent::Closed);
+//!     let conn = ep.blocking_next_conn_req(&ConnCfg::default())?.connect(b"welcome")?;
+//!     assert_eq!(conn.blocking_next_event()?, ConnEvent::Established);
+//!     assert_eq!(conn.blocking_next_event()?, ConnEvent::Closed);
 //!     rpma::Result::Ok(())
 //! });
-//! let conn = ConnReq::new_wait(&peer, to, &ConnCfg::default())?.connect(b"hello")?;
-//! assert_eq!(conn.next_event_wait()?, ConnEvent::Established);
+//! let conn = ConnReq::blocking_new(&peer, to, &ConnCfg::default())?.connect(b"hello")?;
+//! assert_eq!(conn.blocking_next_event()?, ConnEvent::Established);
 //! assert!(conn.private_data().unwrap().starts_with(b"welcome"));
 //! conn.disconnect()?;
-//! assert_eq!(conn.next_event_wait()?, ConnEvent::Closed);
+//! assert_eq!(conn.blocking_next_event()?, ConnEvent::Closed);
 //! server.join().unwrap()?;
 //! # rpma::Result::Ok(())
 //! ```
@@ -54,7 +54,7 @@ impl Ep {
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn listen_wait(peer: &Peer, on: impl ToAddr) -> Result<Ep> {
+    pub fn blocking_listen(peer: &Peer, on: impl ToAddr) -> Result<Ep> {
         peer.provider().wait(Ep::listen(peer, on))?
     }
 
@@ -72,7 +72,7 @@ impl Ep {
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn next_conn_req_wait(&self, cfg: &ConnCfg) -> Result<ConnReq> {
+    pub fn blocking_next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.peer.provider().wait(self.next_conn_req(cfg))?
     }
 

@@ -14,7 +14,7 @@
 //! let hears = heard.clone();
 //! log::set_function(move |message| hears.lock().unwrap().push(message.to_string()));
 //! let peer = rpma::Peer::local("127.0.0.1".parse().unwrap())?;
-//! let nowhere = rpma::ConnReq::new_wait(&peer, "no.such.host.invalid:1", &rpma::ConnCfg::default());
+//! let nowhere = rpma::ConnReq::blocking_new(&peer, "no.such.host.invalid:1", &rpma::ConnCfg::default());
 //! assert!(nowhere.is_err());
 //! assert!(heard.lock().unwrap()[0].contains("no way to the peer"));
 //! # rpma::Result::Ok(())

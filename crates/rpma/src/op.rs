@@ -14,19 +14,19 @@
 //! use rpma::{ConnCfg, ConnReq, Ep, FlushType, MrLocal, MrRemote, Peer, PeerCfg, Usage};
 //!
 //! let peer = Peer::local("127.0.0.1".parse().unwrap())?;
-//! let ep = Ep::listen_wait(&peer, "127.0.0.1:0")?;
+//! let ep = Ep::blocking_listen(&peer, "127.0.0.1:0")?;
 //! let log = MrLocal::zeroed(&peer, 4096, Usage::WRITE_DST | Usage::FLUSH_VISIBILITY)?;
 //! let theirs = log.clone();
 //! # let host = peer.clone();
 //! let to = ep.local_addr();
 //! let server = std::thread::spawn(move || {
 //!     let told = [&theirs.descriptor()[..], &PeerCfg::of(&host).descriptor()].concat();
-//!     let conn = ep.next_conn_req_wait(&ConnCfg::default())?.connect(&told)?;
-//!     while conn.next_event_wait().is_ok() {}
+//!     let conn = ep.blocking_next_conn_req(&ConnCfg::default())?.connect(&told)?;
+//!     while conn.blocking_next_event().is_ok() {}
 //!     rpma::Result::Ok(())
 //! });
-//! let conn = ConnReq::new_wait(&peer, to, &ConnCfg::default())?.connect(b"hello")?;
-//! conn.next_event_wait()?;
+//! let conn = ConnReq::blocking_new(&peer, to, &ConnCfg::default())?.connect(b"hello")?;
+//! conn.blocking_next_event()?;
 //! let told = conn.private_data().unwrap();
 //! let remote = MrRemote::from_descriptor(told)?;
 //! conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&told[MrRemote::DESCRIPTOR..])?);

@@ -116,17 +116,17 @@ async fn queues_apart_share_a_channel_where_that_was_asked_for(left: Host, right
 #[test]
 fn a_queue_that_waits_hears_of_what_others_post() {
     let peer = Peer::local("127.0.0.1".parse().unwrap()).unwrap();
-    let ep = Ep::listen_wait(&peer, "127.0.0.1:0").unwrap();
+    let ep = Ep::blocking_listen(&peer, "127.0.0.1:0").unwrap();
     let to = ep.local_addr();
     let passive = thread::spawn(move || {
-        let conn = ep.next_conn_req_wait(&ConnCfg::default())?.connect(&[])?;
-        while conn.recv_wait()?.is_some() {}
+        let conn = ep.blocking_next_conn_req(&ConnCfg::default())?.connect(&[])?;
+        while conn.blocking_recv()?.is_some() {}
         Result::Ok(())
     });
-    let conn = ConnReq::new_wait(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
-    conn.next_event_wait().unwrap();
+    let conn = ConnReq::blocking_new(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
+    conn.blocking_next_event().unwrap();
     let mut cq = conn.take_cq().unwrap();
-    let waits = thread::spawn(move || (0..50).try_for_each(|_| cq.next_wait().map(drop)));
+    let waits = thread::spawn(move || (0..50).try_for_each(|_| cq.blocking_next().map(drop)));
     let pool = Pool::new(conn.pd(), 8, 16).unwrap();
     for context in 0..50 {
         let mut op = conn.send(pool.get().unwrap());

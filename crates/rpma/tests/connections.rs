@@ -14,19 +14,19 @@ fn assert_shared<T: Send + Sync + 'static>() {}
 /// Both ends, established; the passive one first.
 fn connected(cfg: &ConnCfg) -> (Conn, Conn) {
     let peer = peer();
-    let ep = Ep::listen_wait(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
     let to = ep.local_addr();
     let theirs = cfg.clone();
     let passive: JoinHandle<Result<Conn>> = thread::spawn(move || {
-        let request = ep.next_conn_req_wait(&theirs)?;
+        let request = ep.blocking_next_conn_req(&theirs)?;
         assert!(request.private_data().unwrap().starts_with(b"hello"));
         let conn = request.connect(b"welcome")?;
-        assert_eq!(conn.next_event_wait()?, ConnEvent::Established);
+        assert_eq!(conn.blocking_next_event()?, ConnEvent::Established);
         Ok(conn)
     });
-    let active = ConnReq::new_wait(&peer, to, cfg).unwrap().connect(b"hello").unwrap();
+    let active = ConnReq::blocking_new(&peer, to, cfg).unwrap().connect(b"hello").unwrap();
     assert!(active.private_data().is_none());
-    assert_eq!(active.next_event_wait().unwrap(), ConnEvent::Established);
+    assert_eq!(active.blocking_next_event().unwrap(), ConnEvent::Established);
     (passive.join().unwrap().unwrap(), active)
 }
 
@@ -37,10 +37,10 @@ fn events_come_in_order_and_private_data_goes_both_ways() {
     assert!(passive.private_data().unwrap().starts_with(b"hello\0"));
     active.disconnect().unwrap();
     for conn in [&active, &passive] {
-        assert_eq!(conn.next_event_wait().unwrap(), ConnEvent::Closed);
+        assert_eq!(conn.blocking_next_event().unwrap(), ConnEvent::Closed);
         conn.disconnect().unwrap();
-        assert!(matches!(conn.next_event_wait(), Err(Error::NoEvent)));
-        assert!(conn.recv_wait().unwrap().is_none());
+        assert!(matches!(conn.blocking_next_event(), Err(Error::NoEvent)));
+        assert!(conn.blocking_recv().unwrap().is_none());
     }
 }
 
@@ -50,7 +50,7 @@ fn each_event_comes_to_one_of_those_who_wait() {
     let waiting: Vec<_> = (0..4)
         .map(|_| {
             let conn = passive.clone();
-            thread::spawn(move || conn.next_event_wait())
+            thread::spawn(move || conn.blocking_next_event())
         })
         .collect();
     drop(active);
@@ -62,38 +62,38 @@ fn each_event_comes_to_one_of_those_who_wait() {
 #[test]
 fn a_refusal_is_an_event() {
     let peer = peer();
-    let ep = Ep::listen_wait(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
     let to = ep.local_addr();
     let refuses = thread::spawn(move || {
-        ep.next_conn_req_wait(&ConnCfg::default())?.reject(b"no")?;
+        ep.blocking_next_conn_req(&ConnCfg::default())?.reject(b"no")?;
         // Dropped, it is refused too.
-        drop(ep.next_conn_req_wait(&ConnCfg::default())?);
+        drop(ep.blocking_next_conn_req(&ConnCfg::default())?);
         ep.shutdown();
         Result::Ok(())
     });
     for _ in 0..2 {
-        let conn = ConnReq::new_wait(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
-        assert_eq!(conn.next_event_wait().unwrap(), ConnEvent::Rejected);
+        let conn = ConnReq::blocking_new(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
+        assert_eq!(conn.blocking_next_event().unwrap(), ConnEvent::Rejected);
         conn.disconnect().unwrap();
-        assert!(matches!(conn.next_event_wait(), Err(Error::NoEvent)));
+        assert!(matches!(conn.blocking_next_event(), Err(Error::NoEvent)));
     }
     refuses.join().unwrap().unwrap();
-    let conn = ConnReq::new_wait(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
-    assert_eq!(conn.next_event_wait().unwrap(), ConnEvent::Rejected, "nobody listens any more");
+    let conn = ConnReq::blocking_new(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
+    assert_eq!(conn.blocking_next_event().unwrap(), ConnEvent::Rejected, "nobody listens any more");
 }
 
 #[test]
 fn what_can_not_be_is_said() {
     let peer = peer();
     let provider = |error: &Error| error.provider().map(verbena::Error::kind);
-    let no_host = ConnReq::new_wait(&peer, "no.such.host.invalid:7", &ConnCfg::default()).unwrap_err();
+    let no_host = ConnReq::blocking_new(&peer, "no.such.host.invalid:7", &ConnCfg::default()).unwrap_err();
     assert_eq!((no_host.code(), provider(&no_host)), (-100_002, Some(ErrorKind::NotFound)));
-    let ep = Ep::listen_wait(&peer, kit::address()).unwrap();
-    let taken = Ep::listen_wait(&peer, ep.local_addr()).unwrap_err();
+    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
+    let taken = Ep::blocking_listen(&peer, ep.local_addr()).unwrap_err();
     assert_eq!(provider(&taken), Some(ErrorKind::AddressInUse));
     let none = ConnCfg { cq_size: 0, ..ConnCfg::default() };
-    assert!(matches!(ConnReq::new_wait(&peer, ep.local_addr(), &none), Err(Error::Inval(_))));
-    let request = || ConnReq::new_wait(&peer, ep.local_addr(), &ConnCfg::default()).unwrap();
+    assert!(matches!(ConnReq::blocking_new(&peer, ep.local_addr(), &none), Err(Error::Inval(_))));
+    let request = || ConnReq::blocking_new(&peer, ep.local_addr(), &ConnCfg::default()).unwrap();
     assert_eq!(provider(&request().connect(&[0; 57]).unwrap_err()), Some(ErrorKind::OutOfRange));
     let conn = request().connect(&[0; 56]).unwrap();
     assert_eq!(provider(&conn.disconnect().unwrap_err()), Some(ErrorKind::WrongState));
@@ -108,7 +108,7 @@ fn what_can_not_be_is_said() {
 fn messages_come_and_go_with_numbers() {
     let (passive, active) = connected(&ConnCfg { rcq_size: 10, ..ConnCfg::default() });
     let echo = thread::spawn(move || {
-        while let Some(message) = passive.recv_wait()? {
+        while let Some(message) = passive.blocking_recv()? {
             let imm = message.imm().unwrap();
             passive.send_with_imm(message, imm + 1).wait().0?;
         }
@@ -118,7 +118,7 @@ fn messages_come_and_go_with_numbers() {
     for n in 0..200_u32 {
         let buf = pool.copy(&n.to_le_bytes()).unwrap();
         active.send_with_imm(buf, n).wait().0.unwrap();
-        let answer = active.recv_wait().unwrap().unwrap();
+        let answer = active.blocking_recv().unwrap().unwrap();
         assert_eq!((&answer[..], answer.imm()), (&n.to_le_bytes()[..], Some(n + 1)));
     }
     active.disconnect().unwrap();
@@ -132,19 +132,19 @@ fn connections_share_receives() {
     }
     let peer = peer();
     let srq = Srq::new(&peer, &SrqCfg { rq_size: 4, ..SrqCfg::default() }).unwrap();
-    let ep = Ep::listen_wait(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
     let to = ep.local_addr();
     let cfg = ConnCfg { srq: Some(srq.clone()), ..ConnCfg::default() };
     let passive = thread::spawn(move || {
         let accept = || {
-            let conn = ep.next_conn_req_wait(&cfg)?.connect(&[])?;
-            conn.next_event_wait().map(|_| conn)
+            let conn = ep.blocking_next_conn_req(&cfg)?.connect(&[])?;
+            conn.blocking_next_event().map(|_| conn)
         };
         [accept(), accept()]
     });
     let connect = || {
-        let conn = ConnReq::new_wait(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
-        assert_eq!(conn.next_event_wait().unwrap(), ConnEvent::Established);
+        let conn = ConnReq::blocking_new(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
+        assert_eq!(conn.blocking_next_event().unwrap(), ConnEvent::Established);
         conn
     };
     let active = [connect(), connect()];
@@ -152,7 +152,7 @@ fn connections_share_receives() {
     let pool = Pool::new(peer.pd(), 64, 1).unwrap();
     for (n, (from, to)) in active.iter().zip(&passive).enumerate() {
         from.send(pool.copy(&[n as u8]).unwrap()).wait().0.unwrap();
-        let message = to.recv_wait().unwrap().unwrap();
+        let message = to.blocking_recv().unwrap().unwrap();
         assert_eq!((&message[..], srq.posted()), (&[n as u8][..], 3));
     }
     assert_eq!(srq.posted(), 4);

@@ -27,16 +27,16 @@ fn all() -> Usage {
 }
 
 fn connected(peer: Peer, memory: &MrLocal, cfg: &PeerCfg) -> Pair {
-    let ep = Ep::listen_wait(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
     let to = ep.local_addr();
     let told = [&memory.descriptor()[..], &cfg.descriptor()].concat();
     let passive = thread::spawn(move || -> Result<Conn> {
-        let conn = ep.next_conn_req_wait(&ConnCfg::default())?.connect(&told)?;
-        assert_eq!(conn.next_event_wait()?, ConnEvent::Established);
+        let conn = ep.blocking_next_conn_req(&ConnCfg::default())?.connect(&told)?;
+        assert_eq!(conn.blocking_next_event()?, ConnEvent::Established);
         Ok(conn)
     });
-    let active = ConnReq::new_wait(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
-    assert_eq!(active.next_event_wait().unwrap(), ConnEvent::Established);
+    let active = ConnReq::blocking_new(&peer, to, &ConnCfg::default()).unwrap().connect(&[]).unwrap();
+    assert_eq!(active.blocking_next_event().unwrap(), ConnEvent::Established);
     let told = active.private_data().unwrap();
     let remote = MrRemote::from_descriptor(told).unwrap();
     active.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&told[MrRemote::DESCRIPTOR..]).unwrap());
@@ -64,7 +64,7 @@ fn what_is_written_is_there_and_can_be_read() {
     assert_eq!((result.unwrap().len, part.range()), (1000, 7..1007));
     assert_eq!(bytes(&ours, 7, 1000), data[99..1099]);
     active.write_with_imm(ours.source(0..5).unwrap(), &remote, 1 << 19, 77).wait().0.unwrap();
-    let told = passive.recv_wait().unwrap().unwrap();
+    let told = passive.blocking_recv().unwrap().unwrap();
     assert_eq!((told.imm(), told.written(), told.len()), (Some(77), Some(5), 0));
     // Several at once.
     let under_way: Vec<_> = (0..8_usize)
@@ -152,9 +152,9 @@ fn memory_is_for_what_it_was_registered_for() {
     // The peer refuses what it did not grant, and that ends the connection.
     let refused = active.write(part, &remote, 0).wait().0.unwrap_err();
     assert_eq!(refused.provider().and_then(verbena::Error::status), Some(WcStatus::RemoteAccess));
-    assert_eq!(active.next_event_wait().unwrap(), ConnEvent::Lost);
+    assert_eq!(active.blocking_next_event().unwrap(), ConnEvent::Lost);
     assert!(active.failure().is_some());
-    assert!(matches!(passive.next_event_wait().unwrap(), ConnEvent::Lost | ConnEvent::Closed));
+    assert!(matches!(passive.blocking_next_event().unwrap(), ConnEvent::Lost | ConnEvent::Closed));
 }
 
 #[test]

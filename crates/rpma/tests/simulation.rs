@@ -126,7 +126,7 @@ async fn nobody_answers_or_nobody_listens(left: Host, right: Host) {
         there.kill();
         let conn = request.connect(&[])?;
         assert_eq!(conn.next_event().await?, ConnEvent::Unreachable);
-        let blocks = conn.next_event_wait().unwrap_err();
+        let blocks = conn.blocking_next_event().unwrap_err();
         assert_eq!(blocks.provider().map(verbena::Error::kind), Some(ErrorKind::BlockingInSimulation));
         Result::Ok(())
     });

@@ -7,12 +7,12 @@ use verbena::prelude::*;
 fn server() -> verbena::Result<()> {
     let listener = verbena::listen("0.0.0.0:7471").wait()?;
     loop {
-        let conn = listener.request_wait()?.accept().wait()?;
+        let conn = listener.blocking_request()?.accept().wait()?;
         thread::spawn(move || -> verbena::Result<()> {
-            while let Some(message) = conn.recv_wait()? {
+            while let Some(message) = conn.blocking_recv()? {
                 conn.send(message).wait().buf()?;
             }
-            conn.close_wait()
+            conn.blocking_close()
         });
     }
 }
@@ -20,8 +20,8 @@ fn server() -> verbena::Result<()> {
 fn client(server: &str) -> verbena::Result<()> {
     let conn = verbena::connect(format!("{server}:7471")).wait()?;
     conn.send_inline(b"hello").wait()?;
-    println!("{:?}", conn.recv_wait()?.map(|m| m.to_vec()));
-    conn.close_wait()
+    println!("{:?}", conn.blocking_recv()?.map(|m| m.to_vec()));
+    conn.blocking_close()
 }
 
 fn main() -> verbena::Result<()> {

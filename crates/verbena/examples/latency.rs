@@ -61,7 +61,7 @@ fn main() -> Result<()> {
             route.connect().private_data(mine.to_bytes()).wait()?
         }
         None => {
-            let request = verbena::listen("0.0.0.0:7474").wait()?.request_wait()?;
+            let request = verbena::listen("0.0.0.0:7474").wait()?.blocking_request()?;
             let mine = mailbox.mr(request.pd())?.remote();
             request.accept().private_data(mine.to_bytes()).wait()?
         }

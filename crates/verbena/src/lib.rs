@@ -198,14 +198,14 @@
 //!
 //! Futures of this crate run in any runtime, or in [`block_on`] without one. Operations,
 //! connections and listeners also have `wait`, which blocks the thread. Calls such as `recv` and
-//! `close` have a blocking form with the suffix `_wait`.
+//! `close` have a blocking form with the prefix `blocking_`.
 //!
 //! ```no_run
 //! fn main() -> verbena::Result<()> {
 //!     let conn = verbena::connect("10.0.0.2:7471").wait()?;
 //!     conn.send_inline(b"a message").wait()?;
-//!     println!("{:?}", conn.recv_wait()?);
-//!     conn.close_wait()
+//!     println!("{:?}", conn.blocking_recv()?);
+//!     conn.blocking_close()
 //! }
 //! ```
 //!

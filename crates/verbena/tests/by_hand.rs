@@ -32,10 +32,10 @@ mod software {
     fn greets<T: Connected>(pd: &Pd) -> (QueuePair<T>, QueuePair<T>) {
         let (one, other) = connected::<T>(pd, &QueueConfig::default());
         one.send_inline(b"hello").imm(1).wait().unwrap();
-        let message = other.recv_wait_for(LONG).unwrap().unwrap();
+        let message = other.blocking_recv_timeout(LONG).unwrap().unwrap();
         assert_eq!((&message[..], message.imm()), (&b"hello"[..], Some(1)));
         other.send(message).wait().buf().unwrap();
-        assert_eq!(&one.recv_wait_for(LONG).unwrap().unwrap()[..], b"hello");
+        assert_eq!(&one.blocking_recv_timeout(LONG).unwrap().unwrap()[..], b"hello");
         (one, other)
     }
 

@@ -17,7 +17,7 @@ fn a_connection_that_is_begun_comes_to_be_while_nobody_waits() {
     let (early, _) = active.queue_pair().send(pool.copy(b"early").unwrap()).wait();
     assert_eq!(early.unwrap_err().kind(), ErrorKind::WrongState);
     assert_eq!(active.disconnect().unwrap_err().kind(), ErrorKind::WrongState);
-    let passive = listener.request_wait().unwrap().accept().private_data(b"welcome").begin().unwrap();
+    let passive = listener.blocking_request().unwrap().accept().private_data(b"welcome").begin().unwrap();
     // Asked in any order, and more than once.
     for _ in 0..2 {
         assert!(within(passive.established()).unwrap().starts_with(b"hello\0"));
@@ -36,7 +36,7 @@ fn a_connection_that_is_begun_comes_to_be_while_nobody_waits() {
 fn a_refusal_of_what_was_begun_is_its_end() {
     let listener = kit::listen(kit::any_port()).wait().unwrap();
     let to = listener.local_addr();
-    let refuses = thread::spawn(move || listener.request_wait()?.reject(b"no"));
+    let refuses = thread::spawn(move || listener.blocking_request()?.reject(b"no"));
     let pending = kit::resolve(to).wait().unwrap().connect().begin().unwrap();
     for error in [within(pending.established()).unwrap_err(), within(pending.ended())] {
         assert_eq!(error.rejection().map(|r| r.reason), Some(RejectReason::Consumer));

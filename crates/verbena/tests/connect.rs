@@ -25,7 +25,7 @@ fn connected(listener: &Listener) -> (Connection, Connection) {
     let to = listener.local_addr();
     thread::scope(|s| {
         let client = s.spawn(move || kit::connect(to).wait());
-        let server = listener.request_wait().and_then(|request| request.accept().wait());
+        let server = listener.blocking_request().and_then(|request| request.accept().wait());
         let client = client.join().expect("no panic").expect("connected");
         (client, server.expect("accepted"))
     })
@@ -57,7 +57,7 @@ fn both_programs_see_what_the_other_said() {
             assert_eq!(conn.param().retry_count, 5);
             conn.local_addr()
         });
-        let request = listener.request_wait().expect("a request");
+        let request = listener.blocking_request().expect("a request");
         assert_eq!(request.private_data(), padded(b"hello", limits::REQ_PRIVATE_DATA_MAX));
         assert_eq!(request.local_addr(), to);
         assert_ne!(request.peer_qp_num(), 0);
@@ -80,7 +80,7 @@ fn whoever_is_rejected_sees_why() {
     for data in [Some(&b"not today"[..]), None] {
         thread::scope(|s| {
             let client = s.spawn(move || kit::connect(to).wait().expect_err("refused"));
-            let request = listener.request_wait().expect("a request");
+            let request = listener.blocking_request().expect("a request");
             match data {
                 Some(data) => request.reject(data).expect("rejected"),
                 None => drop(request),
@@ -104,7 +104,7 @@ fn dropping_an_acceptance_or_its_future_rejects() {
     for begin in [false, true] {
         thread::scope(|s| {
             let client = s.spawn(move || kit::connect(to).wait());
-            let accept = listener.request_wait().expect("a request").accept();
+            let accept = listener.blocking_request().expect("a request").accept();
             if begin {
                 let mut future = accept.into_future();
                 let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
@@ -144,7 +144,7 @@ fn a_listener_that_ends_refuses_who_waits_and_keeps_what_stands() {
         assert_eq!(error.kind(), ErrorKind::Rejected);
     });
     assert!(now(client.ended()).is_none() && now(server.ended()).is_none());
-    server.close_wait().expect("closed");
+    server.blocking_close().expect("closed");
     assert_eq!(within(client.ended()).kind(), ErrorKind::Disconnected);
 }
 
@@ -165,7 +165,7 @@ fn a_wildcard_listener_takes_requests_of_any_device() {
         let port = listener.local_addr().port();
         thread::scope(|s| {
             let client = s.spawn(move || kit::connect(SocketAddr::from((kit::address(), port))).wait());
-            let request = listener.request_wait().expect("a request");
+            let request = listener.blocking_request().expect("a request");
             assert_eq!(request.local_addr(), SocketAddr::from((kit::address(), port)));
             let of_address = kit::provider().device_of(kit::address());
             assert_eq!(request.pd().device(), &of_address.expect("the loopback device"));
@@ -194,7 +194,7 @@ fn a_route_shows_its_domain_before_it_connects() {
     let pd = route.pd().clone();
     thread::scope(|s| {
         let client = s.spawn(move || route.connect().private_data([1]).wait().expect("connected"));
-        let request = listener.request_wait().expect("a request");
+        let request = listener.blocking_request().expect("a request");
         let server = request.accept().pd(&pd).wait().expect("accepted");
         let client = client.join().expect("no panic");
         assert_eq!(client.private_data().len(), limits::REP_PRIVATE_DATA_MAX);
@@ -235,13 +235,13 @@ fn values_out_of_range_are_named_with_their_limit() {
     let to = other.local_addr();
     thread::scope(|s| {
         let client = s.spawn(move || kit::connect(to).private_data([7; 56]).wait());
-        let request = other.request_wait().expect("a request");
+        let request = other.blocking_request().expect("a request");
         assert_eq!(request.private_data(), [7; 56]);
         let error = request.accept().private_data([0; 197]).wait().expect_err("out of range");
         assert_eq!(error.value(), Some(&number("private_data_len", 197, 196)));
         assert_eq!(client.join().expect("no panic").expect_err("refused").kind(), ErrorKind::Rejected);
         let client = s.spawn(move || kit::connect(to).wait());
-        let error = other.request_wait().expect("a request").reject(&[0; 149]).expect_err("out of range");
+        let error = other.blocking_request().expect("a request").reject(&[0; 149]).expect_err("out of range");
         assert_eq!(error.value(), Some(&number("private_data_len", 149, 148)));
         assert_eq!(client.join().expect("no panic").expect_err("refused").kind(), ErrorKind::Rejected);
     });
@@ -254,11 +254,11 @@ fn either_side_may_close() {
         let (client, server) = connected(&listener);
         let (closes, stays) = if server_closes { (server, client) } else { (client, server) };
         let clone = closes.clone();
-        closes.close_wait().expect("closed");
+        closes.blocking_close().expect("closed");
         assert_eq!(within(clone.ended()).kind(), ErrorKind::Disconnected);
         assert_eq!(within(stays.ended()).kind(), ErrorKind::Disconnected);
-        stays.close_wait().expect("nothing is left to do");
-        clone.close_wait().expect("nothing is left to do");
+        stays.blocking_close().expect("nothing is left to do");
+        clone.blocking_close().expect("nothing is left to do");
     }
 }
 
@@ -267,8 +267,8 @@ fn both_sides_may_close_at_once() {
     let listener = listener();
     let (client, server) = connected(&listener);
     thread::scope(|s| {
-        let other = s.spawn(|| client.close_wait());
-        server.close_wait().expect("closed");
+        let other = s.spawn(|| client.blocking_close());
+        server.blocking_close().expect("closed");
         other.join().expect("no panic").expect("closed");
     });
 }
@@ -293,7 +293,7 @@ fn a_queue_pair_that_fails_ends_its_connection_and_the_peer_learns_of_it() {
         assert_eq!(refused.kind(), why);
         assert_eq!(within(client.ended()).kind(), why);
         assert_eq!(within(server.ended()).kind(), ErrorKind::Disconnected);
-        assert_eq!(client.close_wait().expect_err("something was lost").kind(), why);
+        assert_eq!(client.blocking_close().expect_err("something was lost").kind(), why);
         return;
     }
 }
@@ -307,12 +307,12 @@ fn what_was_sent_before_a_close_arrives() {
     let mut cx = Context::from_waker(Waker::noop());
     sends.iter_mut().for_each(|send| drop(send.as_mut().poll(&mut cx)));
     drop(sends);
-    client.close_wait().expect("closed");
+    client.blocking_close().expect("closed");
     for _ in 0..20 {
-        assert_eq!(&*server.recv_wait().expect("no failure").expect("a message"), message);
+        assert_eq!(&*server.blocking_recv().expect("no failure").expect("a message"), message);
     }
-    assert!(server.recv_wait().expect("no failure").is_none());
-    server.close_wait().expect("closed");
+    assert!(server.blocking_recv().expect("no failure").is_none());
+    server.blocking_close().expect("closed");
 }
 
 #[test]
@@ -406,8 +406,8 @@ fn many_requests_at_once_are_served_by_several_who_wait() {
             .collect();
         let serve = || {
             for _ in 0..CLIENTS / 3 {
-                let request = listener.request_wait().expect("a request");
-                request.accept().wait().expect("accepted").close_wait().expect("closed");
+                let request = listener.blocking_request().expect("a request");
+                request.accept().wait().expect("accepted").blocking_close().expect("closed");
             }
         };
         (0..3).for_each(|_| drop(s.spawn(serve)));
@@ -424,7 +424,7 @@ fn requests_that_nobody_has_begun_do_not_hold_up_the_next() {
     let to = listener.local_addr();
     thread::scope(|s| {
         let clients: Vec<_> = (0..8).map(|_| s.spawn(move || kit::connect(to).wait())).collect();
-        let requests: Vec<_> = (0..8).map(|_| listener.request_wait().expect("a request")).collect();
+        let requests: Vec<_> = (0..8).map(|_| listener.blocking_request().expect("a request")).collect();
         drop(requests);
         for client in clients {
             assert_eq!(client.join().expect("no panic").expect_err("refused").kind(), ErrorKind::Rejected);
@@ -442,7 +442,7 @@ fn of_several_addresses_the_one_where_somebody_listens_answers() {
     let to = format!("localhost:{}", listener.local_addr().port());
     thread::scope(|s| {
         let client = s.spawn(move || kit::connect(to).wait().expect("connected"));
-        listener.request_wait().and_then(|r| r.accept().wait()).expect("accepted");
+        listener.blocking_request().and_then(|r| r.accept().wait()).expect("accepted");
         assert!(client.join().expect("no panic").peer_addr().is_ipv4());
     });
 }

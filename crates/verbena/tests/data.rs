@@ -17,7 +17,7 @@ fn connected(queues: &QueueConfig, memory: Option<&Memory<RemoteWrite>>) -> (Con
     let theirs = queues.clone();
     let memory = memory.cloned();
     let passive = thread::spawn(move || -> Result<Connection> {
-        let request = listener.request_wait()?;
+        let request = listener.blocking_request()?;
         let told = match &memory {
             Some(memory) => memory.mr(request.pd())?.remote().to_bytes().to_vec(),
             None => Vec::new(),
@@ -121,7 +121,7 @@ fn more_operations_than_entries_wait_for_room() {
         .collect();
     let mut seen = [0; 8];
     for _ in 0..400 {
-        seen[usize::from(passive.recv_wait().unwrap().unwrap()[0])] += 1;
+        seen[usize::from(passive.blocking_recv().unwrap().unwrap()[0])] += 1;
     }
     assert_eq!(seen, [50; 8]);
     senders.into_iter().for_each(|sender| sender.join().unwrap());
@@ -136,7 +136,7 @@ fn a_dropped_operation_keeps_its_buffer_until_it_is_complete() {
         buf.set_len(0).unwrap();
         buf.extend_from_slice(&n.to_be_bytes()).unwrap();
         drop(active.send(buf).post().map_err(|(e, _)| e).unwrap());
-        assert_eq!(passive.recv_wait().unwrap().unwrap()[..], n.to_be_bytes());
+        assert_eq!(passive.blocking_recv().unwrap().unwrap()[..], n.to_be_bytes());
     }
 }
 
@@ -175,14 +175,14 @@ fn a_key_that_the_peer_never_gave_fails_the_connection_and_says_so() {
     let error = active.write_inline(&[1], nowhere).wait().unwrap_err();
     assert_eq!(error.status(), Some(WcStatus::RemoteAccess), "{error}");
     assert_eq!(active.failure().and_then(|e| e.status()), Some(WcStatus::RemoteAccess));
-    assert_eq!(active.recv_wait().unwrap_err().status(), Some(WcStatus::RemoteAccess));
-    assert!(active.recv_wait().unwrap().is_none());
+    assert_eq!(active.blocking_recv().unwrap_err().status(), Some(WcStatus::RemoteAccess));
+    assert!(active.blocking_recv().unwrap().is_none());
     let later = active.send_inline(&[1]).wait().unwrap_err();
     assert!(
         matches!(later.kind(), ErrorKind::Completion(WcStatus::Flushed) | ErrorKind::Disconnected),
         "{later}"
     );
-    assert!(passive.recv_wait_for(Duration::from_secs(5)).is_ok_and(|message| message.is_none()));
+    assert!(passive.blocking_recv_timeout(Duration::from_secs(5)).is_ok_and(|message| message.is_none()));
 }
 
 #[test]
@@ -191,11 +191,11 @@ fn what_came_before_the_end_is_received_before_the_end() {
     for n in 0..10 {
         active.send_inline(&[n]).wait().unwrap();
     }
-    active.close_wait().unwrap();
+    active.blocking_close().unwrap();
     for n in 0..10 {
-        assert_eq!(passive.recv_wait().unwrap().unwrap()[..], [n]);
+        assert_eq!(passive.blocking_recv().unwrap().unwrap()[..], [n]);
     }
-    assert!(passive.recv_wait().unwrap().is_none());
+    assert!(passive.blocking_recv().unwrap().is_none());
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn operations_of_one_doorbell_are_executed_in_order_whatever_they_are() {
             assert_eq!(send.wait().unwrap().len, 0);
             assert_eq!((write.wait().unwrap().len, add.wait().unwrap()), (0, n));
         }
-        assert_eq!(passive.recv_wait().unwrap().unwrap()[..], n.to_be_bytes());
+        assert_eq!(passive.blocking_recv().unwrap().unwrap()[..], n.to_be_bytes());
         assert_eq!(memory.shared().load::<u64>(8).unwrap(), n + 1);
     }
 }

@@ -68,7 +68,7 @@ mod software {
         for n in 0..rounds {
             let said = vec![n as u8; (n as usize * 64) % client.mtu() as usize];
             client.send_to(pool.copy(&said).unwrap(), &to).imm(n).wait().buf().unwrap();
-            let answer = client.recv_from_wait_for(LONG).unwrap();
+            let answer = client.blocking_recv_from_timeout(LONG).unwrap();
             assert_eq!(&answer.message[..], said);
             assert_eq!((answer.message.imm(), answer.from, answer.to), (Some(n + 1), to, to.ip()));
         }
@@ -89,7 +89,7 @@ mod software {
         assert_eq!((error.kind(), error.value()), (ErrorKind::OutOfRange, Some(&number)));
         buf.set_len(most as usize).unwrap();
         client.send_to(buf, &to).wait().buf().unwrap();
-        assert_eq!(server.recv_from_wait_for(LONG).unwrap().message.len(), most as usize);
+        assert_eq!(server.blocking_recv_from_timeout(LONG).unwrap().message.len(), most as usize);
         let error = client.send_inline_to(&[0; 65], &to).wait().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::OutOfRange);
     }
@@ -131,7 +131,7 @@ mod software {
     fn members_get_what_is_sent_to_their_group_until_they_leave() {
         let (sender, member, stranger) = (socket(), socket(), socket());
         let hears = |socket: &UdSocket, text: &str| {
-            let got = socket.recv_from_wait_for(if text.is_empty() { SHORT } else { LONG });
+            let got = socket.blocking_recv_from_timeout(if text.is_empty() { SHORT } else { LONG });
             match got {
                 Ok(got) => {
                     assert_eq!((&got.message[..], got.from), (text.as_bytes(), sender.address()));
@@ -172,7 +172,7 @@ mod software {
             let to = socket.address();
             let membership = socket.join(GROUP).wait().unwrap();
             socket.send_inline_to(b"to ourselves", &to).wait().unwrap();
-            let datagram = socket.recv_from_wait_for(LONG).unwrap();
+            let datagram = socket.blocking_recv_from_timeout(LONG).unwrap();
             let clone = socket.clone();
             match order {
                 0 => drop((socket, membership, datagram, clone)),
@@ -322,7 +322,7 @@ mod sim {
                 sleep(MS * 50).await;
                 socket.send_inline_to(b"hello", &group).await?;
             }
-            assert_eq!(socket.recv_from_wait().unwrap_err().kind(), ErrorKind::BlockingInSimulation);
+            assert_eq!(socket.blocking_recv_from().unwrap_err().kind(), ErrorKind::BlockingInSimulation);
             Ok::<_, verbena::Error>(())
         });
         says.await.unwrap();

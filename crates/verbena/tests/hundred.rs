@@ -159,7 +159,7 @@ impl Process {
         thread::scope(|scope| {
             let accepting = scope.spawn(|| -> Vec<_> {
                 let accept = |_| {
-                    let request = listener.request_wait().expect("a request");
+                    let request = listener.blocking_request().expect("a request");
                     let number = request.private_data()[20..24].try_into().expect("four bytes");
                     let accept = request.accept().pd(pd).queues(Process::queues()).ack_timeout(ACK_TIMEOUT);
                     let conn = accept.private_data(&hello).wait().expect("a connection");

@@ -122,10 +122,10 @@ fn a_file_is_opened_by_its_name_made_whole_and_persisted_by_its_own_process() {
     let memory = Memory::open(&path, 5000).unwrap();
     assert_eq!((memory.len(), std::fs::read(&path).unwrap()), (5000, vec![0; 5000]));
     memory.shared().copy_from(4090, b"across two pages").unwrap();
-    memory.persist_wait(4090..4106).unwrap();
+    memory.blocking_persist(4090..4106).unwrap();
     block_on(memory.persist(0..5000)).unwrap();
     assert_eq!(std::fs::read(&path).unwrap()[4090..4106], *b"across two pages");
-    assert_eq!(memory.persist_wait(0..5001).unwrap_err().kind(), ErrorKind::OutOfRange);
+    assert_eq!(memory.blocking_persist(0..5001).unwrap_err().kind(), ErrorKind::OutOfRange);
     assert_eq!(Memory::open(&path, 4096).unwrap_err().kind(), ErrorKind::OutOfRange, "another length");
     let again = Memory::open(&path, 5000).unwrap();
     assert_eq!(again.shared().load::<[u8; 16]>(4090).unwrap(), *b"across two pages");
@@ -134,7 +134,7 @@ fn a_file_is_opened_by_its_name_made_whole_and_persisted_by_its_own_process() {
     let left = beside.iter().filter(|file| file.to_string_lossy().starts_with(&name)).count();
     assert_eq!(left, 1, "nothing unfinished is left");
     let anonymous = Memory::<RemoteWrite>::zeroed(64).unwrap();
-    assert_eq!(anonymous.persist_wait(0..64).unwrap_err().kind(), ErrorKind::WrongState);
+    assert_eq!(anonymous.blocking_persist(0..64).unwrap_err().kind(), ErrorKind::WrongState);
     let nowhere = Memory::open(path.join("below"), 64).unwrap_err();
     assert_eq!(nowhere.errno(), Some(libc::ENOTDIR));
     drop(File::open(&path));

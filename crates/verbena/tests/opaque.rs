@@ -18,7 +18,7 @@ fn lent(memory: &Memory<Opaque>) -> (Connection, Connection, RemoteMemory) {
     let to = listener.local_addr();
     thread::scope(|s| {
         let active = s.spawn(move || kit::connect(to).wait().unwrap());
-        let request = listener.request_wait().unwrap();
+        let request = listener.blocking_request().unwrap();
         let remote = memory.mr(request.pd()).unwrap().remote();
         let passive = request.accept().wait().unwrap();
         (active.join().unwrap(), passive, remote)
@@ -74,7 +74,7 @@ fn peers_and_operations_reach_memory_of_a_device() {
     assert_eq!(u64::from_ne_bytes(back[..8].try_into().unwrap()), 7);
     // Operations of its owner's.
     passive.send(memory.part(4..12).unwrap()).wait().buf().unwrap();
-    assert_eq!(active.recv_wait().unwrap().unwrap()[..], *b"written!");
+    assert_eq!(active.blocking_recv().unwrap().unwrap()[..], *b"written!");
     // The last bytes, which are no whole word.
     memory.copy_from(4096, b"last").unwrap();
     memory.copy_to(4096, &mut back[..4]).unwrap();

@@ -74,7 +74,7 @@ fn connected(send_depth: u32, bytes: usize) -> (Connection, Connection, RemoteMe
     thread::scope(|s| {
         let queues = QueueConfig { send_depth, ..QueueConfig::default() };
         let active = s.spawn(move || kit::connect(to).queues(queues).wait().unwrap());
-        let request = listener.request_wait().unwrap();
+        let request = listener.blocking_request().unwrap();
         let mr = memory.mr(request.pd()).unwrap();
         let lent = mr.remote();
         std::mem::forget(mr);
@@ -88,7 +88,7 @@ fn connected(send_depth: u32, bytes: usize) -> (Connection, Connection, RemoteMe
 /// a SEND is under way until then.
 fn slowed(active: &Connection, passive: &Connection) -> Message {
     active.send_inline(b"first").wait().unwrap();
-    passive.recv_wait().unwrap().unwrap()
+    passive.blocking_recv().unwrap().unwrap()
 }
 
 const SLOW: Duration = Duration::from_millis(300);
@@ -125,7 +125,7 @@ fn a_waker_that_panics_ends_no_scope_whose_operations_are_under_way() {
             (back.iter().all(|byte| *byte == 5), back.iter().filter(|byte| **byte == 0).count());
         back.fill(1);
         sent.fill(8);
-        let message = passive.recv_wait().unwrap().unwrap();
+        let message = passive.blocking_recv().unwrap().unwrap();
         assert!(message.iter().all(|byte| *byte == 7), "the message had left when the scope ended");
         thread::sleep(SLOW);
         assert!(back.iter().all(|byte| *byte == 1), "bytes changed behind the scope's end");
@@ -229,16 +229,16 @@ fn destructors_that_panic_end_no_thread_and_hold_nothing_up() {
     }
     drop(message);
     for _ in 0..3 {
-        assert_eq!(&passive.recv_wait().unwrap().unwrap()[..], b"fuse");
+        assert_eq!(&passive.blocking_recv().unwrap().unwrap()[..], b"fuse");
     }
     assert_eq!(kit::soon(3, || dropped.load(Ordering::SeqCst)), 3);
     // The engine thread lives, and the device is not in the error state.
     let (other, peer, _) = connected(1, 8);
     let sends = thread::spawn(move || active.send_inline(b"again").wait());
-    assert_eq!(&passive.recv_wait().unwrap().unwrap()[..], b"again");
+    assert_eq!(&passive.blocking_recv().unwrap().unwrap()[..], b"again");
     sends.join().unwrap().unwrap();
     other.send_inline(b"and others").wait().unwrap();
-    assert_eq!(&peer.recv_wait().unwrap().unwrap()[..], b"and others");
+    assert_eq!(&peer.blocking_recv().unwrap().unwrap()[..], b"and others");
     assert!(pool.copy(b"all are back").is_ok());
 }
 

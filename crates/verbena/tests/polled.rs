@@ -13,7 +13,7 @@ fn connected(ours: &Memory<RemoteWrite>, theirs: &Memory<RemoteWrite>) -> (Conne
     let listener = verbena::listen("127.0.0.1:0").wait().unwrap();
     let (to, theirs) = (listener.local_addr(), theirs.clone());
     let passive = thread::spawn(move || {
-        let request = listener.request_wait().unwrap();
+        let request = listener.blocking_request().unwrap();
         let told = theirs.mr(request.pd()).unwrap().remote().to_bytes();
         request.accept().private_data(told).wait().unwrap()
     });

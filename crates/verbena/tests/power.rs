@@ -196,7 +196,7 @@ async fn a_storage_that_fails_is_a_remote_operation_error(left: Host, right: Hos
     right.fail_flush(1);
     let own = right.spawn(async {
         let memory = Memory::open("memory", LEN)?;
-        assert_eq!(memory.persist_wait(0..8).unwrap_err().kind(), ErrorKind::BlockingInSimulation);
+        assert_eq!(memory.blocking_persist(0..8).unwrap_err().kind(), ErrorKind::BlockingInSimulation);
         memory.persist(0..8).await
     });
     assert_eq!(own.await.unwrap_err().errno(), Some(5), "EIO");

@@ -265,7 +265,7 @@ mod sim {
                 assert_eq!(early.unwrap_err().kind(), ErrorKind::WrongState);
             }
             assert!(channel.try_next()?.is_none());
-            assert_eq!(channel.next_wait().unwrap_err().kind(), ErrorKind::BlockingInSimulation);
+            assert_eq!(channel.blocking_next().unwrap_err().kind(), ErrorKind::BlockingInSimulation);
             Ok::<_, Error>(())
         })
         .await
@@ -300,29 +300,29 @@ mod software {
                 let channel = EventChannel::new(&provider).unwrap();
                 let id = Id::new(&channel, PortSpace::Tcp).unwrap();
                 id.resolve_addr(None, to, Duration::from_secs(5)).unwrap();
-                assert!(matches!(channel.next_wait().unwrap().what, What::AddrResolved));
+                assert!(matches!(channel.blocking_next().unwrap().what, What::AddrResolved));
                 id.resolve_route().unwrap();
-                assert!(matches!(channel.next_wait().unwrap().what, What::RouteResolved));
+                assert!(matches!(channel.blocking_next().unwrap().what, What::RouteResolved));
                 let mine = queue_pair(&id);
                 id.connect(&told(&mine), b"").unwrap();
-                assert!(matches!(channel.next_wait().unwrap().what, What::ConnectResponse));
+                assert!(matches!(channel.blocking_next().unwrap().what, What::ConnectResponse));
                 let qp = mine.connect_with(&id.attributes().unwrap()).unwrap();
                 id.establish().unwrap();
                 qp.send_inline(b"hello").wait().unwrap();
-                assert_eq!(&qp.recv_wait().unwrap().unwrap()[..], b"hello");
+                assert_eq!(&qp.blocking_recv().unwrap().unwrap()[..], b"hello");
                 id.disconnect().unwrap();
-                assert!(matches!(channel.next_wait().unwrap().what, What::Disconnected));
+                assert!(matches!(channel.blocking_next().unwrap().what, What::Disconnected));
             });
-            let What::ConnectRequest(id) = channel.next_wait().unwrap().what else { panic!("a request") };
+            let What::ConnectRequest(id) = channel.blocking_next().unwrap().what else { panic!("a request") };
             let mine = queue_pair(&id);
             let told = told(&mine);
             let qp = mine.connect_with(&id.attributes().unwrap()).unwrap();
             id.accept(&told, b"").unwrap();
-            assert!(matches!(channel.next_wait().unwrap().what, What::Established));
+            assert!(matches!(channel.blocking_next().unwrap().what, What::Established));
             assert!(!id.note_data_received().unwrap());
-            let message = qp.recv_wait().unwrap().unwrap();
+            let message = qp.blocking_recv().unwrap().unwrap();
             qp.send(message).wait().0.unwrap();
-            let ended = channel.next_wait().unwrap();
+            let ended = channel.blocking_next().unwrap();
             assert!(matches!(ended.what, What::Disconnected) && ended.id == id.number(), "{ended:?}");
             id.disconnect().unwrap();
         });

@@ -35,7 +35,7 @@ mod software {
     fn connected(listener: &Listener, queues: &QueueConfig) -> (Connection, Connection) {
         thread::scope(|s| {
             let active = s.spawn(|| kit::connect(listener.local_addr()).wait());
-            let request = listener.request_wait().unwrap();
+            let request = listener.blocking_request().unwrap();
             let passive = request.accept().queues(queues.clone()).wait().unwrap();
             (active.join().unwrap().unwrap(), passive)
         })
@@ -112,7 +112,7 @@ mod software {
                     drop((active, passive));
                 }
                 _ => {
-                    let kept = passive.recv_wait_for(LONG).unwrap().unwrap();
+                    let kept = passive.blocking_recv_timeout(LONG).unwrap().unwrap();
                     drop((active, passive));
                     assert_eq!(kept[..], [0]);
                     assert_eq!(kit::soon(7, || srq.posted()), 7);
@@ -122,7 +122,7 @@ mod software {
         }
         let (active, passive) = connected(&listener, &queues);
         active.send_inline(b"still").wait().unwrap();
-        assert_eq!(&passive.recv_wait_for(LONG).unwrap().unwrap()[..], b"still");
+        assert_eq!(&passive.blocking_recv_timeout(LONG).unwrap().unwrap()[..], b"still");
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod software {
             passive.ended().await;
         });
         lives.send_inline(b"alive").wait().unwrap();
-        assert_eq!(&other.recv_wait_for(LONG).unwrap().unwrap()[..], b"alive");
+        assert_eq!(&other.blocking_recv_timeout(LONG).unwrap().unwrap()[..], b"alive");
         assert!(lives.failure().is_none());
     }
 
@@ -165,13 +165,13 @@ mod software {
         for n in 0..20_u8 {
             a.send_inline_to(&[n], &b.address()).wait().unwrap();
             b.send_inline_to(&[n, n], &a.address()).wait().unwrap();
-            assert_eq!(b.recv_from_wait_for(LONG).unwrap().message[..], [n]);
-            let got = a.recv_from_wait_for(LONG).unwrap();
+            assert_eq!(b.blocking_recv_from_timeout(LONG).unwrap().message[..], [n]);
+            let got = a.blocking_recv_from_timeout(LONG).unwrap();
             assert_eq!((&got.message[..], got.from), (&[n, n][..], b.address()));
         }
         // As long as a receive, after the network header.
         a.send_copy_to(&[1; 256], &b.address()).unwrap().wait().unwrap();
-        assert_eq!(b.recv_from_wait_for(LONG).unwrap().message.len(), 256);
+        assert_eq!(b.blocking_recv_from_timeout(LONG).unwrap().message.len(), 256);
         drop((a, b));
         let srq = queues.srq.unwrap();
         assert_eq!(kit::soon(8, || srq.posted()), 8);
@@ -184,7 +184,7 @@ mod software {
             let queues = queues(&pd, 4).unwrap();
             let (active, passive) = connected(&listener, &queues);
             active.send_inline(b"kept").wait().unwrap();
-            let message = passive.recv_wait_for(LONG).unwrap().unwrap();
+            let message = passive.blocking_recv_timeout(LONG).unwrap().unwrap();
             let mut all: Vec<Box<dyn std::any::Any>> =
                 vec![Box::new(queues), Box::new(active), Box::new(passive), Box::new(message)];
             let mut left = order;

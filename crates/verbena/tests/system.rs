@@ -80,9 +80,9 @@ fn verbena_in_the_place_of_rdma_core_is_told_apart() {
 fn talk(client: &Connection, server: &Connection) {
     for n in 0..100_u32 {
         client.send_inline(&n.to_be_bytes()).wait().expect("sent");
-        let message = server.recv_wait().expect("no failure").expect("a message");
+        let message = server.blocking_recv().expect("no failure").expect("a message");
         server.send(message).wait().buf().expect("sent back");
-        assert_eq!(client.recv_wait().expect("no failure").expect("a message")[..], n.to_be_bytes());
+        assert_eq!(client.blocking_recv().expect("no failure").expect("a message")[..], n.to_be_bytes());
     }
 }
 
@@ -101,8 +101,8 @@ fn both_stacks_live_in_one_process_and_reach_each_other() {
             let client = client.join().expect("no panic");
             assert_eq!(client.pd().device().provider(), near);
             talk(&client, &server);
-            client.close_wait().expect("closed");
-            assert!(server.recv_wait().expect("no failure").is_none());
+            client.blocking_close().expect("closed");
+            assert!(server.blocking_recv().expect("no failure").is_none());
         });
     }
     assert!(format!("{system:?}").contains("leaked: 0"), "{system:?}");

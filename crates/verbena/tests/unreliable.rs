@@ -20,7 +20,7 @@ mod software {
         let to = listener.local_addr();
         thread::scope(|s| {
             let passive = s.spawn(move || {
-                let request = listener.request_wait()?;
+                let request = listener.blocking_request()?;
                 let told = memory.mr(request.pd())?.remote().to_bytes();
                 request.accept().private_data(told).wait()
             });
@@ -64,7 +64,7 @@ mod software {
         let other = kit::listen(to).uc().wait().unwrap();
         assert_eq!(other.local_addr(), to);
         thread::scope(|s| {
-            let accepted = s.spawn(|| other.request_wait()?.accept().wait());
+            let accepted = s.spawn(|| other.blocking_request()?.accept().wait());
             let route = kit::resolve(to).wait().unwrap();
             drop(route.connect().uc().wait().unwrap());
             drop(accepted.join().unwrap().unwrap());

@@ -180,7 +180,7 @@ mod software {
             let (us, them) = (ours.endpoint(), target.endpoint());
             let (target, qp) = (target.connect(us).unwrap(), ours.connect(them).unwrap());
             qp.to_srq(srq.number()).send_inline(b"hello").wait().unwrap();
-            let message = srq.recv_wait().unwrap();
+            let message = srq.blocking_recv().unwrap();
             assert_eq!((&message[..], srq.posted()), (&b"hello"[..], 3));
             match order {
                 0 => {
@@ -209,7 +209,7 @@ mod software {
         let (us, them) = (ours.endpoint(), target.endpoint());
         let (_target, qp) = (target.connect(us).unwrap(), ours.connect(them).unwrap());
         qp.to_srq(srq.number()).send_inline(b"by either").wait().unwrap();
-        assert_eq!(&srq.recv_wait().unwrap()[..], b"by either");
+        assert_eq!(&srq.blocking_recv().unwrap()[..], b"by either");
         assert_eq!(one.srq(&pd, 0, 64).unwrap_err().kind(), ErrorKind::OutOfRange);
         assert_eq!(other.target("203.0.113.1".parse().unwrap()).unwrap_err().kind(), ErrorKind::Unreachable);
     }

@@ -139,7 +139,7 @@ impl<T: Connected> Connection<T> {
     /// # Errors
     ///
     /// Likewise; `BlockingInSimulation` in a task of a simulated host.
-    pub fn close_wait(self) -> Result<()> {
+    pub fn blocking_close(self) -> Result<()> {
         let provider = self.inner.ends.qp.0.pd().device().provider().clone();
         wait(&provider, "rdma_disconnect", self.close())
     }

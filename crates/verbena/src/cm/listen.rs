@@ -21,7 +21,7 @@ const CALL: &str = "rdma_listen";
 /// ```no_run
 /// # fn f() -> verbena::Result<()> {
 /// let listener = verbena::listen("0.0.0.0:7471").backlog(64).wait()?;
-/// let conn = listener.request_wait()?.accept().wait()?;
+/// let conn = listener.blocking_request()?.accept().wait()?;
 /// # Ok(()) }
 /// ```
 pub fn listen(on: impl ToAddr) -> Listen {
@@ -157,7 +157,7 @@ impl<T: Connected> Listener<T> {
     /// # Errors
     ///
     /// Likewise; `BlockingInSimulation` in a task of a simulated host.
-    pub fn request_wait(&self) -> Result<Request<T>> {
+    pub fn blocking_request(&self) -> Result<Request<T>> {
         wait(&self.provider, "rdma_get_request", self.request())
     }
 

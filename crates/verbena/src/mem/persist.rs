@@ -115,7 +115,7 @@ impl Memory<RemoteWrite> {
     /// # Errors
     ///
     /// Likewise; `BlockingInSimulation` on a simulated host.
-    pub fn persist_wait(&self, range: Range<usize>) -> Result<()> {
+    pub fn blocking_persist(&self, range: Range<usize>) -> Result<()> {
         let chunk = self.persistent(&range)?;
         #[cfg(feature = "sim")]
         if chunk.mapped().is_some() {

@@ -180,7 +180,7 @@ impl RegBuf {
     /// # Errors
     ///
     /// Those of [`RegBuf::expose`]; `BlockingInSimulation`.
-    pub fn expose_wait<T: Connected>(
+    pub fn blocking_expose<T: Connected>(
         self,
         qp: &QueuePair<T>,
         access: Access,

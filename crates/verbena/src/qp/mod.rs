@@ -227,19 +227,19 @@ impl<T: Transport> QueuePair<T> {
     /// # Errors
     ///
     /// Those of [`QueuePair::recv`]; `BlockingInSimulation`.
-    pub fn recv_wait(&self) -> Result<Option<Message>> {
-        self.may_block("recv_wait")?;
-        self.block("recv_wait", How::default())
+    pub fn blocking_recv(&self) -> Result<Option<Message>> {
+        self.may_block("blocking_recv")?;
+        self.block("blocking_recv", How::default())
     }
-    /// Like [`QueuePair::recv_wait`], for at most so long.
+    /// Like [`QueuePair::blocking_recv`], for at most so long.
     ///
     /// # Errors
     ///
     /// `TimedOut`; those of [`QueuePair::recv`]; `BlockingInSimulation`.
-    pub fn recv_wait_for(&self, time: Duration) -> Result<Option<Message>> {
-        self.may_block("recv_wait_for")?;
+    pub fn blocking_recv_timeout(&self, time: Duration) -> Result<Option<Message>> {
+        self.may_block("blocking_recv_timeout")?;
         let until = Instant::now().checked_add(time);
-        self.block("recv_wait_for", How { never_sleeps: false, until })
+        self.block("blocking_recv_timeout", How { never_sleeps: false, until })
     }
     fn block(&self, call: &'static str, how: How) -> Result<Option<Message>> {
         let look = || match self.inner.poll_recv(None) {

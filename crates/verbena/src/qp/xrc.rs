@@ -195,9 +195,9 @@ impl XrcSrq {
     /// # Errors
     ///
     /// `Forked`; `BlockingInSimulation` in a task of a simulated host.
-    pub fn recv_wait(&self) -> Result<Message> {
+    pub fn blocking_recv(&self) -> Result<Message> {
         let provider = self.pd().device().provider().clone();
-        wait(&provider, "recv_wait", self.recv())
+        wait(&provider, "blocking_recv", self.recv())
     }
     /// A message that has come already.
     pub fn try_recv(&self) -> Option<Message> {

@@ -212,17 +212,17 @@ impl UdSocket {
     /// # Errors
     ///
     /// Those of [`UdSocket::recv_from`]; `BlockingInSimulation`.
-    pub fn recv_from_wait(&self) -> Result<Datagram> {
-        wait(self.qp.pd().device().provider(), "recv_from_wait", self.recv_from())
+    pub fn blocking_recv_from(&self) -> Result<Datagram> {
+        wait(self.qp.pd().device().provider(), "blocking_recv_from", self.recv_from())
     }
 
-    /// Like [`UdSocket::recv_from_wait`], for at most so long.
+    /// Like [`UdSocket::blocking_recv_from`], for at most so long.
     ///
     /// # Errors
     ///
     /// `TimedOut`; those of [`UdSocket::recv_from`]; `BlockingInSimulation`.
-    pub fn recv_from_wait_for(&self, time: Duration) -> Result<Datagram> {
-        const CALL: &str = "recv_from_wait_for";
+    pub fn blocking_recv_from_timeout(&self, time: Duration) -> Result<Datagram> {
+        const CALL: &str = "blocking_recv_from_timeout";
         if !self.inner.stack().may_block() {
             return Err(Error::new(ErrorKind::BlockingInSimulation, CALL));
         }

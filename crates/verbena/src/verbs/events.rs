@@ -76,7 +76,7 @@ impl DeviceEvents {
     /// # Errors
     ///
     /// `Forked`; `BlockingInSimulation` in a task of a simulated host.
-    pub fn next_wait(&self) -> Result<AsyncEvent> {
+    pub fn blocking_next(&self) -> Result<AsyncEvent> {
         wait(&self.provider, CALL, self.next())
     }
 

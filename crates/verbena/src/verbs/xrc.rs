@@ -29,7 +29,7 @@ use crate::qp::XrcSrq;
 /// let target = domain.target([10, 0, 0, 1].into())?;
 /// let (theirs, _) = exchange(target.endpoint(), srq.number());
 /// let _target = target.connect(theirs)?;
-/// println!("{:?}", srq.recv_wait()?);
+/// println!("{:?}", srq.blocking_recv()?);
 /// // and who sends
 /// let ours = Unconnected::<XrcSend>::new(&pd, [10, 0, 0, 2].into(), &Default::default())?;
 /// let (theirs, number) = exchange(ours.endpoint(), 0);

@@ -38,7 +38,7 @@ fn neighbour() {
             let memory = place.memory();
             let ours = memory.mr(conn.pd()).expect("a registration");
             conn.send_inline(&ours.remote().to_bytes()).wait().expect("it is heard");
-            _ = conn.recv_wait();
+            _ = conn.blocking_recv();
         }
         "scribbles" => {
             thread::spawn(scribble);
@@ -123,7 +123,7 @@ fn may_not_reach(conn: &Connection, theirs: RemoteMemory, pool: &Pool, at_once: 
         let buf = conn.read(buf, there).wait().buf()?;
         assert!(buf.iter().all(|byte| *byte == n), "round {n}");
         conn.send(buf).wait().buf()?;
-        let message = conn.recv_wait()?.expect("an answer");
+        let message = conn.blocking_recv()?.expect("an answer");
         assert!(message.len() == LONG && message.iter().all(|byte| *byte == !n), "round {n}");
     }
     // The first ones may come before it is known that the memory may be mapped.

@@ -133,7 +133,7 @@ impl Ours {
 
     /// The next message, which comes.
     fn message(&self) -> Vec<u8> {
-        let message = self.conn.recv_wait_for(Duration::from_secs(10)).expect("it comes");
+        let message = self.conn.blocking_recv_timeout(Duration::from_secs(10)).expect("it comes");
         message.expect("the connection is there").to_vec()
     }
 }
@@ -174,7 +174,7 @@ fn kill_one(does: &str, place: Place, n: u64, listener: &Listener) -> (Duration,
     }
     let end = || {
         // Whatever came before the end, each message whole.
-        while let Ok(Some(message)) = conn.recv_wait() {
+        while let Ok(Some(message)) = conn.blocking_recv() {
             assert!(message.iter().all(|byte| *byte == MARK), "{does}, kill {n}: a message in pieces");
         }
         kit::within(conn.ended())
@@ -282,7 +282,7 @@ fn a_neighbour_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_ta
         thread::sleep(Duration::from_millis(2));
         child.signal("-CONT");
         // Its next WRITE is refused, which ends the connection.
-        while let Ok(Some(_)) = conn.recv_wait() {}
+        while let Ok(Some(_)) = conn.blocking_recv() {}
         kit::within(conn.ended());
         assert!(is_clear(&memory), "written to when it was revoked");
     }
@@ -307,7 +307,8 @@ fn speak_with_who_may_not_reach_us(does: &str, place: Place) {
     let Ours { conn, mr: _mr } = Ours::accept(&listener, place);
     let pool = Pool::new(conn.pd(), LONG, 1).expect("a pool");
     for n in 0..20_u8 {
-        let message = conn.recv_wait_for(PATIENCE).expect("it comes").expect("the connection is there");
+        let message =
+            conn.blocking_recv_timeout(PATIENCE).expect("it comes").expect("the connection is there");
         assert!(message.len() == LONG && message.iter().all(|byte| *byte == n), "round {n}");
         let mut buf = pool.get().and_then(|buf| buf.sized(LONG)).expect("a buffer");
         buf.fill(!n);
@@ -349,7 +350,7 @@ fn a_neighbour_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_n
         let traffic = scope.spawn(|| {
             let mut told = false;
             for n in 0_u64.. {
-                let next = match ours.conn.recv_wait_for(Duration::from_secs(10)) {
+                let next = match ours.conn.blocking_recv_timeout(Duration::from_secs(10)) {
                     Ok(Some(message)) => message,
                     // It has stopped.
                     _ if told => return n,

@@ -154,7 +154,7 @@ impl EventChannel {
     /// # Errors
     ///
     /// `Forked`; `BlockingInSimulation` in a task of a simulated host.
-    pub fn next_wait(&self) -> Result<Event> {
+    pub fn blocking_next(&self) -> Result<Event> {
         wait(&self.0.provider, "rdma_get_cm_event", self.next())
     }
 
