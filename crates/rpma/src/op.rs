@@ -49,7 +49,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use verbena::op::kind::{Copied, Kind, Order, Read, Send, Write};
-use verbena::{Access, Completion, InFlight, IoBuf, IoBufMut, Part, RemoteWrite};
+use verbena::{Access, Completion, InFlight, IoBuf, IoBufMut, Part, Placement, RemoteWrite};
 
 use crate::conn::Conn;
 use crate::cq::Flags;
@@ -332,10 +332,13 @@ impl Conn {
             return Err(Error::NoSupp("a flush that the memory was not registered for"));
         }
         let persistent = how == FlushType::Persistent;
-        let right = if persistent { Access::FLUSH_PERSISTENT } else { Access::FLUSH_GLOBAL };
+        let (right, placement) = match how {
+            FlushType::Persistent => (Access::FLUSH_PERSISTENT, Placement::Persistent),
+            FlushType::Visibility => (Access::FLUSH_GLOBAL, Placement::Global),
+        };
         let remote = self.remote_peer_cfg();
         if remote.native_flush() && self.qp().pd().device().supports(right) {
-            return Ok(Way::Native(self.qp().flush(what, persistent)));
+            return Ok(Way::Native(self.qp().flush(what, placement)));
         }
         if persistent && !remote.direct_write_to_pmem() {
             return Err(Error::NoSupp(

@@ -304,13 +304,13 @@ pub mod ud;
 pub mod verbs;
 
 pub use cm::{
-    Accept, ConnParam, Connect, Connection, Listen, Listener, Request, Resolve, RnrRetry, Route, connect,
-    listen, resolve,
+    Accept, ConnParam, Connect, Connection, FlowControl, Listen, Listener, Request, Resolve, RnrRetry, Route,
+    connect, listen, resolve,
 };
 pub use error::{Error, ErrorKind, RejectReason, Rejection, Result, Value, WcStatus};
 pub use exec::block_on;
 pub use mem::*;
-pub use op::{Completion, InFlight, Op, Ops};
+pub use op::{Completion, InFlight, Op, Ops, Placement};
 pub use polled::{PolledConnection, Prepared};
 pub use provider::{Device, Pd, Provider};
 pub use qp::{

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use verbena::prelude::*;
 use verbena::{
-    Connection, ErrorKind, Memory, Pool, QueueConfig, RemoteMemory, RemoteWrite, Result, WcStatus, block_on,
+    Connection, ErrorKind, Memory, Placement, Pool, QueueConfig, RemoteMemory, RemoteWrite, Result, WcStatus,
+    block_on,
 };
 
 /// Both ends of a connection; the passive side tells the active one of `memory`.
@@ -67,11 +68,11 @@ fn one_sided_operations_reach_the_memory_that_the_peer_told_of() {
         assert_eq!(read[..], bytes[1000..5000]);
         let word = remote.word(64).unwrap();
         match active.atomic_write(word, 40).await {
-            Ok(_) => _ = active.flush(remote.slice(..4096).unwrap(), false).await.unwrap(),
+            Ok(_) => _ = active.flush(remote.slice(..4096).unwrap(), Placement::Global).await.unwrap(),
             // A device, or a library that does not know of it: before anything is posted.
             Err(error) => {
                 assert!(!kit::is_ours() && error.kind() == ErrorKind::Unsupported, "{error}");
-                let flush = active.flush(remote, false).await;
+                let flush = active.flush(remote, Placement::Global).await;
                 assert_eq!(flush.unwrap_err().kind(), ErrorKind::Unsupported);
                 active.write_inline(&40_u64.to_ne_bytes(), word).await.unwrap();
             }
@@ -223,13 +224,13 @@ fn operations_of_one_doorbell_are_executed_in_order_whatever_they_are() {
     let (active, passive) = connected(&queues, Some(&memory));
     let remote = RemoteMemory::from_bytes(active.private_data()).unwrap();
     let word = remote.word(8).unwrap();
-    let can_flush = active.flush(remote, false).wait().is_ok();
+    let can_flush = active.flush(remote, Placement::Global).wait().is_ok();
     for n in 1..20_u64 {
         let write = active.write_inline(&n.to_ne_bytes(), word);
         let add = active.fetch_add(word, 1);
         let send = active.send_inline(&n.to_be_bytes());
         if can_flush {
-            let posted = active.post_all((write, active.flush(remote, false), add, send));
+            let posted = active.post_all((write, active.flush(remote, Placement::Global), add, send));
             let (write, flush, add, send) = posted.map_err(|(e, _)| e).unwrap();
             assert_eq!(send.wait().unwrap().len, 0);
             flush.wait().unwrap();

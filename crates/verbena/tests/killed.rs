@@ -12,7 +12,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use verbena::{ErrorKind, Memory, RemoteMemory, RemoteWrite, Result, block_on};
+use verbena::{ErrorKind, Memory, Placement, RemoteMemory, RemoteWrite, Result, block_on};
 
 const LEN: usize = 64 << 10;
 const ENTRY: usize = 64;
@@ -72,7 +72,7 @@ fn append(address: &str, next: usize, few: usize, enough: impl Fn()) -> usize {
         buf.set_len(ENTRY).unwrap();
         buf.copy_from_slice(&entry(flushed));
         let written = conn.write(buf, to).wait().0;
-        if written.and_then(|_| conn.flush(to, true).wait()).is_err() {
+        if written.and_then(|_| conn.flush(to, Placement::Persistent).wait()).is_err() {
             break;
         }
         flushed += 1;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use verbena::sim::{Faults, Host};
 use verbena::time::sleep;
-use verbena::{Connection, ErrorKind, Memory, RemoteMemory, RemoteWrite, Result, WcStatus};
+use verbena::{Connection, ErrorKind, Memory, Placement, RemoteMemory, RemoteWrite, Result, WcStatus};
 
 const MS: Duration = Duration::from_millis(1);
 const LEN: usize = 4096;
@@ -77,13 +77,13 @@ async fn append(conn: &Connection, progress: &Progress, protocol: Protocol) -> R
         let bytes: Vec<u8> = words(n).iter().flat_map(|word| word.to_ne_bytes()).collect();
         conn.write_inline(&bytes, entry).await?;
         if matches!(protocol, Protocol::Right) {
-            conn.flush(entry, true).await?;
+            conn.flush(entry, Placement::Persistent).await?;
         }
         conn.atomic_write(log.word(0)?, n * ALL_BYTES).await?;
         if matches!(protocol, Protocol::ToldTooEarly) {
             progress.told.set(n);
         }
-        conn.flush(log, true).await?;
+        conn.flush(log, Placement::Persistent).await?;
         progress.told.set(n);
     }
     Ok(())
@@ -166,7 +166,7 @@ async fn write_and_flush(rounds: u64) -> Result<()> {
     for n in 0..rounds {
         let word = there.slice(n % 8 * 8..n % 8 * 8 + 8)?;
         conn.write_inline(&n.to_ne_bytes(), word).await?;
-        conn.flush(word, true).await?;
+        conn.flush(word, Placement::Persistent).await?;
     }
     Ok(())
 }
@@ -259,7 +259,7 @@ async fn other_connections_go_on_during_a_flush(left: Host, right: Host) {
         let there = RemoteMemory::from_bytes(conn.private_data())?;
         sleep(5 * MS).await;
         seen.set(count.get());
-        conn.flush(there, true).await
+        conn.flush(there, Placement::Persistent).await
     })
     .await
     .unwrap();

@@ -7,7 +7,7 @@ mod sim {
     use std::time::Duration;
 
     use verbena::cm::raw::{Event, EventChannel, Id, Parameters, PortSpace, Service, What};
-    use verbena::cm::{ConnParam, RnrRetry};
+    use verbena::cm::{ConnParam, FlowControl, RnrRetry};
     use verbena::prelude::*;
     use verbena::sim::Host;
     use verbena::verbs::Unconnected;
@@ -28,7 +28,7 @@ mod sim {
             initiator_depth: Some(2),
             retry_count: 6,
             rnr_retry_count: RnrRetry::Times(5),
-            flow_control: true,
+            flow_control: FlowControl::EndToEnd,
         };
         Parameters { param, qp_num, srq: true }
     }

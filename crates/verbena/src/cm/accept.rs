@@ -3,7 +3,10 @@
 use std::future::IntoFuture;
 
 use super::connection::Attached;
-use super::{Boxed, ConnParam, Connection, Pending, Properties, Request, RnrRetry, limits, properties, wait};
+use super::{
+    Boxed, ConnParam, Connection, FlowControl, Pending, Properties, Request, RnrRetry, limits, properties,
+    wait,
+};
 use crate::error::Result;
 use crate::provider::Pd;
 use crate::qp::{Connected, QueueConfig, Rc};

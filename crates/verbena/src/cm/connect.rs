@@ -10,8 +10,8 @@ use super::connection::Attached;
 use super::names::look_up;
 use super::resolve::{pick, sources};
 use super::{
-    Addr, Boxed, ConnParam, Connection, Pending, Properties, RnrRetry, Route, TIMEOUT, ToAddr, check_timeout,
-    chosen, first_of, limits, properties, wait,
+    Addr, Boxed, ConnParam, Connection, FlowControl, Pending, Properties, RnrRetry, Route, TIMEOUT, ToAddr,
+    check_timeout, chosen, first_of, limits, properties, wait,
 };
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::provider::{Pd, Provider};

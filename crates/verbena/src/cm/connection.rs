@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::events::Identifier;
-use super::{ConnParam, wait};
+use super::{ConnParam, FlowControl, wait};
 use crate::error::{Error, ErrorKind, Result};
 use crate::polled::PolledConnection;
 use crate::provider::{Device, Pd};
@@ -79,7 +79,7 @@ impl<T: Connected> Connection<T> {
         let param = ConnParam {
             responder_resources: Some(agreed.responder_resources),
             initiator_depth: Some(agreed.initiator_depth),
-            flow_control: told.flow_control,
+            flow_control: FlowControl::told(told.flow_control),
             retry_count: agreed.retry_count,
             rnr_retry_count: asked.rnr_retry_count,
         };

@@ -146,6 +146,23 @@ pub enum RnrRetry {
     Forever,
 }
 
+/// Whether a side has end-to-end flow control: the bit of REQ and REP (IBA 12.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum FlowControl {
+    /// It has none.
+    #[default]
+    None,
+    /// Its ACKs count the receives that it has posted.
+    EndToEnd,
+}
+
+impl FlowControl {
+    /// What a peer has told.
+    fn told(has: bool) -> FlowControl {
+        if has { FlowControl::EndToEnd } else { FlowControl::None }
+    }
+}
+
 /// What both sides can say of a connection (`struct rdma_conn_param`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnParam {
@@ -157,7 +174,7 @@ pub struct ConnParam {
     /// device has. What the peer serves bounds it.
     pub initiator_depth: Option<u8>,
     /// Told to the peer only.
-    pub flow_control: bool,
+    pub flow_control: FlowControl,
     /// Retries after a timeout, 0 to 7: our own as the side that connects, which tells the peer to
     /// do the same.
     pub retry_count: u8,
@@ -170,7 +187,7 @@ impl Default for ConnParam {
         ConnParam {
             responder_resources: None,
             initiator_depth: None,
-            flow_control: false,
+            flow_control: FlowControl::None,
             retry_count: limits::RETRY_COUNT_MAX,
             rnr_retry_count: RnrRetry::Forever,
         }
@@ -183,7 +200,7 @@ impl ConnParam {
         ConnParam {
             responder_resources: Some(told.responder_resources),
             initiator_depth: Some(told.initiator_depth),
-            flow_control: told.flow_control,
+            flow_control: FlowControl::told(told.flow_control),
             retry_count: told.retry_count,
             rnr_retry_count: match told.rnr_retry_count {
                 times @ 0..=limits::RNR_RETRY_COUNT_MAX => RnrRetry::Times(times),
@@ -208,7 +225,7 @@ impl ConnParam {
         node::ConnParam {
             responder_resources: self.responder_resources.unwrap_or(limits::RD_ATOMIC_MAX),
             initiator_depth: self.initiator_depth.unwrap_or(limits::RD_ATOMIC_MAX),
-            flow_control: self.flow_control,
+            flow_control: self.flow_control == FlowControl::EndToEnd,
             retry_count: self.retry_count,
             rnr_retry_count: match self.rnr_retry_count {
                 RnrRetry::Times(times) => times,
@@ -277,9 +294,9 @@ macro_rules! properties {
             self.properties.param.initiator_depth = Some(n);
             self
         }
-        /// Told to the peer only.
-        pub fn flow_control(mut self, has: bool) -> Self {
-            self.properties.param.flow_control = has;
+        /// Told to the peer only: [`ConnParam::flow_control`].
+        pub fn flow_control(mut self, flow_control: FlowControl) -> Self {
+            self.properties.param.flow_control = flow_control;
             self
         }
         /// Retries after a timeout, 0 to 7: [`ConnParam::retry_count`].
@@ -391,7 +408,7 @@ mod tests {
             let said = ConnParam {
                 responder_resources: Some(3),
                 initiator_depth: Some(4),
-                flow_control: true,
+                flow_control: FlowControl::EndToEnd,
                 retry_count: 5,
                 rnr_retry_count,
             };

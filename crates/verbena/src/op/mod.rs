@@ -33,6 +33,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use transport::op::Flush;
+
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, How};
 use crate::qp::inner::{Place, QpInner};
@@ -44,6 +46,26 @@ pub(crate) use request::{Asked, Request};
 
 /// What is wrong with `post`: the error, and the operation as it was.
 pub type Refused<O> = (Error, O);
+
+/// How far the bytes of a FLUSH have come when it completes: `enum ibv_placement_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Placement {
+    /// Global visibility: all processors and devices of the peer see the bytes. The peer's
+    /// registration needs [`Access::FLUSH_GLOBAL`](crate::Access::FLUSH_GLOBAL).
+    Global,
+    /// Persistence: the bytes survive a loss of power. The peer's registration needs
+    /// [`Access::FLUSH_PERSISTENT`](crate::Access::FLUSH_PERSISTENT).
+    Persistent,
+}
+
+impl Placement {
+    /// The operation on a range of bytes.
+    pub(crate) fn flush(self) -> Flush {
+        let persistent = self == Placement::Persistent;
+        Flush { global: !persistent, persistent, whole: false }
+    }
+}
 
 /// A work completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

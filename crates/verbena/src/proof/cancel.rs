@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::cut::{How, all, cut, surely};
 use super::setting::{STOP, echo, left_over, serve};
 use crate::sim::Host;
-use crate::{Connection, Pool, QueueConfig, RemoteMemory};
+use crate::{Connection, Placement, Pool, QueueConfig, RemoteMemory};
 
 const MS: Duration = Duration::from_millis(1);
 /// Sizes that are soon full.
@@ -118,7 +118,7 @@ async fn operations(plan: &Plan) {
         "fetch_add": conn.fetch_add(word, 1).await.expect("added");
         "compare_swap": conn.compare_swap(word, 0, 1).await.expect("swapped");
         "atomic_write": conn.atomic_write(word, 9).await.expect("written");
-        "flush": conn.flush(remote, false).await.expect("flushed");
+        "flush": conn.flush(remote, Placement::Global).await.expect("flushed");
         "post": conn.send(buf()).post().map_err(|(e, _)| e).expect("room").await.0.expect("sent");
         "post_all": {
             let ops = (conn.write_inline(&[4; 8], remote), conn.fetch_add(word, 1));

@@ -32,13 +32,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use transport::op::{AtomicOp, Data, Flush};
+use transport::op::{AtomicOp, Data};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::exec::{self, How};
 use crate::mem::{IoBuf, IoBufMut, RegBuf};
 use crate::op::kind::Copied;
-use crate::op::{Asked, Op, Ops, Refused, kind};
+use crate::op::{Asked, Op, Ops, Placement, Refused, kind};
 use crate::provider::Pd;
 use crate::remote::RemoteMemory;
 pub use cq::Cq;
@@ -321,10 +321,9 @@ impl<T: Reliable> QueuePair<T> {
     pub fn atomic_write(&self, at: RemoteMemory, value: u64) -> Op<'_, kind::Order> {
         Op::new(&self.inner, Asked::Atomic(at, AtomicOp::Write(value)), ())
     }
-    /// FLUSH (IBA annex A19): what was written there is visible to all, or survives a loss of
-    /// power.
-    pub fn flush(&self, what: RemoteMemory, persistent: bool) -> Op<'_, kind::Order> {
-        let how = Flush { global: !persistent, persistent, whole: false };
-        Op::new(&self.inner, Asked::Flush(what, how), ())
+    /// FLUSH (IBA annex A19). It completes when all that this queue pair wrote to `range` before
+    /// has the given placement.
+    pub fn flush(&self, range: RemoteMemory, placement: Placement) -> Op<'_, kind::Order> {
+        Op::new(&self.inner, Asked::Flush(range, placement.flush()), ())
     }
 }

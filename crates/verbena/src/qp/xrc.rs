@@ -11,7 +11,7 @@ use locks::{Mutex, Rank};
 use nic::Work;
 use nic::program::wake_all;
 use nic::qp::xrc::domain::Xrcd;
-use transport::op::{AtomicOp, Data, Flush, Status};
+use transport::op::{AtomicOp, Data, Status};
 
 use super::completions::{Bell, Completions};
 use super::inner::BATCH;
@@ -23,7 +23,7 @@ use crate::cm::waiters::{Awaited, Owner, Waiters, until};
 use crate::error::{Error, Result};
 use crate::mem::{IoBuf, IoBufMut};
 use crate::op::kind::Copied;
-use crate::op::{Asked, Op, kind};
+use crate::op::{Asked, Op, Placement, kind};
 use crate::provider::Pd;
 use crate::remote::RemoteMemory;
 
@@ -96,8 +96,8 @@ impl<'q> ToSrq<'q> {
         self.op(Asked::Atomic(at, AtomicOp::Write(value)), ())
     }
     /// As [`QueuePair::flush`].
-    pub fn flush(self, what: RemoteMemory, persistent: bool) -> Op<'q, kind::Order> {
-        self.op(Asked::Flush(what, Flush { global: !persistent, persistent, whole: false }), ())
+    pub fn flush(self, range: RemoteMemory, placement: Placement) -> Op<'q, kind::Order> {
+        self.op(Asked::Flush(range, placement.flush()), ())
     }
 }
 

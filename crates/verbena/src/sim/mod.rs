@@ -88,7 +88,7 @@
 //!
 //! use verbena::prelude::*;
 //! use verbena::sim::Host;
-//! use verbena::{Memory, RemoteMemory, RemoteWrite};
+//! use verbena::{Memory, Placement, RemoteMemory, RemoteWrite};
 //!
 //! #[verbena::test(seeds = 20)]
 //! async fn what_was_flushed_survives(left: Host, right: Host) {
@@ -109,7 +109,7 @@
 //!         let conn = verbena::connect("right:7000").await?;
 //!         let there = RemoteMemory::from_bytes(conn.private_data())?.slice(..8)?;
 //!         conn.write_inline(&7_u64.to_ne_bytes(), there).await?;
-//!         conn.flush(there, true).await // without it: 0 in some seed
+//!         conn.flush(there, Placement::Persistent).await // without it: 0 in some seed
 //!     });
 //!     written.await.unwrap();
 //!     right.power_fail();
