@@ -144,7 +144,7 @@ fn post(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
     let mut sendings = Vec::with_capacity(POSTS);
     slices(|clock| {
         for buffer in buffers.drain(..) {
-            sendings.push(conn.send(buffer).post().map_err(|(error, _)| error)?);
+            sendings.push(conn.send(buffer).post()?);
         }
         clock.pause();
         for sending in sendings.drain(..) {
@@ -193,7 +193,7 @@ fn latency(conn: &Connection, size: usize) -> io::Result<f64> {
     let bytes = vec![0x5a; size];
     let mut answer = None;
     median(|| {
-        let sending = conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?;
+        let sending = conn.send_copy(&bytes)?.post()?;
         drop(answer.take());
         answer = Some(conn.blocking_recv()?.ok_or(GONE)?);
         sending.wait()?;
@@ -205,7 +205,7 @@ fn answer(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
     let bytes = vec![0x5a; size];
     while let Some(message) = conn.blocking_recv()? {
         // Its completion frees the buffer, whatever waits for it.
-        drop(conn.send_copy(&bytes)?.post().map_err(|(error, _)| error)?);
+        drop(conn.send_copy(&bytes)?.post()?);
         drop(message);
     }
     Ok(None)

@@ -168,7 +168,7 @@ where
     let mut under_way: VecDeque<InFlight<K, Lent>> = VecDeque::new();
     while begin.elapsed() < MEASURE || !under_way.is_empty() {
         while under_way.len() < DEPTH && begin.elapsed() < MEASURE {
-            under_way.push_back(op(ours.part(0..bytes)?).post().map_err(|(e, _)| e)?);
+            under_way.push_back(op(ours.part(0..bytes)?).post()?);
         }
         if let Some(first) = under_way.pop_front() {
             first.wait().buf()?;

@@ -26,8 +26,8 @@
 //! let remote = MrRemote::from_descriptor(conn.private_data().unwrap())?;
 //! let entry = MrLocal::zeroed(&peer, 64, Usage::WRITE_SRC)?;
 //! let mut cq = conn.take_cq().unwrap();
-//! conn.write(entry.source(0..64)?, &remote, 0).post_to_cq(1, Flags::OnError).map_err(|e| e.0)?;
-//! conn.write(entry.source(0..64)?, &remote, 64).post_to_cq(2, Flags::Always).map_err(|e| e.0)?;
+//! conn.write(entry.source(0..64)?, &remote, 0).post_to_cq(1, Flags::OnError)?;
+//! conn.write(entry.source(0..64)?, &remote, 64).post_to_cq(2, Flags::Always)?;
 //! let Wc::Completion { context, result } = cq.blocking_next()? else { unreachable!() };
 //! assert_eq!((context, result.is_ok()), (2, true), "the first one went well");
 //! drop((conn, cq));

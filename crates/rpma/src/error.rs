@@ -112,6 +112,56 @@ impl std::error::Error for Error {
     }
 }
 
+/// Why [`Op::post`](crate::Op::post) or [`Op::post_to_cq`](crate::Op::post_to_cq) posted nothing,
+/// with the operation as it was. It prints as its cause does, and `?` makes the cause of it in a
+/// function that returns [`Error`].
+pub struct PostError<O> {
+    error: Error,
+    op: O,
+}
+
+impl<O> PostError<O> {
+    pub(crate) fn new(error: Error, op: O) -> PostError<O> {
+        PostError { error, op }
+    }
+    /// The cause.
+    pub fn error(&self) -> &Error {
+        &self.error
+    }
+    /// The operation, to be posted again.
+    pub fn into_op(self) -> O {
+        self.op
+    }
+    /// The cause, and the operation.
+    pub fn into_parts(self) -> (Error, O) {
+        (self.error, self.op)
+    }
+}
+
+impl<O> fmt::Debug for PostError<O> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "PostError({:?})", self.error)
+    }
+}
+
+impl<O> Display for PostError<O> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        Display::fmt(&self.error, f)
+    }
+}
+
+impl<O> std::error::Error for PostError<O> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl<O> From<PostError<O>> for Error {
+    fn from(failed: PostError<O>) -> Error {
+        failed.error
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

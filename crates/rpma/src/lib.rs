@@ -43,7 +43,7 @@ pub use conn_cfg::ConnCfg;
 pub use conn_req::ConnReq;
 pub use cq::Cq;
 pub use ep::Ep;
-pub use error::{Error, Result};
+pub use error::{Error, PostError, Result};
 pub use mr::{FlushType, MrLocal, MrRemote, Usage};
 pub use op::{Op, Ordered};
 pub use peer::Peer;

@@ -53,7 +53,7 @@ use verbena::{Access, Completion, InFlight, IoBuf, IoBufMut, Part, Placement, Re
 
 use crate::conn::Conn;
 use crate::cq::Flags;
-use crate::error::{Error, Result};
+use crate::error::{Error, PostError, Result};
 use crate::log::{Level, log};
 use crate::mr::{FlushType, MrRemote};
 
@@ -84,6 +84,11 @@ impl<K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static> Unpin for Op
 
 fn told<B>((result, buf): Below<B>) -> (Result<Completion>, B) {
     (result.map_err(failed), buf)
+}
+
+/// The error of an operation that does not come back.
+fn to_error<O>(failed: verbena::PostError<O>) -> Error {
+    verbena::Error::from(failed).into()
 }
 
 fn failed(error: verbena::Error) -> Error {
@@ -123,17 +128,19 @@ impl<'c, K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static> Op<'c, K
     /// Why it can not be, and itself: `Provider` for a full send queue or a connection that does
     /// not stand, `Inval`.
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
-    pub fn post(self) -> std::result::Result<InFlight<K, B>, (Error, Self)> {
+    pub fn post(self) -> std::result::Result<InFlight<K, B>, PostError<Self>> {
         let conn = self.conn;
         match self.state {
-            State::Asked(op) => {
-                op.post().map_err(|(error, op)| (error.into(), Op { conn, state: State::Asked(op) }))
-            }
+            State::Asked(op) => op.post().map_err(|failed| {
+                let (error, op) = failed.into_parts();
+                PostError::new(error.into(), Op { conn, state: State::Asked(op) })
+            }),
             State::Refused(error, buf) => {
-                Err((error.clone(), Op { conn, state: State::Refused(error, buf) }))
+                Err(PostError::new(error.clone(), Op { conn, state: State::Refused(error, buf) }))
             }
             State::Over => {
-                Err((Error::Inval("an operation that is complete"), Op { conn, state: State::Over }))
+                let error = Error::Inval("an operation that is complete");
+                Err(PostError::new(error, Op { conn, state: State::Over }))
             }
         }
     }
@@ -146,10 +153,10 @@ impl<'c, K: Kind<B, Output = Below<B>>, B: std::marker::Send + 'static> Op<'c, K
     /// `Again` where as many are posted to the queue as it has entries; those of [`Op::post`]. The
     /// operation comes back.
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
-    pub fn post_to_cq(self, context: u64, flags: Flags) -> std::result::Result<(), (Error, Self)> {
+    pub fn post_to_cq(self, context: u64, flags: Flags) -> std::result::Result<(), PostError<Self>> {
         let conn = self.conn;
         if let Err(error) = conn.posted().reserve() {
-            return Err((error, self));
+            return Err(PostError::new(error, self));
         }
         let under_way = self.post().inspect_err(|_| conn.posted().give_back())?;
         conn.posted().push(context, flags, async move { told(under_way.await).0 });
@@ -227,13 +234,13 @@ impl Ordered<'_> {
         posted.reserve()?;
         let result = match self.way {
             Way::Refused(error) => Err(error.unwrap_or(Error::Unknown)),
-            Way::Native(op) => op.post().map_err(|(error, _)| error.into()).map(|under_way| {
+            Way::Native(op) => op.post().map_err(to_error).map(|under_way| {
                 posted.push(context, flags, async move { under_way.await.map_err(failed) });
             }),
-            Way::Read(op) => op.post().map_err(|(error, _)| error.into()).map(|under_way| {
+            Way::Read(op) => op.post().map_err(to_error).map(|under_way| {
                 posted.push(context, flags, async move { told(under_way.await).0 });
             }),
-            Way::Write(op) => op.post().map_err(|(error, _)| error.into()).map(|under_way| {
+            Way::Write(op) => op.post().map_err(to_error).map(|under_way| {
                 posted.push(context, flags, async move { under_way.await.map_err(failed) });
             }),
         };

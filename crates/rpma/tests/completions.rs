@@ -47,14 +47,15 @@ async fn completions_come_in_order_and_messages_beside_them(left: Host, right: H
         let write = || conn.write(mr.source(0..8).unwrap(), &remote, 0);
         for context in 0..8 {
             let flags = if context % 2 == 0 { Flags::Always } else { Flags::OnError };
-            write().post_to_cq(context, flags).map_err(|e| e.0)?;
+            write().post_to_cq(context, flags)?;
         }
         let flush = || conn.flush(&remote, 0, 8, FlushType::Visibility);
         flush().post_to_cq(8, Flags::Always)?;
         let pool = Pool::new(peer.pd(), 8, 1)?;
-        conn.send_with_imm(pool.get()?, 5).post_to_cq(9, Flags::Always).map_err(|e| e.0)?;
+        conn.send_with_imm(pool.get()?, 5).post_to_cq(9, Flags::Always)?;
         assert!(matches!(flush().post_to_cq(10, Flags::Always), Err(Error::Again)), "ten are under way");
-        assert!(matches!(write().post_to_cq(10, Flags::Always), Err((Error::Again, _))));
+        let refused = write().post_to_cq(10, Flags::Always).unwrap_err();
+        assert!(matches!(refused.error(), Error::Again));
         let (mut done, mut come) = (Vec::new(), Vec::new());
         while done.len() < 6 || come.len() < 5 {
             match cq.next().await? {
@@ -67,7 +68,7 @@ async fn completions_come_in_order_and_messages_beside_them(left: Host, right: H
         assert!(matches!(cq.next_of_both().await, Err(Error::NotSharedChannel)));
         conn.disconnect()?;
         // What is posted too late is flushed, and a failure is told of in any case.
-        write().post_to_cq(11, Flags::OnError).map_err(|e| e.0)?;
+        write().post_to_cq(11, Flags::OnError)?;
         assert!(matches!(cq.next().await?, Wc::Completion { context: 11, result: Err(_) }));
         assert!(matches!(cq.next().await, Err(Error::NoCompletion)));
         Result::Ok(())
@@ -83,7 +84,7 @@ async fn queues_apart_share_a_channel_where_that_was_asked_for(left: Host, right
         let apart = ConnCfg { rcq_size: 10, ..ConnCfg::default() };
         let (conn, mut cq, _, peer) = connect(&host, &apart).await?;
         let pool = Pool::new(peer.pd(), 8, 1)?;
-        conn.send_with_imm(pool.get()?, 1).post_to_cq(1, Flags::Always).map_err(|e| e.0)?;
+        conn.send_with_imm(pool.get()?, 1).post_to_cq(1, Flags::Always)?;
         assert!(matches!(cq.next().await?, Wc::Completion { context: 1, .. }));
         assert_eq!(conn.recv().await?.expect("a message").imm(), Some(0));
         assert!(matches!(cq.try_next(), Err(Error::NoCompletion)));
@@ -98,13 +99,13 @@ async fn queues_apart_share_a_channel_where_that_was_asked_for(left: Host, right
         let (conn, mut cq, remote, peer) = connect(&host, &shared).await?;
         assert!(matches!(cq.next().await, Err(Error::SharedChannel)));
         let pool = Pool::new(peer.pd(), 8, 1)?;
-        conn.send_with_imm(pool.get()?, 1).post_to_cq(1, Flags::Always).map_err(|e| e.0)?;
+        conn.send_with_imm(pool.get()?, 1).post_to_cq(1, Flags::Always)?;
         let both = [cq.next_of_both().await?, cq.next_of_both().await?];
         assert_eq!(both.iter().filter(|wc| matches!(wc, Wc::Message(_))).count(), 1);
         let mr = MrLocal::zeroed(&peer, 8, Usage::READ_DST)?;
         let read = conn.read(mr.destination(0..8)?, &remote, 0, 8);
         // What is flushed when the connection ends has failed, whatever the flags.
-        read.post_to_cq(2, Flags::OnError).map_err(|e| e.0)?;
+        read.post_to_cq(2, Flags::OnError)?;
         conn.disconnect()?;
         assert!(matches!(cq.next_of_both().await?, Wc::Completion { context: 2, result: Err(_) }));
         assert!(matches!(cq.next_of_both().await, Err(Error::NoCompletion)));
@@ -130,7 +131,8 @@ fn a_queue_that_waits_hears_of_what_others_post() {
     let pool = Pool::new(conn.pd(), 8, 16).unwrap();
     for context in 0..50 {
         let mut op = conn.send(pool.get().unwrap());
-        while let Err((error, back)) = op.post_to_cq(context, Flags::Always) {
+        while let Err(failed) = op.post_to_cq(context, Flags::Always) {
+            let (error, back) = failed.into_parts();
             assert!(matches!(error, Error::Again) || error.provider().is_some(), "{error}");
             thread::yield_now();
             op = back;

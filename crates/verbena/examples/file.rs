@@ -56,7 +56,7 @@ async fn send(server: &str, mut from: File) -> Result<()> {
         credits -= 1;
         let at = (n % BLOCKS * BLOCK) as u64;
         let write = conn.write(buf, ring.slice(at..at + len as u64)?).imm(len as u32);
-        flying.push_back(write.post().map_err(|(e, _)| e)?);
+        flying.push_back(write.post()?);
     }
     for last in flying {
         last.await.buf()?;

@@ -67,7 +67,7 @@ impl Store {
         let pair = [key.to_ne_bytes(), value.to_ne_bytes()].concat();
         let written = self.conn.write_inline(&pair, self.table.slice(at + 8..at + CELL)?);
         let unlocked = self.conn.atomic_write(version, old + 2);
-        let (_, unlocked) = self.conn.post_all((written, unlocked)).map_err(|(e, _)| e)?;
+        let (_, unlocked) = self.conn.post_all((written, unlocked))?;
         unlocked.await.map(drop)
     }
 }

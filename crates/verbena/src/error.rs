@@ -1,12 +1,15 @@
 //! One error type: what kind, which call, which value was wrong, and the errno a C program would
 //! have seen.
 
+mod returned;
 mod words;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use nic::Errno;
+
+pub use returned::{ExposeError, IntoPolledError, PostError, ReuniteError, RevokeError, UnsplitError};
 
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -307,7 +307,10 @@ pub use cm::{
     Accept, ConnParam, Connect, Connection, FlowControl, Listen, Listener, Request, Resolve, RnrRetry, Route,
     connect, listen, resolve,
 };
-pub use error::{Error, ErrorKind, RejectReason, Rejection, Result, Value, WcStatus};
+pub use error::{
+    Error, ErrorKind, ExposeError, IntoPolledError, PostError, RejectReason, Rejection, Result, ReuniteError,
+    RevokeError, UnsplitError, Value, WcStatus,
+};
 pub use exec::block_on;
 pub use mem::*;
 pub use op::{Completion, InFlight, Op, Ops, Placement};

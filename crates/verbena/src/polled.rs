@@ -11,11 +11,11 @@ use std::task::Poll;
 use transport::op::{SendOp, SendWr};
 
 use crate::cm::Connection;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, PostError, Result};
 use crate::mem::{IoBuf, IoBufMut, RegBuf, SharedSlice};
 use crate::op::kind::{self, Kind};
 use crate::op::slot::Ticket;
-use crate::op::{Asked, Completion, Op, Reading, Refused, Request, Sending, Writing};
+use crate::op::{Asked, Completion, Op, Reading, Request, Sending, Writing};
 use crate::provider::Pd;
 use crate::qp::Message;
 use crate::qp::inner::QpInner;
@@ -91,7 +91,7 @@ impl PolledConnection {
     ///
     /// Those of [`Op::post`], with the operation.
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
-    pub fn send<B: IoBuf>(&mut self, buf: B) -> Result<Sending<B>, Refused<Op<'_, kind::Send, B>>> {
+    pub fn send<B: IoBuf>(&mut self, buf: B) -> Result<Sending<B>, PostError<Op<'_, kind::Send, B>>> {
         self.conn.send(buf).post()
     }
     /// Posts a WRITE, as [`PolledConnection::send`] does a SEND.
@@ -104,7 +104,7 @@ impl PolledConnection {
         &mut self,
         buf: B,
         to: RemoteMemory,
-    ) -> Result<Writing<B>, Refused<Op<'_, kind::Write, B>>> {
+    ) -> Result<Writing<B>, PostError<Op<'_, kind::Write, B>>> {
         self.conn.write(buf, to).post()
     }
     /// Posts a READ, as [`PolledConnection::send`] does a SEND.
@@ -117,7 +117,7 @@ impl PolledConnection {
         &mut self,
         buf: B,
         from: RemoteMemory,
-    ) -> Result<Reading<B>, Refused<Op<'_, kind::Read, B>>> {
+    ) -> Result<Reading<B>, PostError<Op<'_, kind::Read, B>>> {
         self.conn.read(buf, from).post()
     }
 

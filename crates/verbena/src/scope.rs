@@ -282,8 +282,8 @@ impl<'scope, 'env, T: Connected> Scope<'scope, 'env, T> {
         let in_flight = loop {
             match op.post() {
                 Ok(in_flight) => break in_flight,
-                Err((error, back)) if error.kind() == ErrorKind::QueueFull => op = back,
-                Err((error, _)) => return Err(error),
+                Err(full) if full.error().kind() == ErrorKind::QueueFull => op = full.into_op(),
+                Err(failed) => return Err(failed.into()),
             }
             exec::block_on(poll_fn(|cx| self.poll_room(&mut place, cx)));
         };

@@ -91,17 +91,15 @@ fn several_operations_leave_with_one_doorbell_or_none_does() {
     let (active, _passive) = connected(&queues, Some(&memory));
     let remote = RemoteMemory::from_bytes(active.private_data()).unwrap();
     let write = |n: u8| active.write_inline(&[n], remote.slice(u64::from(n)..u64::from(n) + 1).unwrap());
-    let (first, second) = active
-        .post_all((write(1), active.fetch_add(remote.word(8).unwrap(), 5)))
-        .map_err(|(e, _)| e)
-        .unwrap();
+    let (first, second) = active.post_all((write(1), active.fetch_add(remote.word(8).unwrap(), 5))).unwrap();
     first.wait().unwrap();
     assert_eq!(second.wait().unwrap(), 0);
-    let (error, given_back) = active.post_all([write(2), write(3), write(4), write(5)]).unwrap_err();
+    let (error, given_back) =
+        active.post_all([write(2), write(3), write(4), write(5)]).unwrap_err().into_parts();
     assert_eq!((error.kind(), given_back.len()), (ErrorKind::QueueFull, 4));
     let beyond = active.write_inline(&[0; 65], remote);
-    let (error, _) = active.post_all((write(6), beyond)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::OutOfRange);
+    let error = active.post_all((write(6), beyond)).unwrap_err();
+    assert_eq!(error.error().kind(), ErrorKind::OutOfRange);
     let seen: Vec<u8> = (0..8).map(|at| memory.shared().load::<u8>(at).unwrap()).collect();
     assert_eq!(seen, [0, 1, 0, 0, 0, 0, 0, 0], "nothing of what was refused");
 }
@@ -136,7 +134,7 @@ fn a_dropped_operation_keeps_its_buffer_until_it_is_complete() {
         let mut buf = block_on(pool.acquire()).unwrap();
         buf.set_len(0).unwrap();
         buf.extend_from_slice(&n.to_be_bytes()).unwrap();
-        drop(active.send(buf).post().map_err(|(e, _)| e).unwrap());
+        drop(active.send(buf).post().unwrap());
         assert_eq!(passive.blocking_recv().unwrap().unwrap()[..], n.to_be_bytes());
     }
 }
@@ -145,7 +143,7 @@ fn a_dropped_operation_keeps_its_buffer_until_it_is_complete() {
 fn what_came_while_nobody_waited_is_there_for_who_looks() {
     let (active, passive) = connected(&QueueConfig::default(), None);
     for n in 0..100 {
-        let mut sending = active.send_inline(&[n]).post().map_err(|(e, _)| e).unwrap();
+        let mut sending = active.send_inline(&[n]).post().unwrap();
         // The engine threads bring what comes, and no thread polls.
         let message = loop {
             match passive.try_recv().unwrap() {
@@ -163,7 +161,7 @@ fn what_came_while_nobody_waited_is_there_for_who_looks() {
         }
     }
     // A task that waits when something lies there already is not left waiting.
-    let sending = active.send_inline(b"last").post().map_err(|(e, _)| e).unwrap();
+    let sending = active.send_inline(b"last").post().unwrap();
     thread::sleep(Duration::from_millis(20));
     assert_eq!(block_on(passive.recv()).unwrap().unwrap()[..], *b"last");
     block_on(sending).unwrap();
@@ -231,12 +229,12 @@ fn operations_of_one_doorbell_are_executed_in_order_whatever_they_are() {
         let send = active.send_inline(&n.to_be_bytes());
         if can_flush {
             let posted = active.post_all((write, active.flush(remote, Placement::Global), add, send));
-            let (write, flush, add, send) = posted.map_err(|(e, _)| e).unwrap();
+            let (write, flush, add, send) = posted.unwrap();
             assert_eq!(send.wait().unwrap().len, 0);
             flush.wait().unwrap();
             assert_eq!((write.wait().unwrap().len, add.wait().unwrap()), (0, n));
         } else {
-            let (write, add, send) = active.post_all((write, add, send)).map_err(|(e, _)| e).unwrap();
+            let (write, add, send) = active.post_all((write, add, send)).unwrap();
             assert_eq!(send.wait().unwrap().len, 0);
             assert_eq!((write.wait().unwrap().len, add.wait().unwrap()), (0, n));
         }

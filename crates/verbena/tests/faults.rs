@@ -36,7 +36,7 @@ async fn queue_pairs_that_fail_flush_what_is_under_way_and_peers_are_told(left: 
             let conn = verbena::connect("right:7000").await?;
             said(&conn).await?;
             let buf = Pool::new(conn.pd(), 64, 1)?.copy(b"under way")?;
-            let sending = conn.send(buf).post().map_err(|(e, _)| e)?;
+            let sending = conn.send(buf).post()?;
             host.fail_queue_pairs();
             let (sent, buf) = sending.await;
             assert_eq!(&buf[..], b"under way", "the buffer comes back");

@@ -187,7 +187,7 @@ fn a_waker_that_panics_loses_no_wake_up_of_another_connection() {
 fn of_those_that_wait_for_one_thing_each_is_woken_whatever_the_first_does() {
     let (active, passive, _) = connected(1, 8);
     let message = slowed(&active, &passive);
-    let under_way = active.send_copy(b"behind").unwrap().post().map_err(|(error, _)| error).unwrap();
+    let under_way = active.send_copy(b"behind").unwrap().post().unwrap();
     let (waker, count) = (bomb(), Arc::new(Count::default()));
     let counts = Waker::from(count.clone());
     let mut ops: Vec<_> = (0..4).map(|_| active.send_inline(b"x")).collect();
@@ -225,7 +225,7 @@ fn destructors_that_panic_end_no_thread_and_hold_nothing_up() {
     let message = slowed(&active, &passive);
     for _ in 0..3 {
         let fuse = Fuse { buf: pool.copy(b"fuse").unwrap(), dropped: dropped.clone() };
-        drop(active.send(fuse).post().map_err(|(error, _)| error).unwrap());
+        drop(active.send(fuse).post().unwrap());
     }
     drop(message);
     for _ in 0..3 {

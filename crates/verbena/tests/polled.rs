@@ -4,8 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use verbena::{
-    Connection, ErrorKind, Memory, PolledConnection, QueueConfig, RemoteMemory, RemoteWrite, Result,
-    WcStatus, block_on,
+    Connection, ErrorKind, IntoPolledError, Memory, PolledConnection, QueueConfig, RemoteMemory, RemoteWrite,
+    Result, WcStatus, block_on,
 };
 
 /// Both ends; each has told the other of its memory.
@@ -92,7 +92,7 @@ fn a_prepared_operation_belongs_to_one_connection_and_its_buffer_outlives_it() {
     let (ours, theirs) = (memory(), memory());
     let (active, passive) = connected(&ours, &theirs);
     let clone = active.clone();
-    let active = active.into_polled().unwrap_err();
+    let IntoPolledError(active) = active.into_polled().unwrap_err();
     drop(clone);
     let remote = RemoteMemory::from_bytes(active.private_data()).unwrap();
     let (mut one, mut other) = (polled(active), polled(passive));

@@ -146,7 +146,7 @@ fn a_right_that_was_not_granted_is_none_and_another_connection_has_none() {
     // The queue pair has failed with the refusal: nothing is bound there any more, and the buffer
     // comes back.
     let (error, buf) =
-        pool.copy(&[4; 64]).unwrap().blocking_expose(&passive, Access::REMOTE_READ).unwrap_err();
+        pool.copy(&[4; 64]).unwrap().blocking_expose(&passive, Access::REMOTE_READ).unwrap_err().into_parts();
     assert_eq!((error.kind(), &buf[..]), (ErrorKind::Completion(WcStatus::Flushed), &[4; 64][..]));
 }
 
@@ -155,7 +155,8 @@ fn what_can_not_be_exposed_comes_back() {
     let (_active, passive, ..) = connected(64);
     let (_, other, ..) = connected(64);
     let pool = Pool::new(&passive.pd().device().new_pd().unwrap(), 64, 1).unwrap();
-    let (error, buf) = pool.copy(&[1; 8]).unwrap().blocking_expose(&other, Access::REMOTE_READ).unwrap_err();
+    let (error, buf) =
+        pool.copy(&[1; 8]).unwrap().blocking_expose(&other, Access::REMOTE_READ).unwrap_err().into_parts();
     assert_eq!((error.kind(), &buf[..]), (ErrorKind::WrongDomain, &[1; 8][..]));
     drop(buf);
     let pool = Pool::new(passive.pd(), 60, 1).unwrap();
@@ -163,13 +164,13 @@ fn what_can_not_be_exposed_comes_back() {
     for (at, kind) in [(0, None), (4, Some(ErrorKind::OutOfRange))] {
         let first = buf.split_to(at).unwrap();
         let rights = if kind.is_none() { Access::FLUSH_GLOBAL } else { Access::REMOTE_READ };
-        let (error, back) = buf.blocking_expose(&passive, rights).unwrap_err();
+        let (error, back) = buf.blocking_expose(&passive, rights).unwrap_err().into_parts();
         assert_eq!(error.kind(), ErrorKind::OutOfRange);
         buf = first.unsplit(back).unwrap();
     }
     // 60 bytes have no room up to the 64th.
     assert_eq!(
-        buf.blocking_expose(&passive, Access::REMOTE_READ).unwrap_err().0.kind(),
+        buf.blocking_expose(&passive, Access::REMOTE_READ).unwrap_err().error().kind(),
         ErrorKind::OutOfRange
     );
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::events::Identifier;
 use super::{ConnParam, FlowControl, wait};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, IntoPolledError, Result};
 use crate::polled::PolledConnection;
 use crate::provider::{Device, Pd};
 use crate::qp::inner::QpInner;
@@ -159,10 +159,11 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Itself, where there are clones of it, or its completions come to a queue that others share.
-    pub fn into_polled(self) -> Result<PolledConnection, Connection> {
+    /// [`IntoPolledError`], with the connection: it has clones, or its completions come to a queue
+    /// that other queue pairs share.
+    pub fn into_polled(self) -> Result<PolledConnection, IntoPolledError> {
         let shared = Arc::strong_count(&self.inner) > 1 || self.qp.inner().shares_completions();
-        if shared { Err(self) } else { Ok(PolledConnection::new(self)) }
+        if shared { Err(IntoPolledError(self)) } else { Ok(PolledConnection::new(self)) }
     }
 }
 

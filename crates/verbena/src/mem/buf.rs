@@ -7,7 +7,7 @@ use super::access::Plain;
 use super::io_buf::{IoBuf, IoBufMut, SgeList};
 use super::pool::Piece;
 use super::region::Region;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, UnsplitError};
 use crate::provider::Pd;
 
 /// A piece of registered memory that no peer and no other handle sees: like `BytesMut`. Splits into
@@ -92,13 +92,17 @@ impl RegBuf {
         })
     }
 
-    /// Puts two that were split back together, `next` after this one; both come back where they are
-    /// no neighbours, or where this one is not full and `next` has bytes.
-    pub fn unsplit(mut self, next: RegBuf) -> Result<RegBuf, (RegBuf, RegBuf)> {
+    /// Puts two that were split back together, `next` after this one.
+    ///
+    /// # Errors
+    ///
+    /// [`UnsplitError`], with both: they are no neighbours, or this one is not full and `next` has
+    /// bytes.
+    pub fn unsplit(mut self, next: RegBuf) -> Result<RegBuf, UnsplitError> {
         let neighbours =
             self.piece.same_buffer(&next.piece) && self.piece.start() + self.cap == next.piece.start();
         if !neighbours || (self.len < self.cap && next.len > 0) {
-            return Err((self, next));
+            return Err(UnsplitError(self, next));
         }
         self.cap += next.cap;
         self.len += next.len;

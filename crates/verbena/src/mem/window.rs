@@ -12,7 +12,7 @@ use wire::Rkey;
 use super::access::Access;
 use super::buf::RegBuf;
 use super::shared::SharedSlice;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, ExposeError, Result, RevokeError};
 use crate::exec;
 use crate::op::kind::{self, Kind};
 use crate::op::{Asked, Op};
@@ -155,18 +155,18 @@ impl RegBuf {
         self,
         qp: &'a QueuePair<T>,
         access: Access,
-    ) -> impl Future<Output = Result<Exposed, (Error, RegBuf)>> + Send + 'a {
+    ) -> impl Future<Output = Result<Exposed, ExposeError>> + Send + 'a {
         async move {
             let (window, asked) = match self.window_over(qp, access) {
                 Ok(bind) => bind,
-                Err(error) => return Err((error, self)),
+                Err(error) => return Err(ExposeError::new(error, self)),
             };
             let behind = Behind { window, buf: ManuallyDrop::new(self) };
             let (bound, behind) = Op::<kind::Bind, _>::new(qp.inner(), asked, behind).await;
             match bound {
                 Ok(_) => Ok(Exposed { behind }),
                 Err(error) => match behind.take_back() {
-                    Ok(buf) => Err((error, buf)),
+                    Ok(buf) => Err(ExposeError::new(error, buf)),
                     // The right can not be taken back, so the buffer can not come back either: it
                     // is exposed.
                     Err((_, behind)) => Ok(Exposed { behind }),
@@ -184,10 +184,10 @@ impl RegBuf {
         self,
         qp: &QueuePair<T>,
         access: Access,
-    ) -> Result<Exposed, (Error, RegBuf)> {
+    ) -> Result<Exposed, ExposeError> {
         match exec::may_block(qp.inner().stack(), BIND) {
             Ok(()) => exec::block_on(self.expose(qp, access)),
-            Err(error) => Err((error, self)),
+            Err(error) => Err(ExposeError::new(error, self)),
         }
     }
 
@@ -242,9 +242,9 @@ impl Exposed {
     ///
     /// # Errors
     ///
-    /// `Forked`; then it stays exposed.
-    pub fn revoke(self) -> Result<RegBuf, (Error, Exposed)> {
-        self.behind.take_back().map_err(|(error, behind)| (error, Exposed { behind }))
+    /// [`RevokeError`] with the cause `Forked`; then it stays exposed.
+    pub fn revoke(self) -> Result<RegBuf, RevokeError> {
+        self.behind.take_back().map_err(|(error, behind)| RevokeError::new(error, Exposed { behind }))
     }
 }
 

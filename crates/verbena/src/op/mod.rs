@@ -35,7 +35,7 @@ use std::task::{Context, Poll};
 
 use transport::op::Flush;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, PostError, Result};
 use crate::exec::{self, How};
 use crate::qp::inner::{Place, QpInner};
 
@@ -43,9 +43,6 @@ pub use in_flight::{InFlight, Reading, Sending, Writing};
 use kind::{Kind, Raw};
 pub use ops::{Ops, Requests};
 pub(crate) use request::{Asked, Request};
-
-/// What is wrong with `post`: the error, and the operation as it was.
-pub type Refused<O> = (Error, O);
 
 /// How far the bytes of a FLUSH have come when it completes: `enum ibv_placement_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -140,7 +137,7 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
         exec::ended(match self.post() {
             Ok(in_flight) => in_flight.block(how).ok(),
             // It waits for room, or says at once what is wrong.
-            Err((_, op)) => exec::go_on(op, how, false),
+            Err(failed) => exec::go_on(failed.into_op(), how, false),
         })
     }
 
@@ -152,7 +149,7 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     /// takes inline or in pieces; `WrongDomain`; `Forked`. The operation comes back with each.
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
     #[inline]
-    pub fn post(self) -> Result<InFlight<K, B>, Refused<Self>> {
+    pub fn post(self) -> Result<InFlight<K, B>, PostError<Self>> {
         let Op { qp, request, state } = self;
         match state {
             State::New { value, place } => {
@@ -161,12 +158,14 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
                 // When the ticket has an owner, which gives the value up in an orderly way if that
                 // unwinds.
                 qp.stack().later().run();
-                posted
-                    .map_err(|(error, value)| (error, Op { qp, request, state: State::New { value, place } }))
+                posted.map_err(|(error, value)| {
+                    PostError::new(error, Op { qp, request, state: State::New { value, place } })
+                })
             }
             State::Posted(in_flight) => Ok(in_flight),
             state @ State::Over => {
-                Err((Error::new(ErrorKind::WrongState, "ibv_post_send"), Op { qp, request, state }))
+                let error = Error::new(ErrorKind::WrongState, "ibv_post_send");
+                Err(PostError::new(error, Op { qp, request, state }))
             }
         }
     }

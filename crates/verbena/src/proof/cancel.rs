@@ -119,23 +119,22 @@ async fn operations(plan: &Plan) {
         "compare_swap": conn.compare_swap(word, 0, 1).await.expect("swapped");
         "atomic_write": conn.atomic_write(word, 9).await.expect("written");
         "flush": conn.flush(remote, Placement::Global).await.expect("flushed");
-        "post": conn.send(buf()).post().map_err(|(e, _)| e).expect("room").await.0.expect("sent");
+        "post": conn.send(buf()).post().expect("room").await.0.expect("sent");
         "post_all": {
             let ops = (conn.write_inline(&[4; 8], remote), conn.fetch_add(word, 1));
-            let (write, add) = conn.post_all(ops).map_err(|(e, _)| e).expect("room");
+            let (write, add) = conn.post_all(ops).expect("room");
             add.await.expect("added");
             write.await.expect("written");
         };
         "post_all, the last is dropped": {
             let (send, read) = conn
                 .post_all((conn.send_inline(&[5; 8]), conn.read(buf(), remote.slice(..8).expect("inside"))))
-                .map_err(|(e, _)| e)
                 .expect("room");
             drop(read);
             send.await.expect("sent");
         };
         "idle": {
-            drop(conn.send(buf()).post().map_err(|(e, _)| e).expect("room"));
+            drop(conn.send(buf()).post().expect("room"));
             conn.idle().await;
         };
         "room": {
@@ -259,8 +258,8 @@ async fn connecting(plan: &Plan) {
     .await;
     for polls in 0.. {
         let (conn, _) = connected().await;
-        conn.send_inline(&[1]).post().map_err(|(e, _)| e).expect("room").await.expect("sent");
-        drop(conn.send_inline(&[2]).post().map_err(|(e, _)| e).expect("room"));
+        conn.send_inline(&[1]).post().expect("room").await.expect("sent");
+        drop(conn.send_inline(&[2]).post().expect("room"));
         let clone = conn.clone();
         let closed = cut("close", conn.close(), polls, plan.how()).await;
         match &closed {

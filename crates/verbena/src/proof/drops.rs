@@ -49,13 +49,12 @@ async fn client(to: Addr) -> Vec<Object> {
     let pd = conn.pd().clone();
     let pool = Pool::new(&pd, 4096, 4).expect("a pool");
     for n in 0..3 {
-        let sent = conn.send_inline(&[n; 8]).post().map_err(|(e, _)| e).expect("room");
+        let sent = conn.send_inline(&[n; 8]).post().expect("room");
         drop(sent);
     }
     let buf = pool.get().expect("a buffer");
-    let read =
-        conn.read(buf, remote.slice(..4096).expect("inside")).post().map_err(|(e, _)| e).expect("room");
-    let add = conn.fetch_add(remote.word(0).expect("a word"), 1).post().map_err(|(e, _)| e).expect("room");
+    let read = conn.read(buf, remote.slice(..4096).expect("inside")).post().expect("room");
+    let add = conn.fetch_add(remote.word(0).expect("a word"), 1).post().expect("room");
     // Never polled again: it asks, and the peer may have to be told that no answer is wanted any
     // more.
     let mut connecting = crate::connect(to).into_future();
@@ -67,8 +66,7 @@ async fn client(to: Addr) -> Vec<Object> {
     }
     let memory = Memory::<RemoteWrite>::zeroed(8192).expect("memory");
     let part = memory.part(0..8192).expect("all of it");
-    let write =
-        conn.write(part, remote.slice(..8192).expect("inside")).post().map_err(|(e, _)| e).expect("room");
+    let write = conn.write(part, remote.slice(..8192).expect("inside")).post().expect("room");
     let own = RegBox::new(&pool, 7_u64).expect("a value");
     let qp = (*conn).clone();
     let mut closing = Box::pin(conn.clone().ended_soon());
@@ -114,7 +112,7 @@ async fn server(listener: Listener) -> Vec<Object> {
     let message = conn.recv().await.expect("no failure");
     // It may not have come: the future that asks is polled no more.
     let second = crate::time::timeout(US * 20_000, listener.request()).await;
-    let send = conn.send(frozen.part(0..100).expect("all of it")).post().map_err(|(e, _)| e).expect("room");
+    let send = conn.send(frozen.part(0..100).expect("all of it")).post().expect("room");
     let clone = conn.clone();
     let accepting = second.ok().map(|second| {
         let mut accepting = second.expect("a request").accept().into_future();

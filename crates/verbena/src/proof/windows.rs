@@ -19,16 +19,16 @@ async fn exposing(plan: &Plan) {
             let buf = pool.copy(&[7; 40]).expect("the buffer is back");
             for n in 0..busy {
                 // No code wants its result: its entry is free when it is complete.
-                drop(conn.send_inline(&[n as u8; 4]).post().map_err(|(e, _)| e).expect("room"));
+                drop(conn.send_inline(&[n as u8; 4]).post().expect("room"));
             }
             let exposed = cut("expose", buf.expose(&conn, rights), polls, plan.how()).await;
             let is_over = exposed.is_some();
             if let Some(exposed) = exposed {
-                let exposed = exposed.map_err(|(e, _)| e).expect("exposed");
+                let exposed = exposed.expect("exposed");
                 assert_eq!(exposed.remote().len(), 40);
                 // Either way the right ends.
                 if polls % 2 == 0 {
-                    assert_eq!(exposed.revoke().map_err(|(e, _)| e).expect("revoked")[..], [7; 40]);
+                    assert_eq!(exposed.revoke().expect("revoked")[..], [7; 40]);
                 }
             }
             goes_on("expose", &conn).await;

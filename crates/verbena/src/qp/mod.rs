@@ -34,11 +34,11 @@ use std::time::{Duration, Instant};
 
 use transport::op::{AtomicOp, Data};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, PostError, Result};
 use crate::exec::{self, How};
 use crate::mem::{IoBuf, IoBufMut, RegBuf};
 use crate::op::kind::Copied;
-use crate::op::{Asked, Op, Ops, Placement, Refused, kind};
+use crate::op::{Asked, Op, Ops, Placement, kind};
 use crate::provider::Pd;
 use crate::remote::RemoteMemory;
 pub use cq::Cq;
@@ -209,7 +209,7 @@ impl<T: Transport> QueuePair<T> {
     ///
     /// Those of [`Op::post`]; they come back where the queue has no room for all, where one is
     /// wrong or of another queue pair.
-    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, Refused<O>> {
+    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, PostError<O>> {
         self.inner.post_all(ops)
     }
     /// The next message. Cancelling loses nothing: receives stay posted, messages wait. `None`

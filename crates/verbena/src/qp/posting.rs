@@ -8,10 +8,10 @@ use transport::op::{Data, SendWr};
 
 use super::carrier::Sender;
 use super::inner::{Place, QpInner, Queues};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, PostError, Result};
 use crate::op::kind::Kind;
 use crate::op::slot::Ticket;
-use crate::op::{Ops, Refused, Request, Requests};
+use crate::op::{Ops, Request, Requests};
 
 impl QpInner {
     /// Posts an operation; where it is refused its value comes back.
@@ -45,15 +45,15 @@ impl QpInner {
     }
 
     /// Posts several, or none.
-    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, Refused<O>> {
+    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, PostError<O>> {
         let mut requests = Requests { qp: self, list: VecDeque::new() };
         if let Err(error) = ops.requests(&mut requests) {
-            return Err((error, ops));
+            return Err(PostError::new(error, ops));
         }
         let mut posting = Posting::begin(self, true);
         if let Err(error) = posting.check_room(requests.list.len()) {
             posting.finish();
-            return Err((error, ops));
+            return Err(PostError::new(error, ops));
         }
         let in_flight = ops.post(&mut posting, &mut requests);
         posting.finish();

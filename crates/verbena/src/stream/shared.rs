@@ -301,7 +301,7 @@ impl Core {
     }
 
     fn post_word(&self, word: Word) -> Result<Sending<Copied>> {
-        self.conn.send_inline(&[]).imm(word.to_imm()).post().map_err(|(error, _)| error)
+        self.conn.send_inline(&[]).imm(word.to_imm()).post().map_err(Error::from)
     }
 
     fn post_bytes(&self, word: Word, bytes: &mut Gather<'_>, len: usize) -> Result<()> {
@@ -309,7 +309,7 @@ impl Core {
         if let Some(inline) = inline.get_mut(..len) {
             bytes.copy_to(inline);
             // The completion has no owner: a failure ends the connection.
-            return self.conn.send_inline(inline).imm(imm).post().map(drop).map_err(|(error, _)| error);
+            return self.conn.send_inline(inline).imm(imm).post().map(drop).map_err(Error::from);
         }
         if len >= bulk::LEAST && self.polls() {
             self.bulk.note();
@@ -320,7 +320,7 @@ impl Core {
         }
         let mut buf = self.conn.buffer()?.sized(len)?;
         bytes.copy_to(&mut buf);
-        self.conn.send(buf).imm(imm).post().map(drop).map_err(|(error, _)| error)
+        self.conn.send(buf).imm(imm).post().map(drop).map_err(Error::from)
     }
 
     /// Why a call failed, as far as that is known.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use super::RdmaStream;
 use super::shared::Core;
-use crate::error::Result;
+use crate::error::{Result, ReuniteError};
 use crate::op::{Sending, kind::Copied};
 use crate::qp::Message;
 use crate::qp::inner::Place;
@@ -176,15 +176,15 @@ addresses!(ReadHalf);
 addresses!(WriteHalf);
 
 impl ReadHalf {
-    /// Puts both together again; they come back where they are not of one stream.
+    /// Puts both together again.
     ///
     /// # Errors
     ///
-    /// Both of them.
+    /// [`ReuniteError`], with both: they are of two streams.
     #[expect(clippy::result_large_err, reason = "they come back as they were")]
-    pub fn reunite(self, write: WriteHalf) -> Result<RdmaStream, (ReadHalf, WriteHalf)> {
+    pub fn reunite(self, write: WriteHalf) -> Result<RdmaStream, ReuniteError> {
         if !Arc::ptr_eq(&self.core, &write.core) {
-            return Err((self, write));
+            return Err(ReuniteError(self, write));
         }
         Ok(RdmaStream { core: self.core, reading: self.reading, writing: write.writing })
     }

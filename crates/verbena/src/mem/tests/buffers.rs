@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::kit::domain;
-use crate::error::ErrorKind;
+use crate::error::{ErrorKind, UnsplitError};
 use crate::mem::chunk::Chunk;
 use crate::mem::{IoBuf, IoBufMut, Pool, RegBox, RegBuf, RegBytes, SgeList};
 
@@ -171,8 +171,8 @@ fn neighbours_join_and_others_come_back() {
     let pool = Pool::new(&domain(), 8, 2).unwrap();
     let mut end = pool.copy(b"abcdefgh").unwrap();
     let begin = end.split_to(3).unwrap();
-    let (end, begin) = end.unsplit(begin).unwrap_err();
-    let (begin, other) = begin.unsplit(pool.get().unwrap()).unwrap_err();
+    let UnsplitError(end, begin) = end.unsplit(begin).unwrap_err();
+    let UnsplitError(begin, other) = begin.unsplit(pool.get().unwrap()).unwrap_err();
     drop(other);
     let whole = begin.unsplit(end).unwrap();
     assert_eq!(&whole[..], b"abcdefgh");

@@ -5,6 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::kit::domain;
+use crate::error::UnsplitError;
 use crate::mem::{Pool, RegBuf, RegBytes};
 
 const SIZE: usize = 32;
@@ -93,7 +94,7 @@ impl Handles {
                 };
                 match first.unsplit(next) {
                     Ok(whole) => self.keep(whole),
-                    Err((first, next)) => {
+                    Err(UnsplitError(first, next)) => {
                         self.keep(first);
                         self.keep(next);
                     }
