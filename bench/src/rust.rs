@@ -79,13 +79,7 @@ pub fn run(args: &[String]) -> io::Result<()> {
 // ---- messages ----
 
 fn queues(size: usize) -> QueueConfig {
-    QueueConfig {
-        send_depth: DEPTH as u32,
-        recv_depth: 512,
-        recv_size: size,
-        max_send_sge: 1,
-        ..QueueConfig::default()
-    }
+    QueueConfig::default().send_depth(DEPTH as u32).recv_depth(512).recv_size(size).max_send_sge(1)
 }
 
 fn connect(size: usize) -> io::Result<Connection> {
@@ -261,7 +255,7 @@ fn between(
     mailbox: &Memory<RemoteWrite>,
     size: usize,
 ) -> io::Result<(PolledConnection, RemoteMemory)> {
-    let queues = QueueConfig { send_depth: 8, recv_depth: 8, recv_size: size, ..QueueConfig::default() };
+    let queues = QueueConfig::default().send_depth(8).recv_depth(8).recv_size(size);
     let conn = if is_client {
         let route = verbena::resolve(address()).wait()?;
         let mine = mailbox.mr(route.pd())?.remote();

@@ -56,12 +56,11 @@ impl Default for ConnCfg {
 impl ConnCfg {
     /// What the stack below makes its queues by.
     pub(crate) fn queues(&self) -> QueueConfig {
-        QueueConfig {
-            send_depth: self.sq_size.max(1),
-            recv_depth: self.rq_size,
-            recv_size: self.recv_size,
-            srq: self.srq.as_ref().map(|srq| srq.below().clone()),
-            ..QueueConfig::default()
+        let queues = QueueConfig::default().send_depth(self.sq_size.max(1));
+        let queues = queues.recv_depth(self.rq_size).recv_size(self.recv_size);
+        match &self.srq {
+            Some(srq) => queues.srq(srq.below()),
+            None => queues,
         }
     }
 }

@@ -8,7 +8,14 @@ use std::time::Duration;
 /// it was.
 ///
 /// A packet that no fault hits arrives in order, `delay` plus up to `jitter` after it was sent.
+///
+/// ```
+/// # use std::time::Duration;
+/// let faults = sim::Faults::none().loss(0.01).delay(Duration::from_micros(200));
+/// assert_eq!((faults.loss, faults.reorder), (0.01, 0.0));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Faults {
     /// Time on the way.
     pub delay: Duration,
@@ -102,6 +109,43 @@ impl Faults {
             ..Faults::none()
         }
     }
+}
+
+/// A method for each field, by its name, that sets it.
+macro_rules! setters {
+    ($($field:ident: $of:ty),* $(,)?) => {
+        impl Faults {$(
+            #[doc = concat!("Sets the field `", stringify!($field), "`.")]
+            #[must_use]
+            pub const fn $field(mut self, $field: $of) -> Faults {
+                self.$field = $field;
+                self
+            }
+        )*}
+    };
+}
+setters! {
+    delay: Duration,
+    jitter: Duration,
+    loss: f64,
+    duplicate: f64,
+    replay: f64,
+    replay_delay: Duration,
+    reorder: f64,
+    reorder_delay: Duration,
+    corrupt: f64,
+    clog: f64,
+    clog_time: Duration,
+    partition: f64,
+    partition_time: Duration,
+    power_fail: f64,
+    power_time: Duration,
+    flush: Duration,
+    flush_jitter: Duration,
+    together: f64,
+    unreached: f64,
+    mapped: f64,
+    shared: f64,
 }
 
 impl Default for Faults {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kit::connections::{param, resolved};
 use kit::plans::{LIMIT, Run, bad, plans};
 use node::EventKind;
-use sim::{Dice, Faults};
+use sim::Dice;
 
 const SEEDS: u64 = 1000;
 
@@ -34,14 +34,13 @@ fn every_connection_is_established_on_both_sides_or_failed_on_both() {
 fn whatever_is_cut_off_both_sides_end_and_nothing_is_left() {
     sim::each_seed("cm", "whatever_is_cut_off", SEEDS, |seed| {
         let mut dice = Dice::new(seed).fork(4000);
-        let faults = Faults {
-            loss: dice.pick(&[0.0, 0.1, 0.3, 0.6]),
-            partition: dice.pick(&[0.0, 0.01, 0.1]),
-            partition_time: dice.pick(&[100, 3_000, 60_000]) * Duration::from_millis(1),
-            clog: dice.pick(&[0.0, 0.01, 0.1]),
-            clog_time: dice.pick(&[10, 300]) * Duration::from_millis(1),
-            ..bad(&mut dice)
-        };
+        let loss = dice.pick(&[0.0, 0.1, 0.3, 0.6]);
+        let partition = dice.pick(&[0.0, 0.01, 0.1]);
+        let partition_time = dice.pick(&[100, 3_000, 60_000]) * Duration::from_millis(1);
+        let clog = dice.pick(&[0.0, 0.01, 0.1]);
+        let clog_time = dice.pick(&[10, 300]) * Duration::from_millis(1);
+        let faults = bad(&mut dice).loss(loss).partition(partition).partition_time(partition_time);
+        let faults = faults.clog(clog).clog_time(clog_time);
         let plans = plans(&mut dice);
         Run::new(seed + 1_000_000, faults, plans).go();
     });

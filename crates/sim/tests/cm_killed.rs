@@ -190,17 +190,17 @@ fn killed(name: &str, faults: impl Fn(&mut Dice) -> Faults, patience: Duration, 
 
 #[test]
 fn a_process_killed_in_any_state_is_known_to_its_peer_within_two_seconds() {
-    let faults = |dice: &mut Dice| Faults {
-        delay: Duration::from_micros(dice.between(1, 5_000)),
-        jitter: Duration::from_micros(dice.below(500)),
-        ..Faults::none()
+    let faults = |dice: &mut Dice| {
+        Faults::none()
+            .delay(Duration::from_micros(dice.between(1, 5_000)))
+            .jitter(Duration::from_micros(dice.below(500)))
     };
     killed("a_process_killed_in_any_state", faults, Duration::from_secs(2), 21);
 }
 
 #[test]
 fn on_a_lossy_network_it_is_known_after_some_more_probes() {
-    let faults = |_: &mut Dice| Faults { loss: 0.05, ..Faults::lossy() };
+    let faults = |_: &mut Dice| Faults::lossy().loss(0.05);
     killed("on_a_lossy_network", faults, Duration::from_secs(6), 22);
 }
 
@@ -215,7 +215,7 @@ fn at_any_moment_of_the_handshake_it_is_known_within_two_seconds() {
             together: dice.chance(0.2),
             heir: dice.chance(0.5),
         };
-        let mut pair = Pair::new(seed + 23_000_000, Faults { delay, ..Faults::none() }, &case);
+        let mut pair = Pair::new(seed + 23_000_000, Faults::none().delay(delay), &case);
         assert_eq!(pair.wait(false).kind, EventKind::AddrResolved);
         let id = pair.ours.id.clone().unwrap();
         pair.client.node.resolve_route(&id).unwrap();

@@ -12,16 +12,14 @@ use sim::{Dice, Faults};
 const SEEDS: u64 = 1000;
 
 fn losing(loss: f64, dice: &mut Dice) -> Faults {
-    Faults {
-        loss,
-        duplicate: 0.1,
-        replay: 0.1,
-        replay_delay: Duration::from_millis(dice.between(1, 600)),
-        reorder: 0.2,
-        reorder_delay: Duration::from_millis(dice.between(1, 50)),
-        delay: Duration::from_micros(dice.between(1, 2_000)),
-        ..Faults::none()
-    }
+    Faults::none()
+        .loss(loss)
+        .duplicate(0.1)
+        .replay(0.1)
+        .replay_delay(Duration::from_millis(dice.between(1, 600)))
+        .reorder(0.2)
+        .reorder_delay(Duration::from_millis(dice.between(1, 50)))
+        .delay(Duration::from_micros(dice.between(1, 2_000)))
 }
 
 fn alike(name: &str, loss: f64, salt: u64) {

@@ -31,7 +31,7 @@ impl Pair {
     fn new(seed: u64) -> Pair {
         let mut dice = Dice::new(seed).fork(6000);
         let delay = Duration::from_micros(dice.between(10, 3_000));
-        let mut sim = Sim::new(seed, Faults { delay, ..Faults::none() });
+        let mut sim = Sim::new(seed, Faults::none().delay(delay));
         if sim::seeds::single().is_some() {
             sim.log();
         }

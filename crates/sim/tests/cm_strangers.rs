@@ -110,7 +110,7 @@ fn wait(sim: &mut Sim, party: &Party, kind: EventKind) -> node::Event {
 fn parties(seed: u64) -> (Sim, Dice, [Party; 3]) {
     let mut dice = Dice::new(seed).fork(7000);
     let delay = Duration::from_micros(dice.between(10, 3_000));
-    let mut sim = Sim::new(seed, Faults { delay, ..Faults::none() });
+    let mut sim = Sim::new(seed, Faults::none().delay(delay));
     if sim::seeds::single().is_some() {
         sim.log();
     }

@@ -121,12 +121,7 @@ fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
 
 /// A network that loses nothing, and where all overtake each other.
 fn unruly() -> Faults {
-    Faults {
-        reorder: 0.4,
-        reorder_delay: Duration::from_millis(5),
-        jitter: Duration::from_micros(300),
-        ..Faults::none()
-    }
+    Faults::none().reorder(0.4).reorder_delay(Duration::from_millis(5)).jitter(Duration::from_micros(300))
 }
 
 #[test]

@@ -47,7 +47,7 @@ impl Ends {
     fn new(way: Way) -> Ends {
         let mapped = if way == Way::Mapped { 1.0 } else { 0.0 };
         let shared = if way == Way::Shared { 1.0 } else { 0.0 };
-        let mut sim = Sim::new(1, Faults { mapped, shared, ..Faults::none() });
+        let mut sim = Sim::new(1, Faults::none().mapped(mapped).shared(shared));
         let [here, other, there, another] = [1, 2, 3, 4].map(|n| IpAddr::from([10, 0, 0, n]));
         let hosts = match way.is_one_host() {
             false => [&[here, other], &[there, another]].map(|ours| sim.add_host(ours, 9000)),

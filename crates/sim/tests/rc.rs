@@ -102,7 +102,7 @@ impl Run {
             sim.log();
         }
         if dice.chance(0.5) {
-            sim.set_faults(Faults { together: 0.0, ..sim.faults() });
+            sim.set_faults(sim.faults().together(0.0));
         }
         let v6 = dice.chance(0.5);
         let address = |n: u16| -> IpAddr {
@@ -110,7 +110,7 @@ impl Run {
         };
         if !v6 {
             // See `Faults::corrupt`.
-            sim.set_faults(Faults { corrupt: 0.0, ..sim.faults() });
+            sim.set_faults(sim.faults().corrupt(0.0));
         }
         let link_mtu = dice.pick(&[1500, 4200, 9000]);
         let here = sim.add_host(&[address(1)], link_mtu);
@@ -389,29 +389,23 @@ impl Run {
 /// Loss, copies, late and changed packets; never so bad that eight tries in a row fail by chance.
 fn bad(dice: &mut Dice) -> Faults {
     let mut p = |most: f64| if dice.chance(0.5) { most * dice.below(1000) as f64 / 1000.0 } else { 0.0 };
-    Faults {
-        loss: p(0.1),
-        duplicate: p(0.1),
-        replay: p(0.1),
-        reorder: p(0.1),
-        corrupt: p(0.05),
-        jitter: Duration::from_micros(dice.below(50)),
-        delay: Duration::from_micros(dice.between(1, 200)),
-        replay_delay: Duration::from_micros(dice.between(1, 10_000)),
-        reorder_delay: Duration::from_micros(dice.between(1, 2_000)),
-        ..Faults::none()
-    }
+    Faults::none()
+        .loss(p(0.1))
+        .duplicate(p(0.1))
+        .replay(p(0.1))
+        .reorder(p(0.1))
+        .corrupt(p(0.05))
+        .jitter(Duration::from_micros(dice.below(50)))
+        .delay(Duration::from_micros(dice.between(1, 200)))
+        .replay_delay(Duration::from_micros(dice.between(1, 10_000)))
+        .reorder_delay(Duration::from_micros(dice.between(1, 2_000)))
 }
 
 /// Like [`bad`], with links that stop and directions that lose everything for a while.
 fn worse(dice: &mut Dice) -> Faults {
-    Faults {
-        clog: 0.002,
-        clog_time: Duration::from_micros(dice.between(1, 20_000)),
-        partition: 0.002,
-        partition_time: Duration::from_micros(dice.between(1, 40_000)),
-        ..bad(dice)
-    }
+    let clog_time = Duration::from_micros(dice.between(1, 20_000));
+    let partition_time = Duration::from_micros(dice.between(1, 40_000));
+    bad(dice).clog(0.002).clog_time(clog_time).partition(0.002).partition_time(partition_time)
 }
 
 /// None; copies that do not come about, now and then or mostly; memory that both map, or some of
@@ -419,7 +413,7 @@ fn worse(dice: &mut Dice) -> Faults {
 fn of_one_host(dice: &mut Dice) -> Faults {
     let unreached = dice.pick(&[0.0, 0.0, 0.1, 0.7]);
     let mapped = dice.pick(&[0.0, 0.0, 0.5, 1.0]);
-    Faults { unreached, mapped, shared: dice.pick(&[0.0, 0.5, 1.0]), ..Faults::none() }
+    Faults::none().unreached(unreached).mapped(mapped).shared(dice.pick(&[0.0, 0.5, 1.0]))
 }
 
 fn run(seed: u64, way: Way, faults: fn(&mut Dice) -> Faults) -> (bool, Counters, u64) {

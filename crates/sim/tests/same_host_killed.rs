@@ -54,7 +54,7 @@ impl Run {
         let unreached = dice.pick(&[0.0, 0.0, 0.3]);
         let mapped = dice.pick(&[0.0, 0.5, 1.0]);
         let shared = dice.pick(&[0.0, 0.5, 1.0]);
-        let mut sim = Sim::new(seed, Faults { unreached, mapped, shared, ..Faults::none() });
+        let mut sim = Sim::new(seed, Faults::none().unreached(unreached).mapped(mapped).shared(shared));
         if sim::seeds::single().is_some() {
             sim.log();
         }

@@ -117,7 +117,7 @@ fn a_question_over_a_lossy_network_is_answered_once_and_as_the_server_decided() 
     sim::seeds::each_seed("sidr", test, SEEDS, |seed| {
         let mut dice = Dice::new(seed).fork(4000);
         let loss = dice.pick(&[0.01, 0.05, 0.2]);
-        let faults = Faults { loss, duplicate: loss, replay: loss, reorder: loss, ..Faults::lossy() };
+        let faults = Faults::lossy().loss(loss).duplicate(loss).replay(loss).reorder(loss);
         let (mut sim, client, server) = pair(seed, Faults::none(), dice.chance(0.2));
         let listener = server.listen(PortSpace::Udp, 0);
         let plans: Vec<(Decision, Duration)> = (0..6)

@@ -207,7 +207,7 @@ fn every_kind_of_message_arrives_once_over_a_bad_network() {
 #[test]
 fn a_sender_learns_that_its_data_were_fetched_not_before_they_are_there() {
     for seed in 0..SEEDS {
-        let mut s = scene(seed, Faults { loss: 0.1, ..Faults::lossy() });
+        let mut s = scene(seed, Faults::lossy().loss(0.1));
         s.add(1, 4, u64::MAX, 0, 60_000);
         s.await_fin();
         s.rendezvous(4, 0, 60_000);

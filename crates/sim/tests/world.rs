@@ -86,7 +86,7 @@ fn a_clogged_link_delivers_when_it_runs_again() {
 
 #[test]
 fn faults_happen_as_often_as_asked() {
-    let faults = Faults { loss: 0.1, duplicate: 0.2, corrupt: 0.05, ..Faults::none() };
+    let faults = Faults::none().loss(0.1).duplicate(0.2).corrupt(0.05);
     let (mut sim, _, [p, q]) = two(faults);
     for _ in 0..200 {
         send(&sim, p, THERE, 50);

@@ -5,6 +5,7 @@
 //! 127.0.0.1:7475 1000` in another.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 use tokio::task::JoinSet;
@@ -24,12 +25,11 @@ struct Shared(HashMap<String, (Cq, Srq)>);
 impl Shared {
     fn queues(&mut self, pd: &Pd) -> Result<QueueConfig> {
         let name = pd.device().name().to_owned();
-        if !self.0.contains_key(&name) {
-            let made = (Cq::new(pd.device())?, Srq::new(pd, RECEIVES, SIZE)?);
-            self.0.insert(name.clone(), made);
-        }
-        let (cq, srq) = self.0.get(&name).cloned().unzip();
-        Ok(QueueConfig { send_depth: 4, recv_size: SIZE, cq, srq, ..QueueConfig::default() })
+        let (cq, srq) = match self.0.entry(name) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(none) => none.insert((Cq::new(pd.device())?, Srq::new(pd, RECEIVES, SIZE)?)),
+        };
+        Ok(QueueConfig::default().send_depth(4).recv_size(SIZE).cq(cq).srq(srq))
     }
 }
 

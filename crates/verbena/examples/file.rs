@@ -32,7 +32,7 @@ async fn receive(mut to: File) -> Result<()> {
 }
 
 async fn send(server: &str, mut from: File) -> Result<()> {
-    let queues = QueueConfig { recv_depth: 2 * BLOCKS as u32, recv_size: 8, ..QueueConfig::default() };
+    let queues = QueueConfig::default().recv_depth(2 * BLOCKS as u32).recv_size(8);
     let conn = verbena::connect(server).queues(queues).await?;
     let ring = RemoteMemory::from_bytes(conn.private_data())?;
     let pool = Pool::new(conn.pd(), BLOCK, BLOCKS)?;

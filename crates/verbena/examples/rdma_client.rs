@@ -16,7 +16,7 @@ async fn serve(on: String) -> Result<()> {
 }
 
 async fn ask(to: String) -> Result<()> {
-    let queues = QueueConfig { send_depth: 1, recv_depth: 1, recv_size: 16, ..QueueConfig::default() };
+    let queues = QueueConfig::default().send_depth(1).recv_depth(1).recv_size(16);
     let conn = verbena::connect(to).queues(queues).await?;
     conn.send_inline(&MESSAGE).await?;
     println!("{} bytes came", conn.recv().await?.map_or(0, |message| message.len()));

@@ -100,6 +100,7 @@ pub enum Value {
 
 /// How a peer refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rejection {
     /// The reason of the REJ message.
     pub reason: RejectReason,

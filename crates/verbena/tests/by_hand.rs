@@ -66,7 +66,8 @@ mod software {
         let foreign = Unconnected::<Rc>::new(&pd, "203.0.113.1".parse().unwrap(), &QueueConfig::default());
         assert_eq!(foreign.unwrap_err().kind(), ErrorKind::Unreachable);
         let ours = Unconnected::<Rc>::new(&pd, HERE, &QueueConfig::default()).unwrap();
-        let other = verbena::verbs::Endpoint { addr: "::1".parse().unwrap(), ..ours.endpoint() };
+        let mut other = ours.endpoint();
+        other.addr = "::1".parse().unwrap();
         assert_eq!(ours.connect(other).unwrap_err().kind(), ErrorKind::Unreachable);
     }
 
@@ -74,7 +75,7 @@ mod software {
     fn the_last_handle_of_a_queue_pair_gives_shared_receives_back() {
         let pd = pd();
         let (srq, cq) = (Srq::new(&pd, 4, 64).unwrap(), Cq::new(pd.device()).unwrap());
-        let queues = QueueConfig { srq: Some(srq.clone()), cq: Some(cq.clone()), ..QueueConfig::default() };
+        let queues = QueueConfig::default().srq(&srq).cq(&cq);
         for _ in 0..8 {
             let (one, other) = connected::<Rc>(&pd, &queues);
             let sent: Vec<_> = (0..4).map(|n| one.send_inline(&[n]).post().unwrap()).collect();
@@ -102,7 +103,7 @@ mod sim {
 
     fn told(bytes: &[u8], addr: IpAddr) -> Endpoint {
         let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
-        Endpoint { qp_num: number(0), psn: number(4), addr }
+        Endpoint::new(addr, number(0), number(4))
     }
 
     fn tell(endpoint: Endpoint) -> [u8; 8] {

@@ -87,7 +87,7 @@ fn one_sided_operations_reach_the_memory_that_the_peer_told_of() {
 #[test]
 fn several_operations_leave_with_one_doorbell_or_none_does() {
     let memory = Memory::<RemoteWrite>::zeroed(64).unwrap();
-    let queues = QueueConfig { send_depth: 3, ..QueueConfig::default() };
+    let queues = QueueConfig::default().send_depth(3);
     let (active, _passive) = connected(&queues, Some(&memory));
     let remote = RemoteMemory::from_bytes(active.private_data()).unwrap();
     let write = |n: u8| active.write_inline(&[n], remote.slice(u64::from(n)..u64::from(n) + 1).unwrap());
@@ -106,7 +106,7 @@ fn several_operations_leave_with_one_doorbell_or_none_does() {
 
 #[test]
 fn more_operations_than_entries_wait_for_room() {
-    let queues = QueueConfig { send_depth: 2, recv_depth: 4, ..QueueConfig::default() };
+    let queues = QueueConfig::default().send_depth(2).recv_depth(4);
     let (active, passive) = connected(&queues, None);
     let senders: Vec<_> = (0..8_u8)
         .map(|n| {
@@ -218,7 +218,7 @@ fn wrong_values_are_errors_before_anything_is_posted() {
 #[test]
 fn operations_of_one_doorbell_are_executed_in_order_whatever_they_are() {
     let memory = Memory::<RemoteWrite>::zeroed(4096).unwrap();
-    let queues = QueueConfig { send_depth: 16, ..QueueConfig::default() };
+    let queues = QueueConfig::default().send_depth(16);
     let (active, passive) = connected(&queues, Some(&memory));
     let remote = RemoteMemory::from_bytes(active.private_data()).unwrap();
     let word = remote.word(8).unwrap();

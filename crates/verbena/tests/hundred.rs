@@ -143,7 +143,7 @@ impl Process {
     }
 
     fn queues() -> QueueConfig {
-        QueueConfig { send_depth: 4, recv_depth: 4, recv_size: LEN, ..QueueConfig::default() }
+        QueueConfig::default().send_depth(4).recv_depth(4).recv_size(LEN)
     }
 
     /// Connects to all processes of lower numbers; those of higher ones come. Each end says where

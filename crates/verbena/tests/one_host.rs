@@ -11,7 +11,7 @@ use verbena::{Connection, Memory, Pool, QueueConfig, RemoteMemory, RemoteWrite, 
 const LEN: usize = 1 << 16;
 
 fn queues() -> QueueConfig {
-    QueueConfig { recv_size: LEN, recv_depth: 4, ..QueueConfig::default() }
+    QueueConfig::default().recv_size(LEN).recv_depth(4)
 }
 
 /// Takes one connection, tells of its memory, and sends each message back until the connection

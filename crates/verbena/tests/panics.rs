@@ -72,13 +72,13 @@ fn connected(send_depth: u32, bytes: usize) -> (Connection, Connection, RemoteMe
     let listener = kit::listen(kit::any_port()).wait().unwrap();
     let to = listener.local_addr();
     thread::scope(|s| {
-        let queues = QueueConfig { send_depth, ..QueueConfig::default() };
+        let queues = QueueConfig::default().send_depth(send_depth);
         let active = s.spawn(move || kit::connect(to).queues(queues).wait().unwrap());
         let request = listener.blocking_request().unwrap();
         let mr = memory.mr(request.pd()).unwrap();
         let lent = mr.remote();
         std::mem::forget(mr);
-        let queues = QueueConfig { recv_depth: 1, ..QueueConfig::default() };
+        let queues = QueueConfig::default().recv_depth(1);
         let passive = request.accept().queues(queues).wait().unwrap();
         (active.join().unwrap(), passive, lent)
     })

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use verbena::sim::{Faults, Host};
+use verbena::sim::Host;
 use verbena::time::sleep;
 use verbena::{Connection, ErrorKind, Memory, Placement, RemoteMemory, RemoteWrite, Result, WcStatus};
 
@@ -109,7 +109,7 @@ async fn run(left: Host, right: Host, protocol: Protocol) {
         async { serving.await.unwrap() }
     });
     left.spawn(client(progress.clone(), protocol)).await;
-    right.set_faults(Faults { power_fail: 0.0, ..right.faults() });
+    right.set_faults(right.faults().power_fail(0.0));
     right.power_fail();
     right.restart();
     sleep(MS).await;

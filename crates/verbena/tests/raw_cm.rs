@@ -23,14 +23,9 @@ mod sim {
     }
 
     fn parameters(qp_num: u32) -> Parameters {
-        let param = ConnParam {
-            responder_resources: Some(3),
-            initiator_depth: Some(2),
-            retry_count: 6,
-            rnr_retry_count: RnrRetry::Times(5),
-            flow_control: FlowControl::EndToEnd,
-        };
-        Parameters { param, qp_num, srq: true }
+        let param = ConnParam::default().responder_resources(3).initiator_depth(2).retry_count(6);
+        let param = param.rnr_retry_count(RnrRetry::Times(5)).flow_control(FlowControl::EndToEnd);
+        Parameters::new(qp_num).param(param).srq(true)
     }
 
     async fn resolved(channel: &EventChannel, space: PortSpace, to: SocketAddr) -> Result<Id> {
@@ -223,7 +218,7 @@ mod sim {
             let _listener = listening(&channel, PortSpace::Udp)?;
             match channel.next().await?.what {
                 What::ConnectRequest(id) => {
-                    id.accept(&Parameters { qp_num: 0x1234, ..Parameters::default() }, b"here")?;
+                    id.accept(&Parameters::new(0x1234), b"here")?;
                 }
                 other => panic!("{other:?}"),
             }
@@ -293,8 +288,7 @@ mod software {
             let pd = id.device().unwrap().pd().unwrap();
             Unconnected::<Rc>::new(&pd, id.local_addr().unwrap().ip(), &QueueConfig::default()).unwrap()
         };
-        let told =
-            |qp: &Unconnected<Rc>| Parameters { qp_num: qp.endpoint().qp_num, ..Parameters::default() };
+        let told = |qp: &Unconnected<Rc>| Parameters::new(qp.endpoint().qp_num);
         std::thread::scope(|s| {
             s.spawn(|| {
                 let channel = EventChannel::new(&provider).unwrap();

@@ -8,8 +8,8 @@ use verbena::{Connection, Cq, ErrorKind, Pd, QueueConfig, Result, Srq, UdSocket}
 
 /// Both shared, and few sends.
 fn queues(pd: &Pd, depth: u32) -> Result<QueueConfig> {
-    let (srq, cq) = (Some(Srq::new(pd, depth, 256)?), Some(Cq::new(pd.device())?));
-    Ok(QueueConfig { send_depth: 8, srq, cq, ..QueueConfig::default() })
+    let (srq, cq) = (Srq::new(pd, depth, 256)?, Cq::new(pd.device())?);
+    Ok(QueueConfig::default().send_depth(8).srq(&srq).cq(&cq))
 }
 
 #[cfg(feature = "software")]

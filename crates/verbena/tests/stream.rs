@@ -13,7 +13,9 @@ use verbena::time::{sleep, timeout};
 use verbena::{RdmaListener, RdmaStream, ReadHalf, StreamConfig, WriteHalf, block_on, connect, listen};
 
 const MS: Duration = Duration::from_millis(1);
-const SMALL: StreamConfig = StreamConfig { window: 4, message_size: 256 };
+fn small() -> StreamConfig {
+    StreamConfig::default().window(4).message_size(256)
+}
 
 /// Numbers that depend on the seed.
 #[derive(Clone)]
@@ -34,7 +36,8 @@ impl Random {
         (0..len).map(|_| self.up_to(255) as u8).collect()
     }
     fn config(&mut self) -> StreamConfig {
-        StreamConfig { window: 2 + self.up_to(14) as u16, message_size: 64 + self.up_to(5000) as u32 }
+        let window = 2 + self.up_to(14) as u16;
+        StreamConfig::default().window(window).message_size(64 + self.up_to(5000) as u32)
     }
 }
 
@@ -135,7 +138,7 @@ async fn what_is_read_is_what_was_written_in_both_directions_at_once(left: Host,
 
 #[verbena::test(seeds = 200, faults = "loss=1%, delay=20us..200us, reorder=2%")]
 async fn one_direction_ends_and_the_other_goes_on(left: Host, right: Host) {
-    let (mut active, mut passive) = connected(&left, &right, SMALL, StreamConfig::default()).await;
+    let (mut active, mut passive) = connected(&left, &right, small(), StreamConfig::default()).await;
     let answering = right.spawn(async move {
         let mut question = [0; 64];
         assert_eq!(passive.read(&mut question).await.unwrap(), 5);
@@ -163,7 +166,7 @@ async fn one_direction_ends_and_the_other_goes_on(left: Host, right: Host) {
 
 #[verbena::test(seeds = 50, faults = "loss=1%, delay=20us..200us")]
 async fn a_stream_dropped_without_an_end_is_reset_behind_what_had_come(left: Host, right: Host) {
-    let (mut active, mut passive) = connected(&left, &right, SMALL, SMALL).await;
+    let (mut active, mut passive) = connected(&left, &right, small(), small()).await;
     left.spawn(async move {
         active.write_all(b"all there is").await.unwrap();
         sleep(MS * 20_000).await;
@@ -184,7 +187,7 @@ async fn a_stream_dropped_without_an_end_is_reset_behind_what_had_come(left: Hos
 
 #[verbena::test(seeds = 50, faults = "loss=1%, delay=20us..200us")]
 async fn a_peer_that_ended_its_direction_may_leave_before_the_other_ends(left: Host, right: Host) {
-    let (mut active, mut passive) = connected(&left, &right, SMALL, SMALL).await;
+    let (mut active, mut passive) = connected(&left, &right, small(), small()).await;
     left.spawn(async move {
         active.shutdown().await.unwrap();
         drop(active);
@@ -205,7 +208,7 @@ async fn a_peer_that_ended_its_direction_may_leave_before_the_other_ends(left: H
 async fn a_peer_that_is_killed_resets_the_stream(left: Host, right: Host) {
     let mut random = Random::of(&left, 3);
     let (config, cut) = (random.config(), random.up_to(1) == 0);
-    let (active, mut passive) = connected(&left, &right, config, SMALL).await;
+    let (active, mut passive) = connected(&left, &right, config, small()).await;
     right.spawn(async move {
         let mut bytes = [0; 300];
         while passive.read(&mut bytes).await.unwrap() > 0 {}
@@ -232,7 +235,7 @@ async fn a_peer_that_is_killed_resets_the_stream(left: Host, right: Host) {
 
 #[verbena::test(seeds = 50, faults = "loss=1%, delay=20us..200us")]
 async fn who_writes_waits_for_who_reads(left: Host, right: Host) {
-    let (active, passive) = connected(&left, &right, StreamConfig::default(), SMALL).await;
+    let (active, passive) = connected(&left, &right, StreamConfig::default(), small()).await;
     let (_read, mut write) = active.into_split();
     let writing = left.spawn(async move {
         let mut written = 0;
@@ -305,7 +308,7 @@ async fn a_peer_that_breaks_the_protocol_is_an_error_of_its_kind(left: Host, rig
         &[(None, b"x")],
     ];
     for messages in wrong {
-        let accepting = right.spawn(accept_one(SMALL));
+        let accepting = right.spawn(accept_one(small()));
         let sending = left.spawn(async move {
             let conn = connect("right:7000").private_data(b"vbst\x01\0\0\x04\0\0\x01\0").await.unwrap();
             for (word, bytes) in messages {
@@ -387,8 +390,8 @@ async fn a_cancelled_accept_loses_no_stream(left: Host, right: Host) {
 async fn a_configuration_out_of_range_is_named(left: Host) {
     left.spawn(async {
         for (wrong, name) in [
-            (StreamConfig { window: 1, ..SMALL }, "window is 1, not 2 to 8192"),
-            (StreamConfig { message_size: 63, ..SMALL }, "message_size is 63, not 64 to 16777216"),
+            (small().window(1), "window is 1, not 2 to 8192"),
+            (small().message_size(63), "message_size is 63, not 64 to 16777216"),
         ] {
             let error = RdmaListener::over(listen("0.0.0.0:0"), wrong).await.unwrap_err();
             assert!(error.to_string().ends_with(name), "{error}");

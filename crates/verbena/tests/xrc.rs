@@ -80,7 +80,7 @@ mod sim {
             let data = request.private_data();
             let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().expect("four bytes"));
             let ours = target.endpoint();
-            let target = target.connect(Endpoint { qp_num: number(0), psn: number(4), addr: here })?;
+            let target = target.connect(Endpoint::new(here, number(0), number(4)))?;
             let ends = [ours.qp_num.to_be_bytes(), ours.psn.to_be_bytes()].concat();
             let ways = [ends, tell(&parts[0]), tell(&parts[1])].concat();
             let _ways = request.accept().private_data(ways).await?;
@@ -103,7 +103,7 @@ mod sim {
                 .await?;
             let data = ways.private_data();
             let number = |at: usize| u32::from_be_bytes(data[at..at + 4].try_into().expect("four bytes"));
-            let qp = ours.connect(Endpoint { qp_num: number(0), psn: number(4), addr: there })?;
+            let qp = ours.connect(Endpoint::new(there, number(0), number(4)))?;
             use_both(&qp, &[told(&data[8..]), told(&data[32..])]).await?;
             // A key of one part is none of the other's.
             let (one, other) = (told(&data[8..]), told(&data[32..]));
@@ -129,7 +129,7 @@ mod sim {
             let part = part(&domain, &device)?;
             let What::ConnectRequest(id) = channel.next().await?.what else { panic!("a request") };
             let target = domain.target(there)?;
-            let parameters = Parameters { qp_num: target.endpoint().qp_num, ..Parameters::default() };
+            let parameters = Parameters::new(target.endpoint().qp_num);
             let _target = target.connect_with(&id.attributes()?)?;
             id.accept(&parameters, &tell(&part))?;
             hear(part.0.clone(), 0).await
@@ -142,7 +142,7 @@ mod sim {
             id.resolve_route()?;
             assert!(matches!(channel.next().await?.what, What::RouteResolved));
             let ours = Unconnected::<XrcSend>::new(&device(here)?.pd()?, here, &QueueConfig::default())?;
-            let parameters = Parameters { qp_num: ours.endpoint().qp_num, ..Parameters::default() };
+            let parameters = Parameters::new(ours.endpoint().qp_num);
             id.connect(&parameters, b"")?;
             let event = channel.next().await?;
             assert!(matches!(event.what, What::ConnectResponse), "{event:?}");

@@ -123,7 +123,7 @@ impl Pair {
     pub fn apart(way: Way) -> Pair {
         let mapped = if way == Way::Mapped { 1.0 } else { 0.0 };
         let shared = if way == Way::Shared { 1.0 } else { 0.0 };
-        let mut sim = Sim::new(1, Faults { mapped, shared, ..Faults::none() });
+        let mut sim = Sim::new(1, Faults::none().mapped(mapped).shared(shared));
         if sim::seeds::single().is_some() {
             sim.log();
         }

@@ -390,15 +390,13 @@ pub fn plans(dice: &mut Dice) -> Vec<Plan> {
 
 pub fn bad(dice: &mut Dice) -> Faults {
     let mut p = |most: f64| if dice.chance(0.6) { most * dice.below(1000) as f64 / 1000.0 } else { 0.0 };
-    Faults {
-        loss: p(0.3),
-        duplicate: p(0.3),
-        replay: p(0.3),
-        reorder: p(0.3),
-        jitter: Duration::from_micros(dice.below(1000)),
-        delay: Duration::from_micros(dice.between(1, 5_000)),
-        replay_delay: Duration::from_millis(dice.between(1, 400)),
-        reorder_delay: Duration::from_millis(dice.between(1, 50)),
-        ..Faults::none()
-    }
+    Faults::none()
+        .loss(p(0.3))
+        .duplicate(p(0.3))
+        .replay(p(0.3))
+        .reorder(p(0.3))
+        .jitter(Duration::from_micros(dice.below(1000)))
+        .delay(Duration::from_micros(dice.between(1, 5_000)))
+        .replay_delay(Duration::from_millis(dice.between(1, 400)))
+        .reorder_delay(Duration::from_millis(dice.between(1, 50)))
 }

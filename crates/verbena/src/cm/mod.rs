@@ -18,7 +18,8 @@
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | this one | limits, addresses, connection parameters |
+//! | this one | limits, addresses |
+//! | `param` | connection parameters |
 //! | `names` | from a text to addresses |
 //! | `below` | identifiers of the stack below, and their events |
 //! | `events` | an identifier, and what its events have told so far |
@@ -36,6 +37,7 @@ pub(crate) mod connection;
 pub(crate) mod events;
 pub(crate) mod listen;
 pub(crate) mod names;
+mod param;
 mod pending;
 pub mod raw;
 mod request;
@@ -52,6 +54,7 @@ pub use accept::Accept;
 pub use connect::{Connect, connect};
 pub use connection::Connection;
 pub use listen::{Listen, Listener, listen};
+pub use param::{ConnParam, FlowControl, RnrRetry};
 pub use pending::Pending;
 pub use request::Request;
 pub use requests::Requests;
@@ -134,105 +137,6 @@ impl ToAddr for &String {
 impl ToAddr for String {
     fn to_addr(self) -> Addr {
         Addr::Name(self)
-    }
-}
-
-/// Retries of a sender that finds no receive posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RnrRetry {
-    /// 0 to 6 times.
-    Times(u8),
-    /// Always (7 on the wire).
-    Forever,
-}
-
-/// Whether a side has end-to-end flow control: the bit of REQ and REP (IBA 12.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum FlowControl {
-    /// It has none.
-    #[default]
-    None,
-    /// Its ACKs count the receives that it has posted.
-    EndToEnd,
-}
-
-impl FlowControl {
-    /// What a peer has told.
-    fn told(has: bool) -> FlowControl {
-        if has { FlowControl::EndToEnd } else { FlowControl::None }
-    }
-}
-
-/// What both sides can say of a connection (`struct rdma_conn_param`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConnParam {
-    /// READs and atomics of the peer that we serve at once, 0 to [`limits::RD_ATOMIC_MAX`]; none: the
-    /// peer can do neither. Default: what the device has. What the peer will start at once
-    /// bounds it.
-    pub responder_resources: Option<u8>,
-    /// READs and atomics that we start at once, 0 to [`limits::RD_ATOMIC_MAX`]. Default: what the
-    /// device has. What the peer serves bounds it.
-    pub initiator_depth: Option<u8>,
-    /// Told to the peer only.
-    pub flow_control: FlowControl,
-    /// Retries after a timeout, 0 to 7: our own as the side that connects, which tells the peer to
-    /// do the same.
-    pub retry_count: u8,
-    /// What our peer's sends do when we have no receive posted: we tell it this.
-    pub rnr_retry_count: RnrRetry,
-}
-
-impl Default for ConnParam {
-    fn default() -> ConnParam {
-        ConnParam {
-            responder_resources: None,
-            initiator_depth: None,
-            flow_control: FlowControl::None,
-            retry_count: limits::RETRY_COUNT_MAX,
-            rnr_retry_count: RnrRetry::Forever,
-        }
-    }
-}
-
-impl ConnParam {
-    /// What a peer has told.
-    fn told(told: &node::ConnParam) -> ConnParam {
-        ConnParam {
-            responder_resources: Some(told.responder_resources),
-            initiator_depth: Some(told.initiator_depth),
-            flow_control: FlowControl::told(told.flow_control),
-            retry_count: told.retry_count,
-            rnr_retry_count: match told.rnr_retry_count {
-                times @ 0..=limits::RNR_RETRY_COUNT_MAX => RnrRetry::Times(times),
-                _ => RnrRetry::Forever,
-            },
-        }
-    }
-
-    fn check(&self, call: &'static str) -> Result<()> {
-        let most = limits::RD_ATOMIC_MAX;
-        at_most(call, "responder_resources", self.responder_resources.unwrap_or(most), most)?;
-        at_most(call, "initiator_depth", self.initiator_depth.unwrap_or(most), most)?;
-        at_most(call, "retry_count", self.retry_count, limits::RETRY_COUNT_MAX)?;
-        match self.rnr_retry_count {
-            RnrRetry::Times(times) => at_most(call, "rnr_retry_count", times, limits::RNR_RETRY_COUNT_MAX),
-            RnrRetry::Forever => Ok(()),
-        }
-    }
-
-    /// As the node takes it; the queue pair speaks for itself.
-    fn to_node(&self) -> node::ConnParam {
-        node::ConnParam {
-            responder_resources: self.responder_resources.unwrap_or(limits::RD_ATOMIC_MAX),
-            initiator_depth: self.initiator_depth.unwrap_or(limits::RD_ATOMIC_MAX),
-            flow_control: self.flow_control == FlowControl::EndToEnd,
-            retry_count: self.retry_count,
-            rnr_retry_count: match self.rnr_retry_count {
-                RnrRetry::Times(times) => times,
-                RnrRetry::Forever => limits::RNR_RETRY_COUNT_MAX + 1,
-            },
-            ..node::ConnParam::default()
-        }
     }
 }
 
@@ -371,48 +275,4 @@ pub(crate) async fn first_of<T, F: Future<Output = Result<T>>>(
         }
     }
     Err(last)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Value;
-
-    #[test]
-    fn a_parameter_out_of_range_is_named_with_its_value_and_limit() {
-        let refused = |param: ConnParam| {
-            let error = param.check("rdma_connect").expect_err("out of range");
-            assert_eq!(error.kind(), ErrorKind::OutOfRange);
-            error.value().cloned()
-        };
-        let number = |name, is, most| Some(Value::Number { name, is, allowed: 0..=most });
-        let base = ConnParam::default();
-        assert_eq!(refused(ConnParam { retry_count: 8, ..base.clone() }), number("retry_count", 8, 7));
-        let rnr_retry_count = RnrRetry::Times(7);
-        assert_eq!(refused(ConnParam { rnr_retry_count, ..base.clone() }), number("rnr_retry_count", 7, 6));
-        let responder_resources = Some(129);
-        assert_eq!(
-            refused(ConnParam { responder_resources, ..base.clone() }),
-            number("responder_resources", 129, 128)
-        );
-        assert_eq!(
-            refused(ConnParam { initiator_depth: Some(255), ..base }),
-            number("initiator_depth", 255, 128)
-        );
-        assert!(ConnParam::default().check("rdma_connect").is_ok());
-    }
-
-    #[test]
-    fn what_is_told_is_what_was_said() {
-        for rnr_retry_count in [RnrRetry::Times(0), RnrRetry::Times(6), RnrRetry::Forever] {
-            let said = ConnParam {
-                responder_resources: Some(3),
-                initiator_depth: Some(4),
-                flow_control: FlowControl::EndToEnd,
-                retry_count: 5,
-                rnr_retry_count,
-            };
-            assert_eq!(ConnParam::told(&said.to_node()), said);
-        }
-    }
 }

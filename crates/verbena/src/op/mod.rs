@@ -66,6 +66,7 @@ impl Placement {
 
 /// A work completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Completion {
     /// Bytes received or read; 0 of sends and writes.
     pub len: usize,

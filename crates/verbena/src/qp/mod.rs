@@ -2,7 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | this one | transports, sizes, [`QueuePair`] |
+//! | this one | transports, [`QueuePair`] |
+//! | `config` | sizes: [`QueueConfig`] |
 //! | `inner` | what the handles share: entries of both queues, and how completions reach tasks |
 //! | `carrier` | the queue pair of the stack below |
 //! | `completions` | its completion queue |
@@ -17,6 +18,7 @@
 mod afterwards;
 pub(crate) mod carrier;
 mod completions;
+mod config;
 mod cq;
 pub(crate) mod inner;
 mod message;
@@ -41,6 +43,7 @@ use crate::op::kind::Copied;
 use crate::op::{Asked, Op, Ops, Placement, kind};
 use crate::provider::Pd;
 use crate::remote::RemoteMemory;
+pub use config::QueueConfig;
 pub use cq::Cq;
 use inner::QpInner;
 pub use message::Message;
@@ -103,39 +106,6 @@ pub(crate) mod sealed {
     }
     impl Service for super::Ud {
         const KIND: nic::QpType = nic::QpType::Ud;
-    }
-}
-
-/// Sizes of a queue pair; `Default` suits messages up to 4 KiB.
-#[derive(Clone, Debug)]
-pub struct QueueConfig {
-    /// Send operations under way, 1 to 16384.
-    pub send_depth: u32,
-    /// Receives, each with its own buffer, that the crate keeps posted; at most 16384.
-    pub recv_depth: u32,
-    /// Bytes of each.
-    pub recv_size: usize,
-    /// Pieces of a send, at most 32.
-    pub max_send_sge: u32,
-    /// Bytes that `send_inline` takes at most, at most 1024.
-    pub max_inline: u32,
-    /// Receives come from here; `recv_depth` and `recv_size` mean nothing then.
-    pub srq: Option<Srq>,
-    /// Completions go here; without one, to a queue of its own.
-    pub cq: Option<Cq>,
-}
-
-impl Default for QueueConfig {
-    fn default() -> QueueConfig {
-        QueueConfig {
-            send_depth: 64,
-            recv_depth: 64,
-            recv_size: 4096,
-            max_send_sge: 4,
-            max_inline: 64,
-            srq: None,
-            cq: None,
-        }
     }
 }
 

@@ -24,11 +24,10 @@ use crate::verbs::AsyncEvents;
 ///
 /// ```no_run
 /// # async fn f(listener: verbena::Listener, pd: verbena::Pd) -> verbena::Result<()> {
-/// let queues = verbena::QueueConfig {
-///     srq: Some(verbena::Srq::new(&pd, 256, 4096)?),
-///     cq: Some(verbena::Cq::new(pd.device())?),
-///     ..verbena::QueueConfig::default()
-/// };
+/// use verbena::{Cq, QueueConfig, Srq};
+///
+/// let (srq, cq) = (Srq::new(&pd, 256, 4096)?, Cq::new(pd.device())?);
+/// let queues = QueueConfig::default().srq(&srq).cq(&cq);
 /// loop {
 ///     let conn = listener.request().await?.accept().queues(queues.clone()).await?;
 ///     verbena::spawn(async move { conn.recv().await })?;

@@ -279,14 +279,12 @@ mod tests {
     #[test]
     fn the_text_of_an_attribute_becomes_its_settings() {
         let text = r#"seeds = 1_000, faults = "loss=1%, delay=20us..200us, reorder=2.5%, reorder_delay = 1ms", limit = "1.5s","#;
-        let faults = Faults {
-            loss: 0.01,
-            delay: Duration::from_micros(20),
-            jitter: Duration::from_micros(180),
-            reorder: 0.025,
-            reorder_delay: Duration::from_millis(1),
-            ..Faults::none()
-        };
+        let faults = Faults::none()
+            .loss(0.01)
+            .delay(Duration::from_micros(20))
+            .jitter(Duration::from_micros(180))
+            .reorder(0.025)
+            .reorder_delay(Duration::from_millis(1));
         let limit = Duration::from_millis(1500);
         assert_eq!(Settings::parse(text), Ok(Settings { seeds: 1000, limit, faults }));
     }

@@ -203,7 +203,7 @@ fn trace_of(seed: u64) -> u64 {
     let settings = super::settings::Settings {
         seeds: 1,
         limit: Duration::from_secs(600),
-        faults: Faults { corrupt: 0.01, partition: 0.01, ..Faults::lossy() },
+        faults: Faults::lossy().corrupt(0.01).partition(0.01),
     };
     let trace = Rc::new(Cell::new(0));
     let (out, at) = (trace.clone(), std::panic::Location::caller());

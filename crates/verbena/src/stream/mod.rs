@@ -43,7 +43,15 @@ use split::{Reading, Writing, until};
 use wire::{CONTROL, Greeting};
 
 /// How much a stream has under way.
+///
+/// ```
+/// use verbena::StreamConfig;
+///
+/// let config = StreamConfig::default().window(16).message_size(64 << 10);
+/// assert_eq!(config.window, 16);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StreamConfig {
     /// Messages with bytes that the peer may send and that are not read, 2 to 8192; and that we
     /// have under way ourselves.
@@ -67,6 +75,16 @@ impl Default for StreamConfig {
 const WORDS: u32 = 6;
 
 impl StreamConfig {
+    /// Sets [`StreamConfig::window`], 2 to 8192 messages.
+    pub fn window(mut self, messages: u16) -> StreamConfig {
+        self.window = messages;
+        self
+    }
+    /// Sets [`StreamConfig::message_size`], 64 to 2^24 bytes.
+    pub fn message_size(mut self, bytes: u32) -> StreamConfig {
+        self.message_size = bytes;
+        self
+    }
     fn check(&self) -> Result<()> {
         let check = |name, is, least, most| match (least..=most).contains(&is) {
             true => Ok(()),

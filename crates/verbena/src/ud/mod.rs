@@ -90,6 +90,7 @@ impl Inner {
 
 /// A datagram that came; the 40 bytes of network header are taken off.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Datagram {
     /// The payload, with the immediate data. Dropping it posts its buffer again.
     pub message: Message,

@@ -28,7 +28,16 @@ const RETRIES: u8 = 7;
 const HOP_LIMIT: u8 = 64;
 
 /// What one side of two queue pairs that connect without rdma_cm tells the other. Plain data.
+///
+/// ```
+/// use verbena::verbs::Endpoint;
+///
+/// // As the peer's program told it.
+/// let peer = Endpoint::new([10, 0, 0, 2].into(), 0x17, 0x00ab_cdef);
+/// assert_eq!((peer.qp_num, peer.psn), (0x17, 0x00ab_cdef));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Endpoint {
     /// Number of the queue pair, 24 bits.
     pub qp_num: u32,
@@ -36,6 +45,13 @@ pub struct Endpoint {
     pub psn: u32,
     /// The queue pair's address; GIDs and their indices are the crate's business.
     pub addr: IpAddr,
+}
+
+impl Endpoint {
+    /// The queue pair `qp_num` at `addr`, whose first request has the PSN `psn`.
+    pub fn new(addr: IpAddr, qp_num: u32, psn: u32) -> Endpoint {
+        Endpoint { qp_num, psn, addr }
+    }
 }
 
 /// A queue pair on its way to RTS by hand: in state Init, its receives posted.

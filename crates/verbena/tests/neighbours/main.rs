@@ -114,7 +114,7 @@ struct Ours {
 
 /// Of both ends: room for long messages.
 fn queues() -> QueueConfig {
-    QueueConfig { recv_size: LONG, recv_depth: 16, ..QueueConfig::default() }
+    QueueConfig::default().recv_size(LONG).recv_depth(16)
 }
 
 fn listener() -> Listener {

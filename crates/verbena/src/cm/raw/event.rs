@@ -15,6 +15,7 @@ use crate::ud::UdAddress;
 /// What both sides tell each other of a connection and its queue pairs (`struct rdma_conn_param`),
 /// when these are the program's own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Parameters {
     /// Depths and retries.
     pub param: ConnParam,
@@ -25,6 +26,21 @@ pub struct Parameters {
 }
 
 impl Parameters {
+    /// Parameters of the queue pair `qp_num`, with the defaults of [`ConnParam`].
+    pub fn new(qp_num: u32) -> Parameters {
+        Parameters { qp_num, ..Parameters::default() }
+    }
+    /// Sets [`Parameters::param`].
+    pub fn param(mut self, param: ConnParam) -> Parameters {
+        self.param = param;
+        self
+    }
+    /// Sets [`Parameters::srq`].
+    pub fn srq(mut self, srq: bool) -> Parameters {
+        self.srq = srq;
+        self
+    }
+
     fn told(told: &node::ConnParam) -> Parameters {
         Parameters { param: ConnParam::told(told), qp_num: told.qp_num, srq: told.srq }
     }

@@ -15,7 +15,7 @@
 //! assert!(matches!(channel.next().await?.what, What::RouteResolved));
 //! let (device, from) = (id.device().unwrap(), id.local_addr().unwrap().ip());
 //! let mine = Unconnected::<verbena::Rc>::new(&device.pd()?, from, &Default::default())?;
-//! id.connect(&Parameters { qp_num: mine.endpoint().qp_num, ..Parameters::default() }, b"hello")?;
+//! id.connect(&Parameters::new(mine.endpoint().qp_num), b"hello")?;
 //! assert!(matches!(channel.next().await?.what, What::ConnectResponse));
 //! let qp = mine.connect_with(&id.attributes()?)?;
 //! id.establish()?;
