@@ -22,7 +22,7 @@ fn main() -> Result<()> {
         let group = socket.join([239, 1, 2, 3].into()).await?;
         verbena::spawn(listen(socket.clone()))?;
         for line in std::io::stdin().lines().map_while(|line| line.ok()) {
-            socket.send_copy_to(line.as_bytes(), &group)?.await?;
+            socket.send_copy_to(line.as_bytes(), group.address())?.await?;
         }
         Ok(())
     })

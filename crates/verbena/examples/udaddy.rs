@@ -9,7 +9,7 @@ const SIZE: usize = 100;
 
 async fn send(socket: &UdSocket, to: &verbena::UdAddress) -> Result<()> {
     for _ in 0..MESSAGES {
-        socket.send_copy_to(&[0; SIZE], to)?.imm(socket.qp().number()).await?;
+        socket.send_copy_to(&[0; SIZE], to)?.imm(socket.queue_pair().number()).await?;
     }
     Ok(())
 }

@@ -333,7 +333,7 @@ fn drops_in_every_order_harm_nobody() {
     for order in permutations() {
         let listener = listener();
         let (client, server) = connected(&listener);
-        let qp: verbena::QueuePair = (*client).clone();
+        let qp: verbena::QueuePair = client.queue_pair().clone();
         let (mut listener, mut client, mut server, mut qp) =
             (Some(listener), Some(client), Some(server), Some(qp));
         for what in order {

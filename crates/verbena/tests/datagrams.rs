@@ -40,7 +40,7 @@ mod software {
         let client = socket();
         let service = client.lookup(server.local_addr()).private_data(b"who?").with_data();
         let (found, said) = block_on(service).unwrap();
-        assert_eq!((found, found.qp_num()), (server.address(), server.qp().number()));
+        assert_eq!((found, found.qp_num()), (server.address(), server.queue_pair().number()));
         assert_eq!((found.ip(), found.qkey()), (server.local_addr().ip(), 0x0123_4567));
         assert!(said.starts_with(b"the time\0"));
         assert_eq!(said.len(), limits::SIDR_REP_PRIVATE_DATA_MAX);
@@ -64,7 +64,7 @@ mod software {
             });
             server
         });
-        let pool = Pool::new(client.qp().pd(), 4096, 1).unwrap();
+        let pool = Pool::new(client.queue_pair().pd(), 4096, 1).unwrap();
         for n in 0..rounds {
             let said = vec![n as u8; (n as usize * 64) % client.mtu() as usize];
             client.send_to(pool.copy(&said).unwrap(), &to).imm(n).wait().buf().unwrap();
@@ -81,7 +81,7 @@ mod software {
         let to = server.address();
         let most = client.mtu();
         assert!(most == 4096 || !kit::is_ours(), "{most}");
-        let pool = Pool::new(client.qp().pd(), 8192, 1).unwrap();
+        let pool = Pool::new(client.queue_pair().pd(), 8192, 1).unwrap();
         let buf = pool.get().unwrap().sized(most as usize + 1).unwrap();
         let (result, mut buf) = client.send_to(buf, &to).wait();
         let error = result.unwrap_err();
@@ -142,25 +142,25 @@ mod software {
         };
         let to = sender.join(GROUP).send_only().wait().unwrap();
         let (first, second) = (member.join(GROUP).wait().unwrap(), member.join(GROUP).wait().unwrap());
-        assert_eq!((to.ip(), to.qp_num()), (GROUP, 0xff_ffff));
-        sender.send_inline_to(b"all", &to).wait().unwrap();
+        assert_eq!((to.address().ip(), to.address().qp_num()), (GROUP, 0xff_ffff));
+        sender.send_inline_to(b"all", to.address()).wait().unwrap();
         hears(&member, "all");
         hears(&stranger, "");
         hears(&sender, "");
         drop(first);
-        sender.send_copy_to(b"still", &to).unwrap().wait().unwrap();
+        sender.send_copy_to(b"still", to.address()).unwrap().wait().unwrap();
         hears(&member, "still");
         drop(second);
-        sender.send_inline_to(b"nobody", &to).wait().unwrap();
+        sender.send_inline_to(b"nobody", to.address()).wait().unwrap();
         hears(&member, "");
         // A join that no task waits for leaves no member.
         let mut join = member.join(GROUP).into_future();
         let _ = join.as_mut().poll(&mut Context::from_waker(Waker::noop()));
         drop(join);
-        sender.send_inline_to(b"nobody", &to).wait().unwrap();
+        sender.send_inline_to(b"nobody", to.address()).wait().unwrap();
         hears(&member, "");
         let again = member.join(GROUP).wait().unwrap();
-        sender.send_inline_to(b"again", &again).wait().unwrap();
+        sender.send_inline_to(b"again", again.address()).wait().unwrap();
         hears(&member, "again");
     }
 
@@ -234,7 +234,7 @@ mod sim {
             }
             let group = socket.join(GROUP).send_only().await?;
             for n in 2..12 {
-                let mut answers = repeat(&socket, &group, n, hosts.len()).await?;
+                let mut answers = repeat(&socket, group.address(), n, hosts.len()).await?;
                 answers.sort();
                 let mut members: Vec<IpAddr> = hosts.iter().map(Host::addr).collect();
                 members.sort();
@@ -297,7 +297,7 @@ mod sim {
             let to = socket.lookup(SocketAddr::new(theirs, 7000)).timeout(MS * 60_000).await?;
             assert_eq!(repeat(&socket, &to, 7, 1).await?, [theirs]);
             let group = socket.join(group).send_only().await?;
-            assert_eq!(repeat(&socket, &group, 7, 1).await?, [theirs]);
+            assert_eq!(repeat(&socket, group.address(), 7, 1).await?, [theirs]);
             Ok::<_, verbena::Error>(())
         });
         asks.await.unwrap();
@@ -320,7 +320,7 @@ mod sim {
             let group = socket.join(GROUP).send_only().await?;
             for _ in 0..2 {
                 sleep(MS * 50).await;
-                socket.send_inline_to(b"hello", &group).await?;
+                socket.send_inline_to(b"hello", group.address()).await?;
             }
             assert_eq!(socket.blocking_recv_from().unwrap_err().kind(), ErrorKind::BlockingInSimulation);
             Ok::<_, verbena::Error>(())

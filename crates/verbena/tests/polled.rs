@@ -120,7 +120,7 @@ fn a_prepared_operation_belongs_to_one_connection_and_its_buffer_outlives_it() {
 #[test]
 fn a_wait_begun_before_is_over_when_the_thread_polls() {
     let (active, passive) = connected(&memory(), &memory());
-    let qp = verbena::QueuePair::clone(&active);
+    let qp = active.queue_pair().clone();
     let waiting = thread::spawn(move || block_on(qp.recv()).unwrap().unwrap().to_vec());
     let mut conn = polled(active);
     passive.send_inline(b"for the other handle").wait().unwrap();

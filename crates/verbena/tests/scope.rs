@@ -97,7 +97,8 @@ fn the_peer_reaches_an_exposed_buffer_until_it_is_revoked() {
     let (active, passive, ..) = connected(64);
     let pool = Pool::new(passive.pd(), 4096, 1).unwrap();
     let buf = pool.copy(&[3; 4000]).unwrap();
-    let exposed = buf.blocking_expose(&passive, Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
+    let exposed =
+        buf.blocking_expose(passive.queue_pair(), Access::REMOTE_READ | Access::REMOTE_WRITE).unwrap();
     let remote = exposed.remote();
     active.write_inline(b"written", remote).wait().unwrap();
     assert_eq!(exposed.shared().load::<u64>(0).unwrap().to_ne_bytes(), *b"written\x03");
@@ -117,7 +118,8 @@ fn the_peer_reaches_an_exposed_buffer_until_it_is_revoked() {
 fn a_send_with_invalidate_ends_the_right() {
     let (active, passive, ..) = connected(64);
     let pool = Pool::new(passive.pd(), 64, 1).unwrap();
-    let exposed = pool.copy(&[1; 64]).unwrap().blocking_expose(&passive, Access::REMOTE_WRITE).unwrap();
+    let exposed =
+        pool.copy(&[1; 64]).unwrap().blocking_expose(passive.queue_pair(), Access::REMOTE_WRITE).unwrap();
     let remote = exposed.remote();
     active.write_inline(&[2; 64], remote).wait().unwrap();
     active.send_inline(b"done").invalidate(remote.rkey()).wait().unwrap();
@@ -137,7 +139,8 @@ fn a_right_that_was_not_granted_is_none_and_another_connection_has_none() {
     let (stranger, other, ..) = connected(64);
     assert_eq!(passive.pd(), other.pd());
     let pool = Pool::new(passive.pd(), 64, 2).unwrap();
-    let exposed = pool.copy(&[1; 64]).unwrap().blocking_expose(&passive, Access::REMOTE_READ).unwrap();
+    let exposed =
+        pool.copy(&[1; 64]).unwrap().blocking_expose(passive.queue_pair(), Access::REMOTE_READ).unwrap();
     for end in [stranger, active] {
         let refused = end.write_inline(&[2; 8], exposed.remote()).wait().expect_err("not granted");
         assert_eq!(refused.kind(), ErrorKind::Completion(WcStatus::RemoteAccess));
@@ -145,8 +148,12 @@ fn a_right_that_was_not_granted_is_none_and_another_connection_has_none() {
     drop(exposed);
     // The queue pair has failed with the refusal: nothing is bound there any more, and the buffer
     // comes back.
-    let (error, buf) =
-        pool.copy(&[4; 64]).unwrap().blocking_expose(&passive, Access::REMOTE_READ).unwrap_err().into_parts();
+    let (error, buf) = pool
+        .copy(&[4; 64])
+        .unwrap()
+        .blocking_expose(passive.queue_pair(), Access::REMOTE_READ)
+        .unwrap_err()
+        .into_parts();
     assert_eq!((error.kind(), &buf[..]), (ErrorKind::Completion(WcStatus::Flushed), &[4; 64][..]));
 }
 
@@ -155,8 +162,12 @@ fn what_can_not_be_exposed_comes_back() {
     let (_active, passive, ..) = connected(64);
     let (_, other, ..) = connected(64);
     let pool = Pool::new(&passive.pd().device().new_pd().unwrap(), 64, 1).unwrap();
-    let (error, buf) =
-        pool.copy(&[1; 8]).unwrap().blocking_expose(&other, Access::REMOTE_READ).unwrap_err().into_parts();
+    let (error, buf) = pool
+        .copy(&[1; 8])
+        .unwrap()
+        .blocking_expose(other.queue_pair(), Access::REMOTE_READ)
+        .unwrap_err()
+        .into_parts();
     assert_eq!((error.kind(), &buf[..]), (ErrorKind::WrongDomain, &[1; 8][..]));
     drop(buf);
     let pool = Pool::new(passive.pd(), 60, 1).unwrap();
@@ -164,13 +175,13 @@ fn what_can_not_be_exposed_comes_back() {
     for (at, kind) in [(0, None), (4, Some(ErrorKind::OutOfRange))] {
         let first = buf.split_to(at).unwrap();
         let rights = if kind.is_none() { Access::FLUSH_GLOBAL } else { Access::REMOTE_READ };
-        let (error, back) = buf.blocking_expose(&passive, rights).unwrap_err().into_parts();
+        let (error, back) = buf.blocking_expose(passive.queue_pair(), rights).unwrap_err().into_parts();
         assert_eq!(error.kind(), ErrorKind::OutOfRange);
         buf = first.unsplit(back).unwrap();
     }
     // 60 bytes have no room up to the 64th.
     assert_eq!(
-        buf.blocking_expose(&passive, Access::REMOTE_READ).unwrap_err().error().kind(),
+        buf.blocking_expose(passive.queue_pair(), Access::REMOTE_READ).unwrap_err().error().kind(),
         ErrorKind::OutOfRange
     );
 }

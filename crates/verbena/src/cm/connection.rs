@@ -2,7 +2,6 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use super::events::Identifier;
@@ -53,7 +52,7 @@ impl Attached {
     }
 }
 
-/// A connection: a handle, clones are the same one. All operations are those of its [`QueuePair`].
+/// A connection: a handle, clones are the same one. Its operations are those of its [`QueuePair`].
 /// The last handle disconnects: the peer is told, no call waits, what is under way is flushed,
 /// memory follows.
 pub struct Connection<T: Connected = Rc> {
@@ -100,6 +99,11 @@ impl<T: Connected> Connection<T> {
     /// `flow_control` what the peer told, `rnr_retry_count` what we told it.
     pub fn param(&self) -> &ConnParam {
         &self.inner.param
+    }
+    /// The connection's queue pair. A handle of it keeps the queue pair's memory, and does not keep
+    /// the connection.
+    pub fn queue_pair(&self) -> &QueuePair<T> {
+        &self.qp
     }
     /// The peer.
     pub fn peer_addr(&self) -> SocketAddr {
@@ -170,14 +174,6 @@ impl Connection {
 impl<T: Connected> Clone for Connection<T> {
     fn clone(&self) -> Self {
         Connection { inner: self.inner.clone(), qp: self.qp.clone() }
-    }
-}
-
-impl<T: Connected> Deref for Connection<T> {
-    type Target = QueuePair<T>;
-
-    fn deref(&self) -> &QueuePair<T> {
-        &self.qp
     }
 }
 

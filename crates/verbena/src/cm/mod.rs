@@ -27,6 +27,7 @@
 //! | `resolve`, `connect` | the side that connects |
 //! | `listen`, `request`, `requests`, `accept` | the side that is asked |
 //! | `connection` | what stands, and how it ends |
+//! | `operations` | its operations |
 //! | `pending` | the same for programs that follow each step |
 //! | [`raw`] | identifiers and events as they are |
 
@@ -37,6 +38,7 @@ pub(crate) mod connection;
 pub(crate) mod events;
 pub(crate) mod listen;
 pub(crate) mod names;
+mod operations;
 mod param;
 mod pending;
 pub mod raw;

@@ -125,7 +125,7 @@ impl Kind<Behind> for kind::Bind {
 /// bytes are not ours to see:
 /// ```compile_fail,E0382
 /// async fn f(conn: verbena::Connection, buf: verbena::RegBuf) {
-///     let peers = buf.expose(&conn, verbena::Access::REMOTE_WRITE).await;
+///     let peers = buf.expose(conn.queue_pair(), verbena::Access::REMOTE_WRITE).await;
 ///     println!("{:?}", &buf[..]);
 ///     drop(peers);
 /// }

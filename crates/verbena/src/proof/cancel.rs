@@ -79,18 +79,18 @@ pub(super) async fn goes_on(what: &str, conn: &Connection) {
     surely(what, conn.send_inline(&marker)).await.unwrap_or_else(|e| panic!("{what}: {e}"));
     // What was under way may have been echoed before.
     while surely(what, conn.recv()).await.expect("no failure").expect("a message")[..] != marker {}
-    surely(what, conn.idle()).await;
+    surely(what, conn.queue_pair().idle()).await;
     is_whole(what, conn);
 }
 
 fn is_whole(what: &str, conn: &Connection) {
-    let census = conn.census();
+    let census = conn.queue_pair().census();
     assert_eq!(
         (census.sends, census.posted, census.ready, census.waiting),
         (0, RECEIVES as usize, 0, 0),
         "{what}"
     );
-    assert_eq!(conn.buffers(), (SENDS as usize, (SENDS + RECEIVES) as usize), "{what}");
+    assert_eq!(conn.queue_pair().buffers(), (SENDS as usize, (SENDS + RECEIVES) as usize), "{what}");
 }
 
 /// Operations on a connection, of which each is cut.
@@ -135,7 +135,7 @@ async fn operations(plan: &Plan) {
         };
         "idle": {
             drop(conn.send(buf()).post().expect("room"));
-            conn.idle().await;
+            conn.queue_pair().idle().await;
         };
         "room": {
             let ops = (0..4).map(|n| -> Pin<Box<dyn Future<Output = _>>> { Box::pin(conn.write_inline(&[n], remote)) });

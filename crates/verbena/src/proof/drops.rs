@@ -68,7 +68,7 @@ async fn client(to: Addr) -> Vec<Object> {
     let part = memory.part(0..8192).expect("all of it");
     let write = conn.write(part, remote.slice(..8192).expect("inside")).post().expect("room");
     let own = RegBox::new(&pool, 7_u64).expect("a value");
-    let qp = (*conn).clone();
+    let qp = conn.queue_pair().clone();
     let mut closing = Box::pin(conn.clone().ended_soon());
     let _ = closing.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     vec![
@@ -125,7 +125,7 @@ async fn server(listener: Listener) -> Vec<Object> {
         Object::Flight(Box::pin(async move { drop(send.await) })),
         other(message),
         other(accepting),
-        other((*clone).clone()),
+        other(clone.queue_pair().clone()),
         other(memory),
         other(mr),
         other(frozen),

@@ -35,7 +35,7 @@ async fn echo() -> crate::Result<()> {
 
 async fn datagrams(plan: &Plan) {
     let whole = |what: &str, socket: &UdSocket| {
-        let census = socket.qp().census();
+        let census = socket.queue_pair().census();
         assert_eq!(
             (census.sends, census.posted, census.ready, census.waiting),
             (0, RECEIVES as usize, 0, 0),
@@ -77,7 +77,7 @@ async fn datagrams(plan: &Plan) {
             if polls > 0 {
                 surely("an echo", socket.recv_from()).await.expect("a datagram");
             }
-            surely("idle", socket.qp().idle()).await;
+            surely("idle", socket.queue_pair().idle()).await;
             whole("send_to", socket);
             if sent.is_some() {
                 break;

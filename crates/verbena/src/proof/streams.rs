@@ -101,10 +101,10 @@ async fn connected(what: u8) -> RdmaStream {
 /// All that the connection had is back, and no waker is left there.
 async fn is_whole(what: &str, stream: &RdmaStream) {
     let conn = stream.connection();
-    surely(what, conn.idle()).await;
-    let census = conn.census();
+    surely(what, conn.queue_pair().idle()).await;
+    let census = conn.queue_pair().census();
     assert_eq!((census.sends, census.waiting), (0, 0), "{what}");
-    let (free, there) = conn.buffers();
+    let (free, there) = conn.queue_pair().buffers();
     // A message that waits to be read, or is half read, has its receive.
     assert!(census.posted + census.ready <= there - free, "{what}: a receive is lost");
 }

@@ -21,7 +21,7 @@ async fn exposing(plan: &Plan) {
                 // No code wants its result: its entry is free when it is complete.
                 drop(conn.send_inline(&[n as u8; 4]).post().expect("room"));
             }
-            let exposed = cut("expose", buf.expose(&conn, rights), polls, plan.how()).await;
+            let exposed = cut("expose", buf.expose(conn.queue_pair(), rights), polls, plan.how()).await;
             let is_over = exposed.is_some();
             if let Some(exposed) = exposed {
                 let exposed = exposed.expect("exposed");

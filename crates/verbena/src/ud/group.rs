@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -111,14 +110,6 @@ impl Membership {
 
     /// The group's address, to send to.
     pub fn address(&self) -> &UdAddress {
-        &self.address
-    }
-}
-
-impl Deref for Membership {
-    type Target = UdAddress;
-
-    fn deref(&self) -> &UdAddress {
         &self.address
     }
 }

@@ -12,7 +12,7 @@
 //! socket.send_inline_to(b"who are you?", &service).await?;
 //! // to everybody who has joined
 //! let group = socket.join([239, 1, 2, 3].into()).await?;
-//! socket.send_inline_to(b"hello, all", &group).await?;
+//! socket.send_inline_to(b"hello, all", group.address()).await?;
 //! # Ok(()) }
 //! ```
 //!
@@ -152,8 +152,8 @@ impl UdSocket {
         self.qp.pd().device().mtu()
     }
 
-    /// The queue pair.
-    pub fn qp(&self) -> &QueuePair<Ud> {
+    /// The socket's queue pair.
+    pub fn queue_pair(&self) -> &QueuePair<Ud> {
         &self.qp
     }
 
