@@ -327,6 +327,7 @@ pub use sim::test;
 pub use spawn::spawn;
 pub use stream::{RdmaListener, RdmaStream, ReadHalf, StreamConfig, WriteHalf};
 pub use ud::{Datagram, Membership, UdAddress, UdSocket};
+/// zerocopy 0.8, whose traits [`Plain`] asks for.
 pub use zerocopy;
 
 /// How many panics of the program's wakers and destructors this process has caught, as

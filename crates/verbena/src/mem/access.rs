@@ -104,7 +104,23 @@ impl Rights for Opaque {
 }
 
 /// Data without pointers, padding or forbidden bit patterns: any type that derives zerocopy's
-/// traits.
+/// traits. They are those of zerocopy 0.8, and a new incompatible version of zerocopy comes only
+/// with one of this crate ([versions](../guide/versions.html)).
+///
+/// ```
+/// use verbena::Plain;
+/// use zerocopy::{FromBytes, Immutable, IntoBytes};
+///
+/// #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+/// #[repr(C)]
+/// struct Row {
+///     key: u64,
+///     value: [u8; 24],
+/// }
+///
+/// fn is_plain<T: Plain>() {}
+/// is_plain::<Row>();
+/// ```
 #[diagnostic::on_unimplemented(note = "derive zerocopy's FromBytes, IntoBytes, Immutable and KnownLayout")]
 pub trait Plain: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Send + 'static {}
 impl<T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Send + 'static> Plain for T {}
