@@ -25,7 +25,7 @@
 //! | `events` | an identifier, and what its events have told so far |
 //! | `waiters` | the tasks that wait for an event |
 //! | `resolve`, `connect` | the side that connects |
-//! | `listen`, `request`, `requests`, `accept` | the side that is asked |
+//! | `listener`, `request`, `requests`, `accept` | the side that is asked |
 //! | `connection` | what stands, and how it ends |
 //! | `operations` | its operations |
 //! | `pending` | the same for programs that follow each step |
@@ -36,7 +36,7 @@ pub(crate) mod below;
 mod connect;
 pub(crate) mod connection;
 pub(crate) mod events;
-pub(crate) mod listen;
+pub(crate) mod listener;
 pub(crate) mod names;
 mod operations;
 mod param;
@@ -55,7 +55,7 @@ use std::time::Duration;
 pub use accept::Accept;
 pub use connect::{Connect, connect};
 pub use connection::Connection;
-pub use listen::{Listen, Listener, listen};
+pub use listener::{Listen, Listener, listen};
 pub use param::{ConnParam, FlowControl, RnrRetry};
 pub use pending::Pending;
 pub use request::Request;

@@ -8,7 +8,7 @@ use nic::QpType;
 use super::{UdSocket, service::Service};
 use crate::cm::connection::Attached;
 use crate::cm::events::Identifier;
-use crate::cm::listen::taken;
+use crate::cm::listener::taken;
 use crate::cm::names::look_up;
 use crate::cm::{Addr, Boxed, TIMEOUT, check_private_data, chosen, first_of, limits, wait};
 use crate::error::{Error, ErrorKind, Result, Value};

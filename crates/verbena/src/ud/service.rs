@@ -8,7 +8,7 @@ use nic::{Later, QpType, Signal, Work};
 use node::ConnParam;
 
 use crate::cm::below::{Events, Id};
-use crate::cm::listen::taken;
+use crate::cm::listener::taken;
 use crate::error::{Error, Result};
 use crate::provider::{Provider, Stack};
 

@@ -10,7 +10,7 @@ use wire::mad;
 
 use super::{EventChannel, Parameters};
 use crate::cm::events::RNR_TIMER;
-use crate::cm::listen::taken;
+use crate::cm::listener::taken;
 use crate::cm::{at_most, check_private_data, check_timeout, limits};
 use crate::error::{Error, ErrorKind, Result};
 use crate::provider::{Adapter, Device, Ours, Provider, node};
