@@ -15,6 +15,17 @@ pub use returned::{ExposeError, IntoPolledError, PostError, ReuniteError, Revoke
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong. Cheap to move: details are in a box, on the error path only.
+///
+/// # Examples
+///
+/// ```
+/// use verbena::{ErrorKind, Value};
+///
+/// let error = verbena::connect("127.0.0.1:7471").retry_count(8).wait().unwrap_err();
+/// assert_eq!((error.kind(), error.call()), (ErrorKind::OutOfRange, "rdma_connect"));
+/// assert!(matches!(error.value(), Some(Value::Number { name: "retry_count", is: 8, .. })));
+/// assert_eq!(error.to_string(), "rdma_connect: out of range: retry_count is 8, not 0 to 7");
+/// ```
 #[derive(Clone)]
 pub struct Error(Box<Repr>);
 

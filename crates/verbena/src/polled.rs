@@ -44,6 +44,20 @@ const LOOKS_PER_POLL: u32 = 65_536;
 /// }
 /// ```
 /// Dropping it ends the connection.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn f(conn: verbena::Connection, to: verbena::RemoteMemory) -> Result<(), Box<dyn std::error::Error>> {
+/// let mut conn = conn.into_polled()?;
+/// let mut buf = conn.buffer()?;
+/// buf.extend_from_slice(&1_u64.to_ne_bytes())?;
+/// let mut write = conn.prepare_write(buf, to.word(0)?)?;
+/// for _ in 0..1000 {
+///     conn.spin(&mut write)?;
+/// }
+/// # Ok(()) }
+/// ```
 pub struct PolledConnection {
     conn: Connection,
     /// The last WRITE or READ was done as it was posted, without packets: so are the peer's, most

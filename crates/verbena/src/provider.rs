@@ -60,6 +60,15 @@ impl Provider {
     /// # Errors
     ///
     /// `Exhausted` where the system has no descriptors, threads or memory for it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let provider = verbena::Provider::software()?;
+    /// let device = provider.devices()?.remove(0);
+    /// assert!(device.supports(verbena::Access::REMOTE_ATOMIC));
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     #[cfg(feature = "software")]
     pub fn software() -> Result<Provider> {
         let mut software = SOFTWARE.get().lock();

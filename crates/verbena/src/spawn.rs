@@ -13,6 +13,15 @@ use crate::exec;
 /// # Errors
 ///
 /// `Exhausted` where the system has no thread for it, with the task dropped. Never in a simulation.
+///
+/// # Examples
+///
+/// ```
+/// let (said, heard) = std::sync::mpsc::channel();
+/// verbena::spawn(async move { said.send("done") })?;
+/// assert_eq!(heard.recv(), Ok("done"));
+/// # Ok::<(), verbena::Error>(())
+/// ```
 #[track_caller]
 pub fn spawn<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> Result<()> {
     let _spawned_at = Location::caller();

@@ -38,6 +38,17 @@ pub fn sleep_until(time: Instant) -> Sleep {
 /// # Errors
 ///
 /// `TimedOut`.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use verbena::{ErrorKind, time};
+///
+/// let late = time::sleep(Duration::from_secs(60));
+/// let result = verbena::block_on(time::timeout(Duration::from_millis(1), late));
+/// assert_eq!(result.unwrap_err().kind(), ErrorKind::TimedOut);
+/// ```
 pub async fn timeout<T>(time: Duration, future: impl Future<Output = T>) -> Result<T> {
     let mut sleep = sleep(time);
     let mut future = pin!(future);

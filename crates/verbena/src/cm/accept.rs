@@ -22,6 +22,19 @@ const CALL: &str = "rdma_accept";
 ///
 /// `OutOfRange`, `WrongDomain`, `Exhausted`; `Rejected`, `TimedOut` or `Disconnected` where the
 /// peer has thought better of it.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn f(request: verbena::Request) -> verbena::Result<()> {
+/// use verbena::{Memory, QueueConfig, RemoteWrite};
+///
+/// let table = Memory::<RemoteWrite>::zeroed(4096)?;
+/// let mr = table.mr(request.pd())?;
+/// let accept = request.accept().queues(QueueConfig::default().recv_size(1 << 20));
+/// let conn = accept.private_data(mr.remote().to_bytes()).wait()?;
+/// # drop(conn); Ok(()) }
+/// ```
 #[must_use = "dropping it rejects the request"]
 pub struct Accept<T: Connected = Rc> {
     request: Request<T>,

@@ -47,6 +47,19 @@ enum To {
 /// ([`Error::rejection`]), `TimedOut`, `OutOfRange`, `WrongDomain`, `Exhausted`. Where a name
 /// stands for several addresses they are tried in turn, until one works or the program that listens
 /// there refuses; the error is the last one's.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn f() -> verbena::Result<()> {
+/// use std::time::Duration;
+/// use verbena::{QueueConfig, RnrRetry};
+///
+/// let connect = verbena::connect("10.0.0.2:7471").timeout(Duration::from_secs(5));
+/// let connect = connect.queues(QueueConfig::default().recv_depth(256)).rnr_retry_count(RnrRetry::Times(6));
+/// let conn = connect.wait()?;
+/// # drop(conn); Ok(()) }
+/// ```
 #[must_use = "nothing happens before it is awaited"]
 pub struct Connect<T: Connected = Rc> {
     to: To,

@@ -121,6 +121,22 @@ impl<T: Connected> Connection<T> {
     /// # Errors
     ///
     /// Why the queue pair failed before: what was under way then is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// conn.send_inline(b"last words").wait()?;
+    /// verbena::block_on(conn.close())?;
+    /// assert_eq!(&peer.blocking_recv()?.expect("a message")[..], b"last words");
+    /// assert!(peer.blocking_recv()?.is_none(), "the end");
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn close(self) -> impl Future<Output = Result<()>> + Send {
         async move {

@@ -139,6 +139,21 @@ impl<T: Connected> Listener<T> {
     ///
     /// `Exhausted` where there is no domain for it, which refuses it. `Unreachable` when the device
     /// is gone.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f() -> verbena::Result<()> {
+    /// let listener = verbena::listen("0.0.0.0:7471").await?;
+    /// loop {
+    ///     let request = listener.request().await?;
+    ///     match request.peer_addr().ip().is_loopback() {
+    ///         true => verbena::spawn(async { request.accept().await?.close().await })?,
+    ///         false => request.reject(b"from this host only")?,
+    ///     }
+    /// }
+    /// # }
+    /// ```
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn request(&self) -> impl Future<Output = Result<Request<T>>> + Send + '_ {
         async {
@@ -168,6 +183,18 @@ impl<T: Connected> Listener<T> {
     ///
     /// Those of [`Listener::request`] and [`Accept`](super::Accept): a peer that gives up meanwhile
     /// is none of the listener's.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # verbena::block_on(async {
+    /// let listener = verbena::listen("127.0.0.1:0").await?;
+    /// let to = listener.local_addr();
+    /// verbena::spawn(async move { verbena::connect(to).await?.send_inline(b"hello").await })?;
+    /// let conn = listener.accept().await?;
+    /// assert_eq!(&conn.recv().await?.expect("a message")[..], b"hello");
+    /// # Ok::<(), verbena::Error>(()) }).unwrap();
+    /// ```
     #[allow(clippy::manual_async_fn, reason = "the signature promises Send")]
     pub fn accept(&self) -> impl Future<Output = Result<Connection<T>>> + Send + '_ {
         async { self.request().await?.accept().await }

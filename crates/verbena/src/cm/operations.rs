@@ -55,6 +55,26 @@ impl<T: Connected> Connection<T> {
     /// # Errors
     ///
     /// Those of [`QueuePair::post_all`], with the operations.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// use verbena::{Memory, RemoteWrite};
+    ///
+    /// let table = Memory::<RemoteWrite>::zeroed(64)?;
+    /// let mr = table.mr(peer.pd())?;
+    /// let write = conn.write_inline(b"value", mr.remote().slice(8..13)?);
+    /// let (write, add) = conn.post_all((write, conn.fetch_add(mr.remote().word(0)?, 1)))?;
+    /// write.wait()?;
+    /// assert_eq!(add.wait()?, 0);
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, PostError<O>> {
         self.queue_pair().post_all(ops)
     }
@@ -64,6 +84,26 @@ impl<T: Connected> Connection<T> {
     /// # Errors
     ///
     /// What moved the queue pair to the error state, once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// verbena::block_on(async {
+    ///     conn.send_inline(b"hello").await?;
+    ///     drop(conn);
+    ///     while let Some(message) = peer.recv().await? {
+    ///         assert_eq!(&message[..], b"hello");
+    ///     }
+    ///     Ok::<(), verbena::Error>(())
+    /// })?;
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn recv(&self) -> impl Future<Output = Result<Option<Message>>> + Send + '_ {
         self.queue_pair().recv()
     }
@@ -80,6 +120,23 @@ impl<T: Connected> Connection<T> {
     /// # Errors
     ///
     /// `TimedOut`; those of [`Connection::recv`]; `BlockingInSimulation`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// use verbena::ErrorKind;
+    ///
+    /// let none = conn.blocking_recv_timeout(std::time::Duration::from_millis(1));
+    /// assert_eq!(none.unwrap_err().kind(), ErrorKind::TimedOut);
+    /// # drop(peer);
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn blocking_recv_timeout(&self, time: Duration) -> Result<Option<Message>> {
         self.queue_pair().blocking_recv_timeout(time)
     }
@@ -104,10 +161,40 @@ impl<T: Connected> Connection<T> {
         self.queue_pair().failure()
     }
     /// SEND: [`QueuePair::send`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// let mut buf = conn.buffer()?;
+    /// buf.extend_from_slice(b"a message")?;
+    /// let buf = conn.send(buf).wait().buf()?;
+    /// assert_eq!(&buf[..], b"a message");
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn send<B: IoBuf>(&self, buf: B) -> Op<'_, kind::Send, B> {
         self.queue_pair().send(buf)
     }
     /// SEND of at most `max_inline` bytes: [`QueuePair::send_inline`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// conn.send_inline(b"short").wait()?;
+    /// assert_eq!(&peer.blocking_recv()?.expect("a message")[..], b"short");
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn send_inline(&self, bytes: &[u8]) -> Op<'_, kind::Send, Copied> {
         self.queue_pair().send_inline(bytes)
     }
@@ -116,14 +203,69 @@ impl<T: Connected> Connection<T> {
     /// # Errors
     ///
     /// `OutOfRange` for more bytes than the pool's buffers have, `Exhausted`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// conn.send_copy(&[7; 1000])?.imm(1).wait()?;
+    /// let message = peer.blocking_recv()?.expect("a message");
+    /// assert_eq!((message.len(), message.imm()), (1000, Some(1)));
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn send_copy(&self, bytes: &[u8]) -> Result<Op<'_, kind::Send, Copied>> {
         self.queue_pair().send_copy(bytes)
     }
     /// RDMA WRITE: [`QueuePair::write`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// use verbena::{Memory, RemoteWrite};
+    ///
+    /// let table = Memory::<RemoteWrite>::zeroed(64)?;
+    /// let mr = table.mr(peer.pd())?;
+    /// let mut buf = conn.buffer()?;
+    /// buf.extend_from_slice(b"at the peer")?;
+    /// conn.write(buf, mr.remote().slice(..11)?).wait().buf()?;
+    /// let mut seen = [0; 11];
+    /// table.shared().copy_to(0, &mut seen)?;
+    /// assert_eq!(&seen, b"at the peer");
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn write<B: IoBuf>(&self, buf: B, to: RemoteMemory) -> Op<'_, kind::Write, B> {
         self.queue_pair().write(buf, to)
     }
     /// RDMA WRITE of at most `max_inline` bytes: [`QueuePair::write_inline`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// use verbena::{Memory, RemoteWrite};
+    ///
+    /// let table = Memory::<RemoteWrite>::zeroed(64)?;
+    /// let mr = table.mr(peer.pd())?;
+    /// conn.write_inline(&7_u64.to_ne_bytes(), mr.remote().word(8)?).wait()?;
+    /// assert_eq!(table.shared().load::<u64>(8)?, 7);
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn write_inline(&self, bytes: &[u8], to: RemoteMemory) -> Op<'_, kind::Write, Copied> {
         self.queue_pair().write_inline(bytes, to)
     }
@@ -142,14 +284,71 @@ impl<T: Connected> Connection<T> {
 
 impl<T: Reliable> Connection<T> {
     /// RDMA READ: [`QueuePair::read`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// use verbena::{Memory, RemoteWrite};
+    ///
+    /// let table = Memory::<RemoteWrite>::zeroed(64)?;
+    /// let mr = table.mr(peer.pd())?;
+    /// table.shared().copy_from(0, b"bytes")?;
+    /// let buf = conn.read(conn.buffer()?, mr.remote().slice(..5)?).wait().buf()?;
+    /// assert_eq!(&buf[..], b"bytes");
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn read<B: IoBufMut>(&self, buf: B, from: RemoteMemory) -> Op<'_, kind::Read, B> {
         self.queue_pair().read(buf, from)
     }
     /// Compare and swap of eight bytes: [`QueuePair::compare_swap`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// use verbena::{Memory, RemoteWrite};
+    ///
+    /// let table = Memory::<RemoteWrite>::zeroed(64)?;
+    /// let mr = table.mr(peer.pd())?;
+    /// let word = mr.remote().word(0)?;
+    /// assert_eq!(conn.compare_swap(word, 0, 5).wait()?, 0);
+    /// assert_eq!(conn.compare_swap(word, 0, 6).wait()?, 5, "not swapped");
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn compare_swap(&self, at: RemoteMemory, old: u64, new: u64) -> Op<'_, kind::Atomic> {
         self.queue_pair().compare_swap(at, old, new)
     }
     /// Fetch and add on eight bytes: [`QueuePair::fetch_add`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// use verbena::{Memory, RemoteWrite};
+    ///
+    /// let table = Memory::<RemoteWrite>::zeroed(64)?;
+    /// let mr = table.mr(peer.pd())?;
+    /// let counter = mr.remote().word(0)?;
+    /// assert_eq!(conn.fetch_add(counter, 2).wait()?, 0);
+    /// assert_eq!(conn.fetch_add(counter, 2).wait()?, 2);
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn fetch_add(&self, at: RemoteMemory, add: u64) -> Op<'_, kind::Atomic> {
         self.queue_pair().fetch_add(at, add)
     }
@@ -158,6 +357,26 @@ impl<T: Reliable> Connection<T> {
         self.queue_pair().atomic_write(at, value)
     }
     /// FLUSH: [`QueuePair::flush`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// use verbena::{Memory, RemoteWrite};
+    ///
+    /// let table = Memory::<RemoteWrite>::zeroed(64)?;
+    /// let mr = table.mr(peer.pd())?;
+    /// use verbena::Placement;
+    ///
+    /// conn.write_inline(b"visible", mr.remote().slice(..7)?).wait()?;
+    /// conn.flush(mr.remote().slice(..7)?, Placement::Global).wait()?;
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn flush(&self, range: RemoteMemory, placement: Placement) -> Op<'_, kind::Order> {
         self.queue_pair().flush(range, placement)
     }

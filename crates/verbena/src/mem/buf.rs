@@ -13,6 +13,20 @@ use crate::provider::Pd;
 /// A piece of registered memory that no peer and no other handle sees: like `BytesMut`. Splits into
 /// disjoint pieces for concurrent operations; the buffer goes back to its pool with the last piece,
 /// whichever that is.
+///
+/// # Examples
+///
+/// ```
+/// # let device = verbena::Provider::software()?.devices()?.remove(0);
+/// # let pd = device.pd()?;
+/// # let pool = verbena::Pool::new(&pd, 4096, 1)?;
+/// let mut tail = pool.copy(b"headerpayload")?;
+/// let header = tail.split_to(6)?;
+/// assert_eq!((&header[..], &tail[..]), (&b"header"[..], &b"payload"[..]));
+/// let whole = header.unsplit(tail).expect("neighbours");
+/// assert_eq!(whole.len(), 13);
+/// # Ok::<(), verbena::Error>(())
+/// ```
 pub struct RegBuf {
     /// `start..start + cap` of the buffer is this handle's alone.
     piece: Piece,
@@ -182,6 +196,18 @@ unsafe impl IoBufMut for RegBuf {
 
 /// A frozen [`RegBuf`]: like `Bytes`. Nothing can be received or read into it. A clone costs two
 /// counts and copies nothing.
+///
+/// # Examples
+///
+/// ```
+/// # let device = verbena::Provider::software()?.devices()?.remove(0);
+/// # let pd = device.pd()?;
+/// # let pool = verbena::Pool::new(&pd, 4096, 1)?;
+/// let bytes = pool.copy(b"sent to many peers")?.freeze();
+/// let (first, second) = (bytes.clone(), bytes.slice(8..12)?);
+/// assert_eq!((&first[..4], &second[..]), (&b"sent"[..], &b"many"[..]));
+/// # Ok::<(), verbena::Error>(())
+/// ```
 pub struct RegBytes {
     /// `start..start + len` of the buffer is not written to while such a handle names it.
     piece: Piece,

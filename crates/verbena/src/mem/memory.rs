@@ -74,6 +74,21 @@ impl<R: Rights> Memory<R> {
     /// # Errors
     ///
     /// `Exhausted` where the device has no more registrations; `Forked`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let device = verbena::Provider::software()?.devices()?.remove(0);
+    /// # let pd = device.pd()?;
+    /// use verbena::{Memory, RemoteMemory, RemoteWrite};
+    ///
+    /// let table = Memory::<RemoteWrite>::zeroed(4096)?;
+    /// let mr = table.mr(&pd)?;
+    /// // What the peer gets, in private data for example.
+    /// let told = mr.remote().to_bytes();
+    /// assert_eq!(RemoteMemory::from_bytes(&told)?.len(), 4096);
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn mr(&self, pd: &Pd) -> Result<Mr<R>> {
         Ok(Mr { region: self.region(pd, For::Peers)?, memory: self.clone() })
     }

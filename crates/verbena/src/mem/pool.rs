@@ -62,6 +62,19 @@ impl Pool {
     ///
     /// `OutOfRange` for no buffers, or such as no message can fill; `Exhausted` where there is no
     /// memory for them; `Forked`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let device = verbena::Provider::software()?.devices()?.remove(0);
+    /// # let pd = device.pd()?;
+    /// use verbena::Pool;
+    ///
+    /// let pool = Pool::new(&pd, 4096, 8)?;
+    /// let buf = pool.copy(b"hello")?;
+    /// assert_eq!((&buf[..], buf.capacity()), (&b"hello"[..], 4096));
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn new(pd: &Pd, size: usize, count: usize) -> Result<Pool> {
         const CALL: &str = "Pool::new";
         if size == 0 || size as u64 > MAX_MESSAGE {

@@ -15,6 +15,18 @@ use crate::error::{Error, Result};
 ///     let _ = verbena::RegBox::new(pool, String::new());
 /// }
 /// ```
+///
+/// # Examples
+///
+/// ```
+/// # let device = verbena::Provider::software()?.devices()?.remove(0);
+/// # let pd = device.pd()?;
+/// # let pool = verbena::Pool::new(&pd, 64, 1)?;
+/// let mut counters = verbena::RegBox::new(&pool, [0_u64; 4])?;
+/// counters[2] += 1;
+/// assert_eq!(counters.get(), [0, 0, 1, 0]);
+/// # Ok::<(), verbena::Error>(())
+/// ```
 pub struct RegBox<T: Plain> {
     /// As long as a `T`, and aligned as one.
     buf: RegBuf,

@@ -19,6 +19,20 @@ const WORD: usize = 8;
 
 /// Bytes that others change at any time: copies in and out, atomic words. A copy may be torn
 /// between its aligned words, not inside of one; a [`SharedSlice::word`] is one.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::atomic::Ordering;
+/// use verbena::{Memory, RemoteWrite};
+///
+/// let memory = Memory::<RemoteWrite>::zeroed(64)?;
+/// let shared = memory.shared();
+/// shared.store(8, 7_u32)?;
+/// shared.word(0)?.fetch_add(1, Ordering::AcqRel);
+/// assert_eq!((shared.load::<u64>(0)?, shared.load::<u32>(8)?), (1, 7));
+/// # Ok::<(), verbena::Error>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct SharedSlice<'a> {
     /// All words of which a byte is part of this.

@@ -61,6 +61,27 @@ impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
     /// # Errors
     ///
     /// Itself, where it is under way.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// let mut sending = conn.send_inline(b"hello").post()?;
+    /// loop {
+    ///     match sending.try_take() {
+    ///         Ok(sent) => break drop(sent?),
+    ///         Err(not_yet) => sending = not_yet,
+    ///     }
+    ///     std::thread::yield_now();
+    /// }
+    /// # drop(peer);
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     pub fn try_take(mut self) -> Result<K::Output, Self> {
         match self.look(None) {
             Poll::Ready(output) => Ok(output),

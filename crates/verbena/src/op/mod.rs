@@ -148,6 +148,24 @@ impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     ///
     /// `QueueFull`; `OutOfRange` for more bytes than the peer's memory has, or than the queue pair
     /// takes inline or in pieces; `WrongDomain`; `Forked`. The operation comes back with each.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use verbena::prelude::*;
+    /// # let listener = verbena::listen("127.0.0.1:0").wait()?;
+    /// # let to = listener.local_addr();
+    /// # let connecting = std::thread::spawn(move || verbena::connect(to).wait());
+    /// # let peer = listener.blocking_request()?.accept().wait()?;
+    /// # let conn = connecting.join().expect("no panic")?;
+    /// // Both are on their way at once.
+    /// let first = conn.send_copy(b"one")?.post()?;
+    /// let second = conn.send_copy(b"two")?.post()?;
+    /// first.wait()?;
+    /// second.wait()?;
+    /// # drop(peer);
+    /// # Ok::<(), verbena::Error>(())
+    /// ```
     #[expect(clippy::result_large_err, reason = "the operation comes back as it was")]
     #[inline]
     pub fn post(self) -> Result<InFlight<K, B>, PostError<Self>> {

@@ -152,6 +152,36 @@ impl Host {
     }
 
     /// Loses all packets from this host to `to` for `time` from now on. The other direction works.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # macro_rules! run {
+    /// #     (#[verbena::test($($args:tt)*)]
+    /// #     async fn $name:ident($a:ident: Host, $b:ident: Host) $body:block) => {
+    /// #         async fn $name($a: Host, $b: Host) $body
+    /// #         let (args, hosts) = (stringify!($($args)*), [stringify!($a), stringify!($b)]);
+    /// #         verbena::sim::run_seeds("", stringify!($name), args, &hosts, |hosts| {
+    /// #             Box::pin($name(hosts[0].clone(), hosts[1].clone()))
+    /// #         });
+    /// #     };
+    /// # }
+    /// use std::time::Duration;
+    /// use verbena::sim::Host;
+    /// # run! {
+    /// #[verbena::test(seeds = 2)]
+    /// async fn messages_outlast_a_partition(left: Host, right: Host) {
+    ///     let server = right.spawn(async { verbena::listen("0.0.0.0:7000").await?.accept().await?.recv().await });
+    ///     left.spawn(async {
+    ///         let conn = verbena::connect("right:7000").await?;
+    ///         conn.send_inline(b"hello").await?;
+    ///         conn.close().await
+    ///     });
+    ///     left.partition(&right, Duration::from_millis(3));
+    ///     assert_eq!(&server.await.unwrap().unwrap()[..], b"hello");
+    /// }
+    /// # }
+    /// ```
     pub fn partition(&self, to: &Host, time: Duration) {
         self.link(to, |sim, from, to| sim.partition(from, to, time));
     }

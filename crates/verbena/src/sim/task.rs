@@ -120,6 +120,32 @@ impl<T> Task<T> {
     }
 
     /// What it returns; `None` where its host is killed before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # macro_rules! run {
+    /// #     (#[verbena::test($($args:tt)*)]
+    /// #     async fn $name:ident($a:ident: Host, $b:ident: Host) $body:block) => {
+    /// #         async fn $name($a: Host, $b: Host) $body
+    /// #         let (args, hosts) = (stringify!($($args)*), [stringify!($a), stringify!($b)]);
+    /// #         verbena::sim::run_seeds("", stringify!($name), args, &hosts, |hosts| {
+    /// #             Box::pin($name(hosts[0].clone(), hosts[1].clone()))
+    /// #         });
+    /// #     };
+    /// # }
+    /// use std::time::Duration;
+    /// use verbena::sim::Host;
+    /// # run! {
+    /// #[verbena::test(seeds = 1)]
+    /// async fn a_killed_task_returns_nothing(left: Host, right: Host) {
+    ///     let task = left.spawn(verbena::time::sleep(Duration::from_secs(1)));
+    ///     left.kill();
+    ///     assert!(task.is_finished() && task.outcome().await.is_none());
+    ///     # drop(right);
+    /// }
+    /// # }
+    /// ```
     pub async fn outcome(self) -> Option<T> {
         match std::future::poll_fn(|cx| self.poll_end(cx)).await {
             End::Returned(value) => Some(value),

@@ -20,6 +20,27 @@ type Boxed<T> = Pin<Box<dyn Future<Output = Result<T>> + Send>>;
 /// Takes connections for streams, several handshakes at once: a peer that is slow keeps no other
 /// waiting. Those that do not speak the protocol are rejected. Dropping it ends handshakes; streams
 /// go on.
+///
+/// # Examples
+///
+/// ```
+/// # verbena::block_on(async {
+/// use verbena::{RdmaListener, RdmaStream};
+///
+/// let mut listener = RdmaListener::bind("127.0.0.1:0").await?;
+/// let to = listener.local_addr();
+/// verbena::spawn(async move {
+///     let mut stream = RdmaStream::connect(to).await?;
+///     stream.write_all(b"hello").await?;
+///     stream.close().await
+/// })?;
+/// let mut stream = listener.accept().await?;
+/// let mut bytes = [0; 16];
+/// let n = stream.read(&mut bytes).await?;
+/// assert_eq!(&bytes[..n], b"hello");
+/// stream.close().await?;
+/// # Ok::<(), std::io::Error>(()) }).unwrap();
+/// ```
 pub struct RdmaListener {
     listener: Arc<Listener>,
     config: StreamConfig,

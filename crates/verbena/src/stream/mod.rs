@@ -213,6 +213,17 @@ impl RdmaStream {
 
     /// Two halves that tasks or threads of their own may use. The stream ends when both are
     /// dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn f(stream: verbena::RdmaStream) -> Result<(), Box<dyn std::error::Error>> {
+    /// let (read, write) = stream.into_split();
+    /// // Each may be used by a task of its own. Then:
+    /// let stream = read.reunite(write)?;
+    /// stream.close().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
         let RdmaStream { core, reading, writing } = self;
         (ReadHalf { core: core.clone(), reading }, WriteHalf { core, writing })

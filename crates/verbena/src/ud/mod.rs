@@ -65,6 +65,19 @@ use crate::qp::{Message, QueuePair, Ud};
 
 /// A datagram queue pair with its address: a handle, clones are the same one. The last one, and the
 /// last [`Membership`], ends it; what is under way then is flushed: await what is to leave.
+///
+/// # Examples
+///
+/// ```
+/// # verbena::block_on(async {
+/// use verbena::UdSocket;
+///
+/// let (server, client) = (UdSocket::bind("127.0.0.1:0").await?, UdSocket::bind("127.0.0.1:0").await?);
+/// client.send_inline_to(b"hello", &server.address()).await?;
+/// let datagram = server.recv_from().await?;
+/// assert_eq!((&datagram.message[..], datagram.from.qp_num()), (&b"hello"[..], client.address().qp_num()));
+/// # Ok::<(), verbena::Error>(()) }).unwrap();
+/// ```
 #[derive(Clone)]
 pub struct UdSocket {
     inner: Arc<Inner>,
