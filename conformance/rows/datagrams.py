@@ -57,7 +57,7 @@ def mckey(row, place, group, *more, send_only=False):
 
 for where, v4, v6 in ((HERE, here, here6), (WIRE, wire, wire6)):
     def add(what, program, run, *args, **more):
-        row(where, what, program)(lambda r, run=run, args=args, more=more: run(r, *args, **more))
+        row(where, what, program, parallel=True)(lambda r, run=run, args=args, more=more: run(r, *args, **more))
     add("a datagram service", "udaddy -C 3 -S 64", udaddy, v4, "-C", "3", "-S", "64")
     add("ten peers of a datagram service, type of service set", "udaddy -c 10 -C 10 -S 1024 -t 32", udaddy, v4, "-c", "10", "-C", "10", "-S", "1024", "-t", "32")
     add("a datagram service over IPv6", "udaddy -C 3 -S 64", udaddy, v6, "-C", "3", "-S", "64")
@@ -69,7 +69,7 @@ for where, v4, v6 in ((HERE, here, here6), (WIRE, wire, wire6)):
     add("a sender that is no receiver of its group", "mckey -m 239.1.2.3 -s -o", mckey, v4, GROUP, "-C", "10", "-S", "64", send_only=True)
 
 
-@row(WIRE, "an interface-local group stays on its host", f"mckey -m {LOCAL} -C 10 -S 64")
+@row(WIRE, "an interface-local group stays on its host", f"mckey -m {LOCAL} -C 10 -S 64", parallel=True)
 def local_group(row):
     a, b = row.veth()
     away = member(row, b, LOCAL, "fd90::2", "-C", "10", "-S", "64")
@@ -120,6 +120,6 @@ def kernel_mckey(row, kernel_hears):
 
 for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     hears = direction is kernel_serves
-    row(group, "a multicast group", f"mckey -m 239.1.2.3 -C {10 if hears else 1} -S 64", limit=120, kernel=True)(
+    row(group, "a multicast group", f"mckey -m 239.1.2.3 -C {10 if hears else 1} -S 64", limit=120, kernel=True, parallel=True)(
         lambda r, hears=hears: kernel_mckey(r, hears))
-    row(group, "a datagram service", "udaddy -C 3 -S 64", limit=120, kernel=True)(lambda r, direction=direction: kernel_udaddy(r, direction))
+    row(group, "a datagram service", "udaddy -C 3 -S 64", limit=120, kernel=True, parallel=True)(lambda r, direction=direction: kernel_udaddy(r, direction))

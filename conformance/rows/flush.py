@@ -21,7 +21,7 @@ def judge(r, server, client, verbs=VERBS, also=()):
     r.check(all(line in client.out.lines for line in also), f"not said: {'; '.join(also)}")
 
 
-@row("one machine", "FLUSH, ATOMIC WRITE, SEND with invalidate", "programs/flush.c")
+@row("one machine", "FLUSH, ATOMIC WRITE, SEND with invalidate", "programs/flush.c", parallel=True)
 def local(r):
     ns, program = r.namespace(), r.compiled("flush")
     server = r.run(program, "-d", "rxe_lo", ns=ns)
@@ -29,10 +29,10 @@ def local(r):
     judge(r, server, r.run(program, "-d", "rxe_lo", "127.0.0.1", ns=ns))
 
 
-@row("one machine", "FLUSH to persistence, of a file", "programs/flush.c -p -f FILE")
+@row("one machine", "FLUSH to persistence, of a file", "programs/flush.c -p -f FILE", parallel=True)
 def persistent(r):
     ns, program = r.namespace(), r.compiled("flush")
-    with tempfile.NamedTemporaryFile(dir=r.harness.work) as file:
+    with tempfile.NamedTemporaryFile(dir=r.work) as file:
         server = r.run(program, "-d", "rxe_lo", "-f", file.name, ns=ns)
         r.tcp_listening(server)
         judge(r, server, r.run(program, "-d", "rxe_lo", "-p", "127.0.0.1", ns=ns), also=["flush to persistence: success"])
@@ -44,7 +44,7 @@ def in_guest(r, g, *argv):
     return r.guest(g, "/tmp/flush", "-d", "rxe0", *argv)
 
 
-@row(IN, "FLUSH, ATOMIC WRITE, SEND with invalidate", "programs/flush.c", limit=120, kernel=True)
+@row(IN, "FLUSH, ATOMIC WRITE, SEND with invalidate", "programs/flush.c", limit=120, kernel=True, parallel=True)
 def kernel_serves(r):
     g = Guest.get("A")
     us = Side(r, g)
@@ -53,7 +53,7 @@ def kernel_serves(r):
     judge(r, server, us.start(r.compiled("flush"), "-d", us.device, g.ip))
 
 
-@row(OUT, "ATOMIC WRITE, SEND with invalidate", "programs/flush.c", limit=120, kernel=True)
+@row(OUT, "ATOMIC WRITE, SEND with invalidate", "programs/flush.c", limit=120, kernel=True, parallel=True)
 def kernel_asks(r):
     g = Guest.get("A")
     us = Side(r, g)

@@ -2,45 +2,8 @@
 its own, the kernel guest, and a verdict in a few stable words."""
 import atexit, glob, os, re, shutil, signal, subprocess, sys, tempfile, threading, time, traceback
 
-HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-GOLDEN = os.path.join(HERE, "golden")
-KERNEL_PEER = os.path.join(HERE, "kernel-peer", "kernel-peer")
-ROOT = os.geteuid() == 0
-# Namespaces are named after this process, so that two runs do not meet.
-PREFIX = f"vbt-{os.getpid()}"
-# Where fi_pingpong listens: one of the ports that the kernel gives to whoever connects.
-FABRIC_PORT = 47592
-KEPT_LINES = 200_000
-
-
-class Fail(Exception):
-    """A row failed; the message is a few words that are the same on every run, the detail is for the terminal."""
-
-    def __init__(self, why, detail=""):
-        super().__init__(why)
-        self.detail = detail
-
-
-class LeftOut(Exception):
-    """A row cannot run here; the message says what is missing."""
-
-
-def need(*programs):
-    for p in programs:
-        if not shutil.which(p):
-            raise LeftOut(f"{p} is not installed")
-
-
-def need_root():
-    if not ROOT:
-        raise LeftOut("network namespaces need root")
-
-
-def sh(*argv, check=True):
-    r = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-    if check and r.returncode != 0:
-        raise Fail("set-up failed", f"{' '.join(argv)}: {r.stderr.strip()}")
-    return r.stdout
+from .base import FABRIC_PORT, GOLDEN, HERE, KEPT_LINES, PREFIX, ROOT, Fail, LeftOut, need, need_root, sh
+from .guest import Guest, Job, worker
 
 
 class Stream:
@@ -70,14 +33,16 @@ class Program:
     """A program under test in a session of its own: it and what it starts are ended together, by its pid."""
 
     def __init__(self, row, argv, ns=None, name=None, keep=None, env=None):
+        if row.harness.closed:
+            raise Fail("the run ends")
         self.row, self.ns = row, ns
         self.name = name or os.path.basename(argv[0])
         inside = ["ip", "netns", "exec", ns] if ns else []
         self.argv = inside + argv
         self.began = time.monotonic()
-        # In the harness's own directory: fio leaves files where it runs.
+        # In the row's own directory: fio leaves files where it runs.
         self.popen = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                      cwd=row.harness.work, start_new_session=True, env={**os.environ, **(env or {})})
+                                      cwd=row.work, start_new_session=True, env={**os.environ, **(env or {})})
         self.out, self.err = Stream(self.popen.stdout, keep), Stream(self.popen.stderr, keep)
         row.programs.append(self)
 
@@ -161,129 +126,6 @@ class Program:
         return "\n".join(text)
 
 
-class Job:
-    """A program in the guest, with the face of Program."""
-
-    def __init__(self, row, guest, argv):
-        self.row, self.guest, self.argv, self.name = row, guest, argv, argv[0]
-        self.rc = None
-        # Its outputs, once it has ended.
-        self._ended = {}
-        self.job = guest.k("exec", "-d", guest.name, "--", *argv).strip()
-        row.programs.append(self)
-
-    def running(self):
-        return self.rc is None
-
-    def wait(self, seconds=30):
-        r = subprocess.run([KERNEL_PEER, "wait", self.guest.name, self.job, str(min(seconds, max(1, self.row.left())))],
-                           env=self.guest.env, capture_output=True)
-        if r.returncode == 124:
-            raise Fail(f"{self.name} in the guest did not end", self.tail())
-        self.rc = r.returncode
-        return self.rc
-
-    def end(self):
-        if self.rc is None:
-            self.guest.k("kill", self.guest.name, self.job, check=False)
-
-    @property
-    def out(self):
-        return self._text("out")
-
-    @property
-    def err(self):
-        return self._text("err")
-
-    def _text(self, stream):
-        if stream in self._ended:
-            return self._ended[stream]
-        text = Text(self.guest.k(stream, self.guest.name, self.job, check=False))
-        if self.rc is not None:
-            self._ended[stream] = text
-        return text
-
-    def tail(self, lines=15):
-        text = [f"$ guest: {' '.join(self.argv)}   (exit {self.rc})"]
-        for what, s in (("out", self.out), ("err", self.err)):
-            text += [f"  {what}: {line[:200]}" for line in s.lines[-lines:]]
-        return "\n".join(text)
-
-
-class Text:
-    def __init__(self, text):
-        self.lines = text.split("\n")[:-1] if text.endswith("\n") else text.split("\n")
-
-
-class Guest:
-    """A kernel guest, booted when the first row wants it and taken down at exit."""
-
-    up = {}
-    unavailable = None
-
-    def __init__(self, name, ip, ip6):
-        self.name, self.ip, self.ip6 = name, ip, ip6
-        # Files of this machine that are in it.
-        self.given = set()
-        self.ns = f"{PREFIX}-kp"
-        self.env = {**os.environ, "KERNEL_PEER_NETNS": self.ns}
-
-    @classmethod
-    def get(cls, name="A"):
-        need_root()
-        if cls.unavailable:
-            raise LeftOut(cls.unavailable)
-        if name not in cls.up:
-            n = {"A": 2, "B": 3}[name]
-            g = cls(name, f"10.77.0.{n}", f"fd77::{n}")
-            if not os.path.exists("/dev/net/tun") or not shutil.which("apt-get"):
-                cls.unavailable = "the kernel guest needs /dev/net/tun and apt"
-                raise LeftOut(cls.unavailable)
-            cls.up[name] = g
-            r = subprocess.run([KERNEL_PEER, "up", "--name", name, "--ip", g.ip], env=g.env, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            if r.returncode != 0:
-                cls.unavailable = "the kernel guest did not boot"
-                print(r.stderr[-2000:], file=sys.stderr)
-                raise LeftOut(cls.unavailable)
-        return cls.up[name]
-
-    @classmethod
-    def down(cls):
-        if cls.up:
-            g = next(iter(cls.up.values()))
-            subprocess.run([KERNEL_PEER, "down"], env=g.env, stdin=subprocess.DEVNULL, capture_output=True)
-            cls.up.clear()
-
-    @classmethod
-    def ended(cls):
-        """What those guests said last that have ended; the next row that wants one boots it anew."""
-        said = ""
-        for name, g in list(cls.up.items()):
-            if not g.answers():
-                said += f"guest {name}: {g.k('console', name, check=False)[-2000:]}\n"
-                g.k("down", name, check=False)
-                del cls.up[name]
-        return said
-
-    def answers(self):
-        r = subprocess.run([KERNEL_PEER, "exec", "-t", "20", self.name, "--", "true"], env=self.env, stdin=subprocess.DEVNULL, capture_output=True)
-        return r.returncode == 0
-
-    def k(self, *argv, check=True):
-        r = subprocess.run([KERNEL_PEER, *argv], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
-        if check and r.returncode != 0:
-            raise Fail("the guest did not answer", f"{' '.join(argv)}: {r.stderr[-500:]}")
-        return r.stdout
-
-    def until(self, script, why, seconds=20):
-        """Until the shell script succeeds in the guest."""
-        r = subprocess.run([KERNEL_PEER, "exec", "-t", str(seconds), self.name, "--", f"until {script}; do usleep 50000; done"],
-                           env=self.env, stdin=subprocess.DEVNULL, capture_output=True)
-        if r.returncode != 0:
-            raise Fail(why)
-
-
 def session(pid):
     """The pids of the session that `pid` leads."""
     found = []
@@ -322,6 +164,8 @@ class Row:
         # Said beside the verdict of a row that passes.
         self.note = ""
         self.end_at = time.monotonic() + spec.limit
+        # A directory for its files.
+        self.work = tempfile.mkdtemp(prefix="row.", dir=harness.work)
 
     def left(self):
         left = self.end_at - time.monotonic()
@@ -336,7 +180,7 @@ class Row:
         if not ROOT:
             return None
         need("ip")
-        ns = f"{PREFIX}-{name}"
+        ns = f"{PREFIX}-{worker.number}-{name}"
         sh("ip", "netns", "add", ns)
         self.namespaces.append(ns)
         sh("ip", "-n", ns, "link", "set", "lo", "up")
@@ -436,44 +280,49 @@ class Row:
         for ns in self.namespaces:
             sh("ip", "netns", "del", ns, check=False)
         self.namespaces = []
+        shutil.rmtree(self.work, ignore_errors=True)
 
 
 class Harness:
     def __init__(self, verbena, reference=False, writes=False):
         self.verbena, self.reference, self.writes = verbena, reference, writes
         self.work = tempfile.mkdtemp(prefix="verbena-conformance.")
-        self.row = None
-        self.examples = {}
+        # Rows that run, each in a thread of its own; what they build, they build one after the other.
+        self.rows, self.closed = set(), False
+        self.examples, self.building = {}, threading.RLock()
         atexit.register(self.close)
         for s in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(s, lambda number, frame: sys.exit(128 + number))
 
     def close(self):
-        if self.row:
-            self.row.clean()
+        self.closed = True
+        for row in list(self.rows):
+            row.clean()
         Guest.down()
         shutil.rmtree(self.work, ignore_errors=True)
 
     def compiled(self, name, *libraries, sanitizer=None):
         """A program of programs/, built against the installed headers and linked to -libverbs -lrdmacm as anyone would, other libraries first, perhaps with a sanitizer."""
         binary = os.path.join(self.work, "-".join(filter(None, (name.replace("../", "").replace("/", "-"), sanitizer))))
-        if not os.path.exists(binary):
-            need("gcc")
-            for header in ("infiniband/verbs.h", "rdma/rdma_cma.h"):
-                if not os.path.exists(f"/usr/include/{header}"):
-                    raise LeftOut("libibverbs-dev or librdmacm-dev is not installed")
-            sh("gcc", "-O1", "-g", "-Wall", "-Wextra", *([f"-fsanitize={sanitizer}"] if sanitizer else []), "-o", binary, os.path.join(HERE, "programs", f"{name}.c"),
-               *(f"-l{library}" for library in libraries), "-libverbs", "-lrdmacm", "-lpthread")
+        with self.building:
+            if not os.path.exists(binary):
+                need("gcc")
+                for header in ("infiniband/verbs.h", "rdma/rdma_cma.h"):
+                    if not os.path.exists(f"/usr/include/{header}"):
+                        raise LeftOut("libibverbs-dev or librdmacm-dev is not installed")
+                sh("gcc", "-O1", "-g", "-Wall", "-Wextra", *([f"-fsanitize={sanitizer}"] if sanitizer else []), "-o", binary, os.path.join(HERE, "programs", f"{name}.c"),
+                   *(f"-l{library}" for library in libraries), "-libverbs", "-lrdmacm", "-lpthread")
         return binary
 
     def example(self, name, package):
         """An example of one of the Rust crates, built beside the command where the tree is; once a run."""
         need("cargo")
         tree = os.path.dirname(HERE)
-        if name not in self.examples:
-            sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", os.path.join(tree, "Cargo.toml"), "-p", package, "--example", name)
-            self.examples[name] = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(tree, "target")), "release", "examples", name)
-        return self.examples[name]
+        with self.building:
+            if name not in self.examples:
+                sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", os.path.join(tree, "Cargo.toml"), "-p", package, "--example", name)
+                self.examples[name] = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(tree, "target")), "release", "examples", name)
+            return self.examples[name]
 
     def run(self, spec):
         """('pass' | 'fail' | 'left out', reason, detail). A guest that has ended meanwhile fails this row and no other."""
@@ -483,7 +332,8 @@ class Harness:
         return verdict, reason, detail
 
     def once(self, spec):
-        self.row = row = Row(self, spec)
+        row = Row(self, spec)
+        self.rows.add(row)
         try:
             if not spec.kernel and not os.access(self.verbena, os.X_OK):
                 raise LeftOut(f"there is no {os.path.basename(self.verbena)} to test")
@@ -498,14 +348,18 @@ class Harness:
             return "fail", type(e).__name__, traceback.format_exc()
         finally:
             row.clean()
-            self.row = None
+            self.rows.discard(row)
 
 
 class Spec:
-    """A row of the table: where it stands, what it shows and how it is run."""
+    """A row of the table: where it stands, what it shows and how it is run.
 
-    def __init__(self, group, what, program, run, limit=30, kernel=False):
-        self.group, self.what, self.program, self.run, self.limit, self.kernel = group, what, program, run, limit, kernel
+    `kernel`: it takes a kernel guest. `parallel`: it may run beside other such rows, because it mostly waits and judges neither
+    rates nor memory nor a share of the processors; all that it uses is its own, or its worker's."""
+
+    def __init__(self, group, what, program, run, limit=30, kernel=False, parallel=False):
+        self.group, self.what, self.program, self.run = group, what, program, run
+        self.limit, self.kernel, self.parallel = limit, kernel, parallel
 
     @property
     def name(self):
@@ -515,9 +369,9 @@ class Spec:
 SPECS = []
 
 
-def row(group, what, program, limit=30, kernel=False):
+def row(group, what, program, limit=30, kernel=False, parallel=False):
     def add(run):
-        SPECS.append(Spec(group, what, program, run, limit, kernel))
+        SPECS.append(Spec(group, what, program, run, limit, kernel, parallel))
         return run
     return add
 

@@ -48,7 +48,7 @@ def account(row, path):
 
 def flooded(row, *flags):
     ns = row.namespace()
-    counters = os.path.join(row.harness.work, f"counters{''.join(flags)}")
+    counters = os.path.join(row.work, f"counters{''.join(flags)}")
     env = {"VERBENA_COUNTERS": f"{counters}.%p"}
     count, size = 10_000, 1024
     args = ["-p", "7999", "-C", str(count), "-S", str(size)]

@@ -80,17 +80,17 @@ for stage in STAGES:
                 without = stage == "answered" and other is client
                 wanted = 0 if without or (stage == "requested" and other is server) else 4
                 r.check(f"flushed {wanted}" in other.out.lines, "receives not flushed", other)
-            row(KILLED, f"{victim} killed when {stage}, {place}: known within 2 s", "programs/ends.c, SIGKILL")(killed)
+            row(KILLED, f"{victim} killed when {stage}, {place}: known within 2 s", "programs/ends.c, SIGKILL", parallel=True)(killed)
 
 
-@row(KILLED, "two that live and say nothing stay connected, veth", "programs/ends.c", limit=40)
+@row(KILLED, "two that live and say nothing stay connected, veth", "programs/ends.c", limit=40, parallel=True)
 def quiet(r):
     client, server = pair(r, "established", "veth")
     time.sleep(12)
     r.check(client.running() and server.running(), "ended without cause")
 
 
-@row(KILLED, "a server stopped for 6 s is not taken for dead, veth", "programs/ends.c, SIGSTOP", limit=40)
+@row(KILLED, "a server stopped for 6 s is not taken for dead, veth", "programs/ends.c, SIGSTOP", limit=40, parallel=True)
 def stopped(r):
     client, server = pair(r, "established", "veth")
     server.signal(signal.SIGSTOP)
@@ -111,7 +111,7 @@ def removal(r):
         r.check("flushed 4" in end.out.lines, "receives not flushed", end)
 
 
-@row(KILLED, "another hardware address: ADDR_CHANGE, the connection stays", "programs/ends.c, ip link set address")
+@row(KILLED, "another hardware address: ADDR_CHANGE, the connection stays", "programs/ends.c, ip link set address", parallel=True)
 def address_change(r):
     client, server = pair(r, "established", "veth")
     sh("ip", "-n", client.ns, "link", "set", "veth0", "address", "02:aa:bb:cc:dd:ee")

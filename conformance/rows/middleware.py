@@ -47,7 +47,7 @@ ADDRESSES = ((HERE, shared), (WIRE, wire))
 
 
 def counters(row):
-    return os.path.join(row.harness.work, "middleware.%p")
+    return os.path.join(row.work, "middleware.%p")
 
 
 def carried(row, least):
@@ -87,11 +87,11 @@ def ucx(row, where, transports):
 
 for group, where in PLACES:
     for transports, what in (("rc_v,self", "reliable connections"), ("ud_v,self", "datagrams"), (VERBS_ONLY, "both: tags, put, get, atomics")):
-        row(group, f"UCX over {what}", f"ucx_perftest, UCX_TLS={transports}", limit=150)(
+        row(group, f"UCX over {what}", f"ucx_perftest, UCX_TLS={transports}", limit=150, parallel=True)(
             lambda r, where=where, transports=transports: ucx(r, where, transports))
 
 
-@row(HERE, "UCX finds the devices", "ucx_info -d", limit=60)
+@row(HERE, "UCX finds the devices", "ucx_info -d", limit=60, parallel=True)
 def ucx_devices(row):
     p = row.run("ucx_info", "-d", ns=row.namespace())
     row.check(p.wait(30) == 0, f"exit {p.rc}")
@@ -99,20 +99,20 @@ def ucx_devices(row):
     row.check(found == {"rc_verbs", "ud_verbs"}, "not both transports", p)
 
 
-@row(HERE, "UCX without a setting", "ucx_perftest", limit=60)
+@row(HERE, "UCX without a setting", "ucx_perftest", limit=60, parallel=True)
 def ucx_plain(row):
     # Two processes of one host: shared memory is what UCX chooses.
     perftest(here(row), "tag_lat", 64, 1000, {}, verbs=False)
 
 
-@row(WIRE, "UCX without a setting takes Verbena", "ucx_perftest", limit=90)
+@row(WIRE, "UCX without a setting takes Verbena", "ucx_perftest", limit=90, parallel=True)
 def ucx_chooses(row):
     place = wire(row)
     perftest(place, "tag_lat", 64, 1000, {}, apart=True)
     perftest(place, "tag_bw", 4_000_000, 10, {}, apart=True)
 
 
-@row(WIRE, "UCX without a setting spreads nothing over lo", "ucx_perftest, UCX_MULTI_LANE_MAX_RATIO=100", limit=90)
+@row(WIRE, "UCX without a setting spreads nothing over lo", "ucx_perftest, UCX_MULTI_LANE_MAX_RATIO=100", limit=90, parallel=True)
 def ucx_lanes(row):
     perftest(wire(row), "tag_bw", 4_000_000, 10, {"UCX_MULTI_LANE_MAX_RATIO": "100"}, apart=True)
 
@@ -131,7 +131,7 @@ def ucx_rdmacm(row, where):
 
 
 for group, where in PLACES:
-    row(group, "UCX connected by rdma_cm, data checked", "io_demo -q, UCX_SOCKADDR_TLS_PRIORITY=rdmacm", limit=90)(
+    row(group, "UCX connected by rdma_cm, data checked", "io_demo -q, UCX_SOCKADDR_TLS_PRIORITY=rdmacm", limit=90, parallel=True)(
         lambda r, where=where: ucx_rdmacm(r, where))
 
 
@@ -151,11 +151,11 @@ def pingpong(row, where, kind):
 
 for group, where in ADDRESSES:
     for kind, what in (("msg", "connections"), ("rdm", "reliable datagrams (ofi_rxm)"), ("dgram", "datagrams")):
-        row(group, f"libfabric: {what}, data checked", f"fi_pingpong -p verbs -e {kind} -c", limit=90)(
+        row(group, f"libfabric: {what}, data checked", f"fi_pingpong -p verbs -e {kind} -c", limit=90, parallel=kind != "dgram")(
             lambda r, where=where, kind=kind: pingpong(r, where, kind))
 
 
-@row(WIRE, "libfabric names the device that reaches others first", "fi_info -p verbs", limit=60)
+@row(WIRE, "libfabric names the device that reaches others first", "fi_info -p verbs", limit=60, parallel=True)
 def fabric_info(row):
     p = row.run("fi_info", "-p", "verbs", ns=row.veth()[0])
     row.check(p.wait(30) == 0, f"exit {p.rc}")

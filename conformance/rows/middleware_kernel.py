@@ -27,7 +27,7 @@ def give(row, guest, *programs):
     files = [*programs, *modules]
     needed = {w[2] for f in files for w in map(str.split, subprocess.run(["ldd", f], capture_output=True, text=True).stdout.splitlines())
               if len(w) > 2 and w[1] == "=>" and not os.path.basename(w[0]).startswith(NOT_GIVEN)}
-    archive = os.path.join(row.harness.work, "guest.tar")
+    archive = os.path.join(row.work, "guest.tar")
     wanted = [f for f in (*files, *sorted(needed)) if f not in guest.given]
     if not wanted:
         return
@@ -118,7 +118,7 @@ def give_our_librpma(row, guest):
     newest = max(built, key=os.path.getmtime)
     if newest in guest.given:
         return
-    archive = os.path.join(row.harness.work, "librpma.tar")
+    archive = os.path.join(row.work, "librpma.tar")
     with tarfile.open(archive, "w", dereference=True) as tar:
         tar.add(newest, "ours/librpma.so.0")
     guest.k("put", guest.name, archive, "/librpma.tar")
@@ -133,8 +133,8 @@ def path(program, in_guest):
 for group, direction in ((IN, kernel_serves), (OUT, kernel_asks)):
     for what, program, run in (("UCX's transport layer: messages, put, get, atomics", "ucx_perftest -x rc_verbs", ucx),
                                ("libfabric: connections, data checked", "fi_pingpong -p verbs -e msg -c", libfabric)):
-        row(group, what, program, limit=180, kernel=True)(lambda r, run=run, direction=direction: run(r, direction))
+        row(group, what, program, limit=180, kernel=True, parallel=True)(lambda r, run=run, direction=direction: run(r, direction))
     for servers in rpma.LIBRARIES:
         for clients in rpma.LIBRARIES:
-            row(group, f"librpma: all scenarios; {servers.name} serves {clients.name}", "programs/rpma/*", limit=300, kernel=True)(
+            row(group, f"librpma: all scenarios; {servers.name} serves {clients.name}", "programs/rpma/*", limit=300, kernel=True, parallel=True)(
                 lambda r, direction=direction, servers=servers, clients=clients: rpma_scenarios(r, direction, servers, clients))

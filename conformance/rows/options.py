@@ -345,7 +345,7 @@ def mckey(row, place, table):
         raise Fail("; ".join(why for *_, why, _ in failed), "\n".join(detail for *_, detail in failed))
 
 
-@row(WIRE, "a sender whom the group's members on its own host do not hear", "mckey -l")
+@row(WIRE, "a sender whom the group's members on its own host do not hear", "mckey -l", parallel=True)
 def quiet(row):
     place = wire(row)
     argv = lambda side, *more: ["mckey", "-m", "239.1.3.99", "-b", place.names[side], "-C", "3", *more]
@@ -394,12 +394,12 @@ for group, place, kernel in PLACES:
             table = table + RDMA_XCLIENT_XRC
         if kernel:
             table = [options for options in table if not options.local]
-        row(group, f"options of {what}", f"{name[1]} {options}", limit=120, kernel=kernel)(
+        row(group, f"options of {what}", f"{name[1]} {options}", limit=120, kernel=kernel, parallel=True)(
             lambda r, place=place, name=name, port=port, table=table: run_table(r, place(r), name, port, table))
     # The kernel's sender destroys its queue pair before more than the first message has left.
     leaves = kernel and group == OUT
     pairs = [tuple(o.replace("-C 3", "-C 1") for o in pair) for pair in MCKEY if "-c" not in pair[0].split()] if leaves else MCKEY
     # With -M mckey asks the device of the address it has bound, and a loopback address has none.
     pairs = pairs + (MCKEY_QUIET if group in (WIRE, IN) else []) + (MCKEY_GID if group == WIRE else [])
-    row(group, "options of mckey", f"mckey -m{' -M' if group == WIRE else ''} -s -b -c -C -S -o -p{' -l' if group in (WIRE, IN) else ''}", limit=120, kernel=kernel)(
+    row(group, "options of mckey", f"mckey -m{' -M' if group == WIRE else ''} -s -b -c -C -S -o -p{' -l' if group in (WIRE, IN) else ''}", limit=120, kernel=kernel, parallel=True)(
         lambda r, place=place, pairs=pairs: mckey(r, place(r), pairs))

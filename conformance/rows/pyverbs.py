@@ -1,7 +1,7 @@
 """rdma-core's own Python tests (Debian's python3-pyverbs), all modules that are no vendor's, each test in a process of its own: one
 that crashes or hangs takes no other with it. What came of each stands in PYVERBS.md. PYVERBS_SEED chooses other random draws than the
 usual ones."""
-import glob, gzip, os, re, shutil, signal, subprocess
+import glob, gzip, os, re, shutil, signal, subprocess, threading
 
 from .harness import HERE, Fail, LeftOut, row, session, sh
 
@@ -24,6 +24,8 @@ RESERVED = 64
 PATIENCE = 60
 GOAL = 145
 COLUMNS = ("lo", "veth")
+# One row at a time unpacks the tests or writes its column.
+WRITING = threading.Lock()
 HEAD = """# rdma-core's Python tests on Verbena
 
 The vendor-neutral modules of Debian's python3-pyverbs (rdma-core 44), unmodified, through `verbena run`, as root in a network
@@ -53,22 +55,30 @@ def suite(work):
 
 
 class HugePages:
-    """Huge pages in reserve while the suite runs; where nobody may, the tests that want them skip."""
+    """Huge pages in reserve while the suite runs, for each row that runs it; without the right to reserve them, the tests that want
+    them skip."""
+
+    lock, rows, before = threading.Lock(), 0, None
 
     def __enter__(self):
-        self.before = None
-        try:
-            with open(HUGE_PAGES) as f:
-                before = int(f.read())
-            if before < RESERVED:
-                self._set(RESERVED)
-                self.before = before
-        except OSError:
-            pass
+        with HugePages.lock:
+            HugePages.rows += 1
+            wanted = HugePages.rows * RESERVED
+            try:
+                with open(HUGE_PAGES) as f:
+                    there = int(f.read())
+                if there < wanted:
+                    self._set(wanted)
+                    HugePages.before = there if HugePages.before is None else HugePages.before
+            except OSError:
+                pass
 
     def __exit__(self, *_):
-        if self.before is not None:
-            self._set(self.before)
+        with HugePages.lock:
+            HugePages.rows -= 1
+            if HugePages.rows == 0 and HugePages.before is not None:
+                self._set(HugePages.before)
+                HugePages.before = None
 
     @staticmethod
     def _set(pages):
@@ -144,6 +154,11 @@ def said(n):
 
 
 def write(column, results):
+    with WRITING:
+        write_column(column, results)
+
+
+def write_column(column, results):
     try:
         with open(TABLE) as f:
             table = parse(f.read())
@@ -161,7 +176,8 @@ def write(column, results):
 
 
 def run_suite(row, column, device, ns):
-    runner = suite(row.harness.work)
+    with WRITING:
+        runner = suite(row.harness.work)
     listing = row.run(PYTHON, runner, "--list-tests", ns=ns)
     row.check(listing.wait(60) == 0, "the tests cannot be listed", listing)
     tests = [line for line in listing.out.lines if line.startswith("tests.test_")]
@@ -187,7 +203,7 @@ def run_suite(row, column, device, ns):
         row.check(not bad, f"tests fail: {said(now)}")
 
 
-@row("rdma-core's Python tests", "a device on lo", "pyverbs: run_tests.py --dev rxe_lo", limit=1800)
+@row("rdma-core's Python tests", "a device on lo", "pyverbs: run_tests.py --dev rxe_lo", limit=1800, parallel=True)
 def on_lo(row):
     ns = row.namespace()
     if ns:
@@ -197,6 +213,6 @@ def on_lo(row):
     run_suite(row, "lo", "rxe_lo", ns)
 
 
-@row("rdma-core's Python tests", "a device on a veth", "pyverbs: run_tests.py --dev rxe_veth0", limit=1800)
+@row("rdma-core's Python tests", "a device on a veth", "pyverbs: run_tests.py --dev rxe_veth0", limit=1800, parallel=True)
 def on_veth(row):
     run_suite(row, "veth", "rxe_veth0", row.veth()[0])

@@ -87,7 +87,7 @@ def scenarios(row, where, servers, clients):
 for group, where in ADDRESSES:
     for servers in LIBRARIES:
         for clients in LIBRARIES:
-            row(group, f"librpma: all scenarios; {servers.name} serves {clients.name}", "programs/rpma/*", limit=240)(
+            row(group, f"librpma: all scenarios; {servers.name} serves {clients.name}", "programs/rpma/*", limit=240, parallel=True)(
                 lambda r, where=where, servers=servers, clients=clients: scenarios(r, where, servers, clients))
 
 
@@ -127,9 +127,9 @@ def abi(row, library):
 
 
 for library in LIBRARIES:
-    row(HERE, f"librpma: the errors of every function, {library.name}", "programs/rpma/errors", limit=120)(
+    row(HERE, f"librpma: the errors of every function, {library.name}", "programs/rpma/errors", limit=120, parallel=True)(
         lambda r, library=library: errors(r, library))
-    row(HERE, f"librpma: symbols, sizes, values and texts, {library.name}", "programs/rpma/abi, nm -D")(
+    row(HERE, f"librpma: symbols, sizes, values and texts, {library.name}", "programs/rpma/abi, nm -D", parallel=True)(
         lambda r, library=library: abi(r, library))
 
 
@@ -148,7 +148,7 @@ def side(row, place, library):
 
 def key_value_log(row, serve, put):
     """What was put is there when the server was killed and starts again."""
-    path = os.path.join(row.harness.work, "kv_log")
+    path = os.path.join(row.work, "kv_log")
 
     def server():
         p = serve(path)
@@ -173,7 +173,7 @@ def key_value_log(row, serve, put):
     row.programs.clear()
 
 
-@row(HERE, "librpma: a key-value log in C and in Rust, its server killed", "crates/librpma/examples/kv_log.c, crates/rpma/examples/kv_log.rs", limit=600)
+@row(HERE, "librpma: a key-value log in C and in Rust, its server killed", "crates/librpma/examples/kv_log.c, crates/rpma/examples/kv_log.rs", limit=600, parallel=True)
 def logs(r):
     if not os.path.exists("/usr/include/librpma.h"):
         raise LeftOut("librpma-dev is not installed")

@@ -41,17 +41,17 @@ def one_machine(row, address, size):
     judge_server(row, server, COUNT, size)
 
 
-@row(HERE, "rping on either side", "rping -C 100 -S 64 -v", limit=600)
+@row(HERE, "rping on either side", "rping -C 100 -S 64 -v", limit=600, parallel=True)
 def small(r):
     one_machine(r, "127.0.0.1", 64)
 
 
-@row(HERE, "rping on either side, IPv6 and large pings", "rping -a ::1 -C 100 -S 65535 -v", limit=600)
+@row(HERE, "rping on either side, IPv6 and large pings", "rping -a ::1 -C 100 -S 65535 -v", limit=600, parallel=True)
 def large(r):
     one_machine(r, "::1", 65535)
 
 
-@row(HERE, "rdma_server and rdma_client", "rdma_server, rdma_client", limit=600)
+@row(HERE, "rdma_server and rdma_client", "rdma_server, rdma_client", limit=600, parallel=True)
 def messages(r):
     ns, example = r.namespace(), r.example("rdma_client")
     server = r.run("rdma_server", "-s", "127.0.0.1", ns=ns)
@@ -71,7 +71,7 @@ def guest(r):
     return Guest.get("A")
 
 
-@row(KERNEL, "rping, the kernel as server", "rping -C 100 -S 64 -v, -S 65535", limit=600, kernel=True)
+@row(KERNEL, "rping, the kernel as server", "rping -C 100 -S 64 -v, -S 65535", limit=600, kernel=True, parallel=True)
 def kernel_serves(r):
     g, example = guest(r), r.example("rping")
     for size in (64, 65535):
@@ -82,7 +82,7 @@ def kernel_serves(r):
         judge_server(r, server, COUNT, size)
 
 
-@row(KERNEL, "rping, the kernel as client", "rping -C 100 -S 64 -v, -S 65535", limit=600, kernel=True)
+@row(KERNEL, "rping, the kernel as client", "rping -C 100 -S 64 -v, -S 65535", limit=600, kernel=True, parallel=True)
 def kernel_asks(r):
     g, example = guest(r), r.example("rping")
     for size in (64, 65535):
@@ -93,7 +93,7 @@ def kernel_asks(r):
         judge_example(r, server, as_server(r, size))
 
 
-@row(KERNEL, "rdma_server and rdma_client in the guest", "rdma_server, rdma_client", limit=600, kernel=True)
+@row(KERNEL, "rdma_server and rdma_client in the guest", "rdma_server, rdma_client", limit=600, kernel=True, parallel=True)
 def kernel_messages(r):
     g, example = guest(r), r.example("rdma_client")
     server = r.guest(g, "rdma_server", "-s", g.ip)

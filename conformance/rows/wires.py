@@ -15,37 +15,37 @@ def pair(row, count, size, flags, server_address="10.90.0.2", verbose=True, mtu=
     rping_pair(row, count, size, flags, flags, a, server_ns=b, verbose=verbose, address=server_address, listen=listen or server_address)
 
 
-@row(WIRE, "small pings", "rping -C 1000 -S 64 -v")
+@row(WIRE, "small pings", "rping -C 1000 -S 64 -v", parallel=True)
 def small(row):
     pair(row, 1000, 64, ["-v"])
 
 
-@row(WIRE, "large pings, verified", "rping -S 65535 -C 100 -V")
+@row(WIRE, "large pings, verified", "rping -S 65535 -C 100 -V", parallel=True)
 def large(row):
     pair(row, 100, 65535, ["-V"], verbose=False)
 
 
-@row(WIRE, "large pings, every byte printed by both sides", "rping -S 65535 -C 100 -v -V")
+@row(WIRE, "large pings, every byte printed by both sides", "rping -S 65535 -C 100 -v -V", parallel=True)
 def large_printed(row):
     pair(row, 100, 65535, ["-v", "-V"])
 
 
-@row(WIRE, "IPv6", "rping -a fd90::2 -C 1000 -S 64 -v")
+@row(WIRE, "IPv6", "rping -a fd90::2 -C 1000 -S 64 -v", parallel=True)
 def ipv6(row):
     pair(row, 1000, 64, ["-v"], "fd90::2")
 
 
-@row(WIRE, "server on 0.0.0.0", "rping -s -a 0.0.0.0")
+@row(WIRE, "server on 0.0.0.0", "rping -s -a 0.0.0.0", parallel=True)
 def any_address(row):
     pair(row, 100, 64, ["-v"], listen="0.0.0.0")
 
 
-@row(WIRE, "large pings on jumbo frames", "rping -S 65535 -C 100 -v -V")
+@row(WIRE, "large pings on jumbo frames", "rping -S 65535 -C 100 -v -V", parallel=True)
 def jumbo(row):
     pair(row, 100, 65535, ["-v", "-V"], mtu=9000)
 
 
-@row(WIRE, "endpoints and synchronous calls", "rdma_server, rdma_client")
+@row(WIRE, "endpoints and synchronous calls", "rdma_server, rdma_client", parallel=True)
 def rdma_client(row):
     a, b = row.veth()
     server = row.run("rdma_server", "-s", "10.90.0.2", ns=b)
@@ -53,7 +53,7 @@ def rdma_client(row):
     judge_golden(row, "rxe-rdma_client.txt", server, row.run("rdma_client", "-s", "10.90.0.2", ns=a))
 
 
-@row(WIRE, "ten connections", "ucmatose -c 10 -C 100")
+@row(WIRE, "ten connections", "ucmatose -c 10 -C 100", parallel=True)
 def ucmatose(row):
     a, b = row.veth()
     server = row.run("ucmatose", "-c", "10", "-C", "100", ns=b)
@@ -61,19 +61,19 @@ def ucmatose(row):
     judge_golden(row, "rxe-ucmatose.txt", server, row.run("ucmatose", "-s", "10.90.0.2", "-c", "10", "-C", "100", ns=a))
 
 
-@row(WIRE, "queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1")
+@row(WIRE, "queue pairs without a connection manager, polling", "ibv_rc_pingpong -g 1", parallel=True)
 def pingpong_polling(row):
     a, b = row.veth()
     pingpong(row, "rxe_veth0", "10.90.0.2", a, b)
 
 
-@row(WIRE, "queue pairs without a connection manager, events", "ibv_rc_pingpong -g 1 -e")
+@row(WIRE, "queue pairs without a connection manager, events", "ibv_rc_pingpong -g 1 -e", parallel=True)
 def pingpong_events(row):
     a, b = row.veth()
     pingpong(row, "rxe_veth0", "10.90.0.2", a, b, "-e")
 
 
-@row(WIRE, "the MTU of the link decides", "ibv_devinfo -v")
+@row(WIRE, "the MTU of the link decides", "ibv_devinfo -v", parallel=True)
 def devinfo(row):
     a, _ = row.veth()
     fields, gids = attributes(row, a, "rxe_veth0")
@@ -99,7 +99,7 @@ def findings(capture):
     return found
 
 
-@row(WIRE, "nothing malformed on the wire that the kernel's captures have not", "tshark", limit=120)
+@row(WIRE, "nothing malformed on the wire that the kernel's captures have not", "tshark", limit=120, parallel=True)
 def tshark(row):
     need("tshark", "tcpdump")
     allowed = set()
@@ -108,7 +108,7 @@ def tshark(row):
     if not allowed:
         raise LeftOut("the recorded captures are not there")
     a, b = row.veth()
-    capture = os.path.join(row.harness.work, "wire.pcap")
+    capture = os.path.join(row.work, "wire.pcap")
     dump = row.plain("tcpdump", "-Z", "root", "--immediate-mode", "-n", "-U", "-i", "veth0", "-s", "0", "-w", capture, "udp port 4791", ns=b)
     dump.until("listening on", stream="err")
 
@@ -137,7 +137,7 @@ def tshark(row):
         raise Fail("tshark finds what it does not find in the kernel's packets", "\n".join(sorted(new)))
 
 
-@row(WIRE, "an interface that goes down and up and gets an address", "ibv_asyncwatch")
+@row(WIRE, "an interface that goes down and up and gets an address", "ibv_asyncwatch", parallel=True)
 def port_events(row):
     a, _ = row.veth()
     watch = row.run("ibv_asyncwatch", "-d", "rxe_veth0", ns=a, lines=True)
