@@ -9,6 +9,8 @@ ROOT = os.geteuid() == 0
 PREFIX = f"vbt-{os.getpid()}"
 # Where fi_pingpong listens: one of the ports that the kernel gives to whoever connects.
 FABRIC_PORT = 47592
+# Whether interfaces that come try each IPv6 address before they have it.
+DETECTION = "/proc/sys/net/ipv6/conf/default/accept_dad"
 KEPT_LINES = 200_000
 
 
