@@ -92,9 +92,8 @@ impl Endpoint {
     fn post(&self, process: &Process, op: SendOp, len: usize) {
         let data = Data::Sges([self.memory.sge(0, len)].into_iter().collect());
         let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
-        let mut sender = self.qp.sender(node::World::now(&**process.node.world()));
-        sender.post(wr).expect("room for a request");
-        sender.finish();
+        let now = node::World::now(&**process.node.world());
+        self.qp.post_send(now, wr).expect("room for a request");
     }
 
     fn post_receive(&self, len: usize) {
