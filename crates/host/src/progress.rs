@@ -1,5 +1,14 @@
 //! The thread that serves threads that do not poll: targets of one-sided operations, completion
 //! channels, timers; and everything that is not a packet. One per host.
+//!
+//! | file | what the engine does there |
+//! |---|---|
+//! | this one | its loop: timers, how long it sleeps, leases of sockets, the end of a process |
+//! | `sources` | what an event of each [`Source`](crate::reactor::Source) makes it do |
+//! | `rings` | the rings of other processes of this host: what waits for room, and what is read |
+
+mod rings;
+mod sources;
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,12 +19,11 @@ use std::time::{Duration, Instant};
 use nic::Later;
 use node::{Guest, Input};
 
+use rings::ROOM_PAUSE;
+
 use crate::counters::add;
-use crate::lease::{self, LEASE_NANOS};
-use crate::management::Management;
-use crate::names::{Answer, Bearer, Listener, Message, More};
-use crate::reactor::Source;
-use crate::rings::Backlog;
+use crate::lease;
+use crate::names::{Bearer, Listener};
 use crate::rings::seat::Watch;
 use crate::rx_socket::{Drained, RxSocket};
 use crate::sys::{self, Room};
@@ -34,14 +42,6 @@ const BUSY_PAUSE: Duration = Duration::from_micros(100);
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 /// Pause after a panic of the guest, so that a panic in a timer does not take a whole processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
-
-/// When the engine tries a full ring again: so many times in a row that its reader took nothing;
-/// then less and less often, as if the reader is stopped.
-const ROOM_PAUSE: Duration = Duration::from_micros(20);
-const ROOM_TRIES: u32 = 1_000;
-const MOST_ROOM_PAUSE: Duration = Duration::from_millis(10);
-/// The other end of a connection is gone (epoll(7)).
-const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
 /// Rounds of events after which the end of a process is told at the latest, whatever else comes.
 const MOST_ROUNDS: u32 = 64;
@@ -242,171 +242,6 @@ impl<G: Guest> Engine<G> {
         again
     }
 
-    /// Reads the rings, unless a thread that polls does, or one in the seat; when to come back at
-    /// the latest.
-    fn rings(&mut self) -> Option<Duration> {
-        let world = self.world.clone();
-        world.rings.pay(&world.counters);
-        let waits = match world.rings.go_on(&world) {
-            Backlog::None => {
-                self.room_tries = 0;
-                None
-            }
-            Backlog::Stuck if self.room_tries < ROOM_TRIES => {
-                self.room_tries += 1;
-                Some(ROOM_PAUSE)
-            }
-            Backlog::Stuck => Some((self.room_pause * 2).min(MOST_ROOM_PAUSE)),
-            Backlog::Moves => {
-                self.room_tries = 0;
-                Some(ROOM_PAUSE)
-            }
-        };
-        self.room_pause = waits.unwrap_or(ROOM_PAUSE);
-        if world.rings.is_empty() {
-            return waits;
-        }
-        let now = world.clock.now();
-        if let Some(back_by) = world.rings.seat.expects(now) {
-            return sooner(waits, Some(Duration::from_nanos(back_by - now)));
-        }
-        if !world.rings.lease.is_shared()
-            && let Some(end) = world.rings.lease.ends_at(now)
-        {
-            let since = *self.rings_leased.get_or_insert(now);
-            return sooner(waits, Some(Duration::from_nanos(end - now + lease::pause(now - since))));
-        }
-        if self.rings_leased.take().is_some() {
-            world.rings.lease.taken_back(now);
-        } else if world.rings.polled_at() == self.polled_at && self.watch.leaves_it_to(&world.rings.seat) {
-            return waits;
-        }
-        let polled_at = world.rings.polled_at();
-        self.polled_at = polled_at;
-        let mut drained = Drained::Empty;
-        self.guarded(|guest| drained = world.rings.drain(&world.delivery(guest)));
-        if let Drained::Some { bulk } = drained {
-            world.rings.lease.engine_found(now, polled_at);
-            if bulk {
-                self.awake_until = world.clock.now() + BULK_PAUSE.as_nanos() as u64;
-            }
-        }
-        world.decline_broken_rings();
-        // An engine that looks again at once is not to be woken for each piece.
-        let looks_again = drained != Drained::Empty || world.clock.now() < self.awake_until;
-        let sleeps = !looks_again && world.rings.sleep(true);
-        if sleeps { waits } else { Some(Duration::ZERO) }
-    }
-
-    /// Accepts some of the connections to a name, and notes where there are more.
-    fn accept(&mut self, listener: Arc<Listener>) {
-        let mut more = listener.accept(&self.world.reactor);
-        while more == More::NoDescriptor && self.world.give_up_socket() {
-            more = listener.accept(&self.world.reactor);
-        }
-        // The system does not say when one is free again.
-        self.no_descriptor |= more == More::NoDescriptor;
-        let known = self.asked.iter().any(|asked| asked.token() == listener.token());
-        if more != More::None && !known {
-            self.asked.push(listener);
-        }
-    }
-
-    fn event(&mut self, events: u32, token: u64) {
-        let world = self.world.clone();
-        // Removed since the event: nothing to do.
-        let Some(source) = world.reactor.get(token) else { return };
-        match source {
-            Source::Bell => {
-                world.alarm.bell.silence();
-                if world.sweep_asked.load(Ordering::Acquire) {
-                    self.guarded(|guest| {
-                        let to = world.delivery(guest);
-                        world.rings.drain_all(&to);
-                        world.rx_sockets.drain_all(&to);
-                    });
-                    world.sweep_asked.store(false, Ordering::Release);
-                }
-            }
-            Source::Receive(socket) => self.packets(events, &socket),
-            Source::Frames(socket) => {
-                self.guarded(|guest| socket.drain(READS_PER_EVENT, guest, &world.counters));
-            }
-            Source::Send(socket) => {
-                self.guarded(|guest| socket.report_errors(guest, &world.counters));
-            }
-            Source::Interfaces => self.interfaces(),
-            Source::Neighbours => world.neighbours.follow(),
-            Source::Listener(listener) => self.accept(listener),
-            Source::Connection(connection) => {
-                let mut room = std::mem::replace(&mut self.room, Room::new(0));
-                let mut open = true;
-                self.guarded(|guest| {
-                    let to = world.delivery(guest);
-                    open =
-                        connection.read(
-                            READS_PER_EVENT,
-                            &mut room,
-                            &world.counters,
-                            |message| match message {
-                                Message::Packet(datagram) => {
-                                    add(&world.counters.forwarded_in, 1);
-                                    if world.rx_sockets.note_forwarded(
-                                        datagram.source,
-                                        datagram.dest,
-                                        &world.opener(),
-                                    ) {
-                                        world.look_for_idle();
-                                    }
-                                    if Management::takes(datagram.bytes) {
-                                        world.rings.drain_all(&to);
-                                    }
-                                    guest.input(Instant::now(), Input::Datagram(datagram));
-                                }
-                                Message::Ring(memory, nonce) => {
-                                    if world.rings.add((&memory, nonce), &connection, &world).is_err() {
-                                        connection.decline_ring();
-                                    }
-                                }
-                                Message::HandedOver(datagram) => {
-                                    // No further one is wanted where all goes by the wire.
-                                    if !world.config.same_host {
-                                        connection.decline_ring();
-                                    }
-                                    world.rings.drain_all(&to);
-                                    guest.input(Instant::now(), Input::Datagram(datagram));
-                                }
-                            },
-                        );
-                    if !open {
-                        world.rings.remove(connection.token(), &world.lent, &to);
-                    }
-                });
-                self.room = room;
-                if !open {
-                    connection.close(&world.reactor);
-                }
-            }
-            Source::Bearer(bearer) if events & ENDED == 0 => match bearer.hear() {
-                Some(Answer::NoRing) => world.rings.declined(&bearer, &world),
-                Some(Answer::Bell(bell)) => world.rings.given(&bearer, bell),
-                Some(Answer::Lend(tables, guard)) => world.rings.lent(&bearer, &tables, guard, &world),
-                Some(Answer::Buffer(buffer, address, writable)) => {
-                    world.rings.shown(&bearer, &buffer, (address, writable), &world);
-                }
-                Some(Answer::Gone(address)) => world.rings.gone(&bearer, address),
-                None => {}
-            },
-            Source::Bearer(bearer) => {
-                world.rings.ended(&bearer, &world);
-                // Said again in each round until it is removed.
-                if !self.gone.iter().any(|gone| gone.bearer.token() == bearer.token()) {
-                    self.gone.push(Gone { bearer, rounds: 0 });
-                }
-            }
-        }
-    }
-
     /// Tells of processes that are gone, after all that they sent. `more`: events may be left.
     fn tell_of_the_gone(&mut self, more: bool) {
         let world = self.world.clone();
@@ -422,57 +257,6 @@ impl<G: Guest> Engine<G> {
             if let Some((name, watch)) = world.names.ended(&gone.bearer, &world.reactor) {
                 self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name, watch)));
             }
-        }
-    }
-
-    /// Packets wait at a socket, or an error does.
-    fn packets(&mut self, events: u32, socket: &Arc<RxSocket>) {
-        let world = self.world.clone();
-        let readable = events & libc::EPOLLIN as u32 != 0;
-        let (shared, found_at) = (socket.lease.is_shared(), world.clock.now());
-        if readable && !shared && socket.lease.ends_at(found_at).is_some() {
-            return self.leave_to_poller(socket);
-        }
-        let polled_at = world.rx_sockets.polled_at();
-        let mut drained = Drained::Empty;
-        self.guarded(|guest| {
-            let to = world.delivery(guest);
-            drained = match shared {
-                true => socket.drain_in_turn(READS_PER_EVENT, &to),
-                false => socket.drain(READS_PER_EVENT, None, &to),
-            };
-        });
-        match drained {
-            Drained::Some { bulk } => {
-                let now = world.clock.now();
-                socket.lease.engine_found(found_at, polled_at);
-                world.rx_sockets.delivered_by_engine(socket, now);
-                if bulk {
-                    self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
-                }
-            }
-            // Its thread may have found it empty before this packet came.
-            Drained::Busy => self.leave_to_poller(socket),
-            Drained::Empty => {}
-        }
-    }
-
-    fn leave_to_poller(&mut self, socket: &Arc<RxSocket>) {
-        socket.lease.renew(self.world.clock.now().max(1));
-        socket.disarm(&self.world.reactor);
-        if !self.leased.iter().any(|leased| leased.token == socket.token) {
-            self.leased.push(socket.clone());
-            self.leased_since = self.world.clock.now();
-            self.leases_at = self.leased_since + LEASE_NANOS;
-        }
-    }
-
-    fn interfaces(&mut self) {
-        let world = self.world.clone();
-        if let Some(known) = world.interfaces.follow(&world.requests) {
-            world.rx_sockets.follow(&known, &world.opener());
-            world.tx.retain(|address| known.bearing(address, 0).is_some(), &world.reactor);
-            self.guarded(|guest| guest.input(Instant::now(), Input::Interfaces(&known.list)));
         }
     }
 

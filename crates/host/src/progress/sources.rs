@@ -1,0 +1,206 @@
+//! What an event makes the engine do, by its [`Source`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use node::world::Datagram;
+use node::{Guest, Input};
+
+use super::{BULK_PAUSE, Engine, Gone, READS_PER_EVENT};
+use crate::counters::add;
+use crate::lease::LEASE_NANOS;
+use crate::management::Management;
+use crate::names::{Answer, Bearer, Connection, Listener, Message, More};
+use crate::reactor::Source;
+use crate::rx_socket::{Delivery, Drained, RxSocket};
+use crate::sys::Room;
+use crate::world::RealWorld;
+
+/// The other end of a connection is gone (epoll(7)).
+const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
+
+impl<G: Guest> Engine<G> {
+    /// An event of epoll(7): its bits, and the token of its source.
+    pub(super) fn event(&mut self, events: u32, token: u64) {
+        let world = self.world.clone();
+        // Removed since the event: nothing to do.
+        let Some(source) = world.reactor.get(token) else { return };
+        match source {
+            Source::Bell => self.bell(),
+            Source::Interfaces => self.interfaces(),
+            Source::Neighbours => world.neighbours.follow(),
+            Source::Receive(socket) => self.packets(events, &socket),
+            Source::Frames(socket) => {
+                self.guarded(|guest| socket.drain(READS_PER_EVENT, guest, &world.counters));
+            }
+            Source::Send(socket) => {
+                self.guarded(|guest| socket.report_errors(guest, &world.counters));
+            }
+            Source::Listener(listener) => self.accept(listener),
+            Source::Connection(connection) => self.read_connection(&connection),
+            Source::Bearer(bearer) if events & ENDED == 0 => self.read_bearer(&bearer),
+            Source::Bearer(bearer) => self.bearer_ended(bearer),
+        }
+    }
+
+    /// A thread of the program rang, perhaps because the process is about to end and all that came
+    /// is to be read.
+    fn bell(&self) {
+        let world = &self.world;
+        world.alarm.bell.silence();
+        if world.sweep_asked.load(Ordering::Acquire) {
+            self.guarded(|guest| {
+                let to = world.delivery(guest);
+                world.rings.drain_all(&to);
+                world.rx_sockets.drain_all(&to);
+            });
+            world.sweep_asked.store(false, Ordering::Release);
+        }
+    }
+
+    /// Links or addresses have changed.
+    fn interfaces(&mut self) {
+        let world = self.world.clone();
+        if let Some(known) = world.interfaces.follow(&world.requests) {
+            world.rx_sockets.follow(&known, &world.opener());
+            world.tx.retain(|address| known.bearing(address, 0).is_some(), &world.reactor);
+            self.guarded(|guest| guest.input(Instant::now(), Input::Interfaces(&known.list)));
+        }
+    }
+
+    /// Packets wait at a socket, or an error does.
+    fn packets(&mut self, events: u32, socket: &Arc<RxSocket>) {
+        let world = self.world.clone();
+        let readable = events & libc::EPOLLIN as u32 != 0;
+        let (shared, found_at) = (socket.lease.is_shared(), world.clock.now());
+        if readable && !shared && socket.lease.ends_at(found_at).is_some() {
+            return self.leave_to_poller(socket);
+        }
+        let polled_at = world.rx_sockets.polled_at();
+        let mut drained = Drained::Empty;
+        self.guarded(|guest| {
+            let to = world.delivery(guest);
+            drained = match shared {
+                true => socket.drain_in_turn(READS_PER_EVENT, &to),
+                false => socket.drain(READS_PER_EVENT, None, &to),
+            };
+        });
+        match drained {
+            Drained::Some { bulk } => {
+                let now = world.clock.now();
+                socket.lease.engine_found(found_at, polled_at);
+                world.rx_sockets.delivered_by_engine(socket, now);
+                if bulk {
+                    self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
+                }
+            }
+            // Its thread may have found it empty before this packet came.
+            Drained::Busy => self.leave_to_poller(socket),
+            Drained::Empty => {}
+        }
+    }
+
+    /// Leaves a socket to a thread that polls: the engine waits for nothing there while its lease
+    /// runs.
+    fn leave_to_poller(&mut self, socket: &Arc<RxSocket>) {
+        socket.lease.renew(self.world.clock.now().max(1));
+        socket.disarm(&self.world.reactor);
+        if !self.leased.iter().any(|leased| leased.token == socket.token) {
+            self.leased.push(socket.clone());
+            self.leased_since = self.world.clock.now();
+            self.leases_at = self.leased_since + LEASE_NANOS;
+        }
+    }
+
+    /// Accepts some of the connections to a name, and notes where there are more.
+    pub(super) fn accept(&mut self, listener: Arc<Listener>) {
+        let mut more = listener.accept(&self.world.reactor);
+        while more == More::NoDescriptor && self.world.give_up_socket() {
+            more = listener.accept(&self.world.reactor);
+        }
+        // The system does not say when one is free again.
+        self.no_descriptor |= more == More::NoDescriptor;
+        let known = self.asked.iter().any(|asked| asked.token() == listener.token());
+        if more != More::None && !known {
+            self.asked.push(listener);
+        }
+    }
+
+    /// A process that sends to our name has written to its connection, or closed it.
+    fn read_connection(&mut self, connection: &Arc<Connection>) {
+        let world = self.world.clone();
+        let mut room = std::mem::replace(&mut self.room, Room::new(0));
+        let mut open = true;
+        self.guarded(|guest| {
+            let to = world.delivery(guest);
+            open = connection.read(READS_PER_EVENT, &mut room, &world.counters, |message| match message {
+                Message::Packet(datagram) => forwarded(datagram, &world, &to),
+                Message::Ring(memory, nonce) => {
+                    if world.rings.add((&memory, nonce), connection, &world).is_err() {
+                        connection.decline_ring();
+                    }
+                }
+                Message::HandedOver(datagram) => handed_over(datagram, connection, &world, &to),
+            });
+            if !open {
+                world.rings.remove(connection.token(), &world.lent, &to);
+            }
+        });
+        self.room = room;
+        if !open {
+            connection.close(&world.reactor);
+        }
+    }
+
+    /// A process to whose name we send has answered.
+    fn read_bearer(&self, bearer: &Bearer) {
+        let world = &self.world;
+        match bearer.hear() {
+            Some(Answer::NoRing) => world.rings.declined(bearer, world),
+            Some(Answer::Bell(bell)) => world.rings.given(bearer, bell),
+            Some(Answer::Lend(tables, guard)) => world.rings.lent(bearer, &tables, guard, world),
+            Some(Answer::Buffer(buffer, address, writable)) => {
+                world.rings.shown(bearer, &buffer, (address, writable), world);
+            }
+            Some(Answer::Gone(address)) => world.rings.gone(bearer, address),
+            None => {}
+        }
+    }
+
+    /// A process to whose name we send is gone.
+    fn bearer_ended(&mut self, bearer: Arc<Bearer>) {
+        self.world.rings.ended(&bearer, &self.world);
+        // Said again in each round until it is removed.
+        if !self.gone.iter().any(|gone| gone.bearer.token() == bearer.token()) {
+            self.gone.push(Gone { bearer, rounds: 0 });
+        }
+    }
+}
+
+/// A packet for us that landed at a socket of another process.
+fn forwarded<G: Guest>(datagram: Datagram<'_>, world: &RealWorld, to: &Delivery<'_, G>) {
+    add(&world.counters.forwarded_in, 1);
+    if world.rx_sockets.note_forwarded(datagram.source, datagram.dest, &world.opener()) {
+        world.look_for_idle();
+    }
+    if Management::takes(datagram.bytes) {
+        world.rings.drain_all(to);
+    }
+    to.guest.input(Instant::now(), Input::Datagram(datagram));
+}
+
+/// A message that the connection manager of another process wrote to this connection.
+fn handed_over<G: Guest>(
+    datagram: Datagram<'_>,
+    connection: &Connection,
+    world: &RealWorld,
+    to: &Delivery<'_, G>,
+) {
+    // No further one is wanted where all goes by the wire.
+    if !world.config.same_host {
+        connection.decline_ring();
+    }
+    world.rings.drain_all(to);
+    to.guest.input(Instant::now(), Input::Datagram(datagram));
+}
