@@ -36,27 +36,11 @@ impl<W: World> Node<W> {
         if dest.ip().is_unspecified() || (group && !id.is_datagram()) {
             return Err(Error::address("the destination is no unicast address", dest.ip()));
         }
-        let mut wanted = None;
-        if let (Progress::Idle, Some(source)) = (start, source) {
-            if source.port() != 0 {
-                self.bind(id, source)?;
-            } else if group || !everywhere(source.ip()).is_unspecified() {
-                // An identifier that connects needs no name for a port: no peer asks for it.
-                wanted = Some(normal(source.ip())).filter(|ip| !ip.is_unspecified());
-                wanted.map(|_| self.own_address(&source)).transpose()?;
-            }
-        }
-        // A loopback address says no more than a wildcard, but to which interface's members a
-        // group's packets go.
-        let says = |ip: &IpAddr| !if group { *ip } else { everywhere(*ip) }.is_unspecified();
-        let bound = id.lock().source.map(|s| s.ip()).filter(says).or(wanted);
-        let mut dest = dest;
-        dest.set_ip(normal(dest.ip()));
-        let query = RouteQuery { dest: dest.ip(), scope: scope_of(&dest), source: bound };
-        let route = match bound.filter(|_| group) {
-            Some(source) => self.group_route(source, &dest)?,
-            None => self.world.route(query).map_err(Error::System)?,
+        let wanted = match (start, source) {
+            (Progress::Idle, Some(source)) => self.bind_source(id, source, group)?,
+            _ => None,
         };
+        let route = self.route_to(id, wanted, dest)?;
         let device = self.device_of_route(&route);
         let ephemeral = self.ephemeral();
         {
@@ -81,18 +65,56 @@ impl<W: World> Node<W> {
                     inner.device = None;
                     return Err(e);
                 }
-                if group || self.world.has_no_neighbour(&route) {
-                    // There is no neighbour to wait for: a group's hardware address follows from
-                    // its own.
-                    self.finish_resolve(id, Ok(()));
-                    return Ok(());
-                }
-                let ticket = self.cm_agent.start_resolving(id, self.world.now() + timeout);
-                self.world.wake_at(self.world.now() + timeout);
-                self.world.reach(ticket, &route);
+                self.resolve_neighbour(id, &route, timeout);
             }
         }
         Ok(())
+    }
+
+    /// Binds an identifier to the source that its program names, where that has a port. Without one
+    /// returns the address that the route is to begin at, `None` where any will do.
+    fn bind_source(&self, id: &Arc<Id>, source: SocketAddr, group: bool) -> Result<Option<IpAddr>, Error> {
+        if source.port() != 0 {
+            self.bind(id, source)?;
+            return Ok(None);
+        }
+        let ip = normal(source.ip());
+        if ip.is_unspecified() || (!group && everywhere(source.ip()).is_unspecified()) {
+            return Ok(None);
+        }
+        // An identifier that connects needs no name for a port: no peer asks for it.
+        self.own_address(&source)?;
+        Ok(Some(ip))
+    }
+
+    /// The route to a destination, from the address that the identifier is bound to, else from
+    /// `wanted`, else from any.
+    fn route_to(&self, id: &Id, wanted: Option<IpAddr>, mut dest: SocketAddr) -> Result<Route, Error> {
+        dest.set_ip(normal(dest.ip()));
+        let group = dest.ip().is_multicast();
+        // A loopback address says no more than a wildcard, but to which interface's members a
+        // group's packets go.
+        let says = |ip: &IpAddr| !if group { *ip } else { everywhere(*ip) }.is_unspecified();
+        let source = id.lock().source.map(|s| s.ip()).filter(says).or(wanted);
+        match source.filter(|_| group) {
+            Some(source) => self.group_route(source, &dest),
+            None => {
+                let query = RouteQuery { dest: dest.ip(), scope: scope_of(&dest), source };
+                self.world.route(query).map_err(Error::System)
+            }
+        }
+    }
+
+    /// Finds the neighbour that a route leads to; `finish_resolve` follows, at the latest after
+    /// `timeout`.
+    fn resolve_neighbour(&self, id: &Arc<Id>, route: &Route, timeout: Duration) {
+        if route.dest.is_multicast() || self.world.has_no_neighbour(route) {
+            // There is no neighbour to wait for: a group's hardware address follows from its own.
+            return self.finish_resolve(id, Ok(()));
+        }
+        let ticket = self.cm_agent.start_resolving(id, self.world.now() + timeout);
+        self.world.wake_at(self.world.now() + timeout);
+        self.world.reach(ticket, route);
     }
 
     /// Which of our addresses leads to a destination; `None` for a multicast group, without a
