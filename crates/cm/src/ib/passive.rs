@@ -116,6 +116,7 @@ impl Cm {
         self.connections.get(&id).is_some_and(|conn| conn.state.is_half_open())
     }
 
+    /// A REQ has come: one seen before, one that makes an old connection stale, or a new one.
     pub(super) fn on_req(&mut self, now: Instant, from: Origin, transaction_id: u64, req: &Req) {
         let mark = ReqMark {
             transaction_id,
@@ -145,6 +146,12 @@ impl Cm {
             self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
             return self.doubt(now, old);
         }
+        self.new_req(now, from, mark, service, req);
+    }
+
+    /// A REQ that begins a connection.
+    fn new_req(&mut self, now: Instant, from: Origin, mark: ReqMark, service: TransportService, req: &Req) {
+        let transaction_id = mark.transaction_id;
         if self.pending >= self.config.max_pending_requests {
             return self.refuse_req(from, transaction_id, req, reason::NO_RESOURCES);
         }
@@ -166,7 +173,7 @@ impl Cm {
         conn.rnr_retry_count = req.rnr_retry_count;
         let id = conn.id;
         self.pending += 1;
-        self.addresses.asked(gid);
+        self.addresses.asked(from.source);
         self.index_remote(id);
         self.probe_from(now, id);
         match request(req, path, service, (self.config.process_of)(req.local_comm_id)) {
