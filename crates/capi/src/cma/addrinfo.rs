@@ -131,6 +131,8 @@ impl Drop for List {
     }
 }
 
+/// The list that rdma_getaddrinfo(3) makes.
+///
 /// # Safety
 ///
 /// Strings and a structure with its addresses, each or NULL.
@@ -148,17 +150,7 @@ pub(crate) unsafe fn look_up(
         // SAFETY: the caller's structure.
         false => unsafe { *hints },
     };
-    if hints.ai_flags & !FLAGS != 0 {
-        return Err(Failure::Eai(libc::EAI_BADFLAGS));
-    }
-    if hints.ai_flags & cma::RAI_SA != 0 {
-        return Err(Errno(match () {
-            () if !node.is_null() || hints.ai_flags & cma::RAI_DNS != 0 => libc::EOPNOTSUPP,
-            () if service.is_null() => libc::EINVAL,
-            () => libc::ENOENT,
-        })
-        .into());
-    }
+    check_flags(node, service, &hints)?;
     let mut list = List { first: std::ptr::null_mut(), last: std::ptr::null_mut() };
     let passive = hints.ai_flags & cma::RAI_PASSIVE != 0;
     if node.is_null() && service.is_null() {
@@ -183,21 +175,48 @@ pub(crate) unsafe fn look_up(
         }
     }
     let mut at = list.first;
-    // SAFETY: made here; the hints' address is as long as it says.
+    // SAFETY: made here.
     while let Some(info) = unsafe { at.as_mut() } {
-        if info.ai_src_len == 0 && hints.ai_src_len != 0 {
-            // SAFETY: the caller's address, of the length it says.
-            unsafe {
-                copy_to(hints.ai_src_addr, hints.ai_src_len, &mut info.ai_src_addr, &mut info.ai_src_len)?
-            };
-        }
-        if !passive && hints.ai_flags & cma::RAI_NOROUTE == 0 && info.ai_src_len == 0 {
-            // SAFETY: made here.
-            unsafe { choose_source(info)? };
-        }
+        // SAFETY: made here; the caller's address, of the length it says.
+        unsafe { set_source(info, &hints)? };
         at = info.ai_next;
     }
     Ok(list.finish())
+}
+
+/// Refuses flags that there are not, and services that a subnet administrator would know.
+fn check_flags(node: *const c_char, service: *const c_char, hints: &rdma_addrinfo) -> Result<(), Failure> {
+    if hints.ai_flags & !FLAGS != 0 {
+        return Err(Failure::Eai(libc::EAI_BADFLAGS));
+    }
+    if hints.ai_flags & cma::RAI_SA == 0 {
+        return Ok(());
+    }
+    let why = if !node.is_null() || hints.ai_flags & cma::RAI_DNS != 0 {
+        libc::EOPNOTSUPP
+    } else if service.is_null() {
+        libc::EINVAL
+    } else {
+        libc::ENOENT
+    };
+    Err(Errno(why).into())
+}
+
+/// The source address of an answer: that of the hints, or the one that leads to its destination.
+///
+/// # Safety
+///
+/// `info` was made here. The hints' address is as long as they say.
+unsafe fn set_source(info: &mut rdma_addrinfo, hints: &rdma_addrinfo) -> Result<(), Errno> {
+    if info.ai_src_len == 0 && hints.ai_src_len != 0 {
+        // SAFETY: as the caller says.
+        unsafe { copy_to(hints.ai_src_addr, hints.ai_src_len, &mut info.ai_src_addr, &mut info.ai_src_len)? };
+    }
+    if hints.ai_flags & (cma::RAI_PASSIVE | cma::RAI_NOROUTE) == 0 && info.ai_src_len == 0 {
+        // SAFETY: as the caller says.
+        unsafe { choose_source(info)? };
+    }
+    Ok(())
 }
 
 /// An answer that says what the hints say.

@@ -120,26 +120,7 @@ unsafe fn refused(channel: *mut rdma_event_channel) -> c_int {
 fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
     let _handing_out = channel.handing_out.begin();
     let Some(mut event) = channel.instance.node().next_event(&channel.node) else { return Ok(None) };
-    let instance = &channel.instance;
-    let listener = event.listener.as_deref().map(CmId::of_node);
-    let id = match (&listener, event.kind) {
-        (Some(Some(listener)), EventKind::ConnectRequest) => match CmId::incoming(&event.id, listener) {
-            Ok(id) => Some(id),
-            // The program would not see the request: the peer is refused, as librdmacm does.
-            Err(_) => {
-                instance.node().destroy(&event.id);
-                None
-            }
-        },
-        // The listener is being destroyed: no program will see its request.
-        (Some(None), _) => {
-            instance.node().destroy(&event.id);
-            None
-        }
-        _ => CmId::of_node(&event.id),
-    };
-    let Some(id) = id else { return Ok(None) };
-    let listener = listener.flatten();
+    let Some((id, listener)) = identifiers(channel, &event) else { return Ok(None) };
     // SAFETY: a program that calls on an identifier while its event is fetched in another thread
     // finds either state.
     let shown = unsafe {
@@ -159,43 +140,56 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
             kind => (kind, event.status),
         };
     }
-    // An event of a request counts with the listener, as the identifier may be destroyed before it
-    // is acknowledged.
-    let counted = listener.clone().unwrap_or_else(|| id.clone());
-    counted.unacked.hand_out();
+    Ok(Some(hand_out(event, id, listener)))
+}
+
+/// The identifier that an event is about, and its listener. `None` where the program is not to see
+/// the event.
+fn identifiers(channel: &Channel, event: &node::Event) -> Option<(Arc<CmId>, Option<Arc<CmId>>)> {
+    let destroy = || channel.instance.node().destroy(&event.id);
+    let listener = match event.listener.as_deref().map(CmId::of_node) {
+        // The listener is being destroyed: no program will see its request.
+        Some(None) => {
+            destroy();
+            return None;
+        }
+        listener => listener.flatten(),
+    };
+    let id = match &listener {
+        // Without an identifier the program would not see the request: the peer is refused, as
+        // librdmacm does.
+        Some(listener) if event.kind == EventKind::ConnectRequest => {
+            CmId::incoming(&event.id, listener).inspect_err(|_| destroy()).ok()
+        }
+        _ => CmId::of_node(&event.id),
+    };
+    Some((id?, listener))
+}
+
+/// An event of this identifier as a C object, until [`rdma_ack_cm_event`].
+fn hand_out(mut event: node::Event, id: Arc<CmId>, listener: Option<Arc<CmId>>) -> *mut rdma_cm_event {
     let mut c = rdma_cm_event {
         id: id.c(),
-        listen_id: listener.map_or(std::ptr::null_mut(), |l| l.c()),
+        listen_id: listener.as_ref().map_or(std::ptr::null_mut(), |l| l.c()),
         event: event.kind as u32,
         status: event.status,
         // SAFETY: a union of integers and pointers.
         param: unsafe { std::mem::zeroed() },
     };
+    // An event of a request counts with the listener, as the identifier may be destroyed before it
+    // is acknowledged.
+    let counted = listener.unwrap_or(id);
+    counted.unacked.hand_out();
+    let mut private_data = std::mem::take(&mut event.private_data);
     if event.kind == EventKind::User {
         c.param.arg = event.arg;
-        return Ok(Some(Box::into_raw(Box::new(Event { c, private_data: Vec::new(), counted })).cast()));
-    }
-    let mut private_data = event.private_data;
-    if let Some(ud) = &event.ud {
+        private_data = Vec::new();
+    } else if let Some(ud) = &event.ud {
         c.param.ud = datagram(ud, &mut private_data);
-        return Ok(Some(Box::into_raw(Box::new(Event { c, private_data, counted })).cast()));
+    } else {
+        c.param.conn = connection(&event, &mut private_data);
     }
-    c.param.conn = rdma_conn_param {
-        private_data: if private_data.is_empty() {
-            std::ptr::null()
-        } else {
-            private_data.as_mut_ptr().cast_const().cast()
-        },
-        private_data_len: private_data.len() as u8,
-        responder_resources: event.param.responder_resources,
-        initiator_depth: event.param.initiator_depth,
-        flow_control: event.param.flow_control.into(),
-        retry_count: event.param.retry_count,
-        rnr_retry_count: event.param.rnr_retry_count,
-        srq: event.param.srq.into(),
-        qp_num: event.param.qp_num,
-    };
-    Ok(Some(Box::into_raw(Box::new(Event { c, private_data, counted })).cast()))
+    Box::into_raw(Box::new(Event { c, private_data, counted })).cast()
 }
 
 /// Ends the identifier of a request that the program has not seen: the peer is refused.
@@ -228,6 +222,25 @@ unsafe fn join(id: &CmId, event: &mut node::Event) {
         Ok(()) => (EventKind::Established, 0),
         Err(why) => (EventKind::ConnectError, -why.0),
     };
+}
+
+/// Parameters of a connection, and what the peer gave with them.
+fn connection(event: &node::Event, private_data: &mut [u8]) -> rdma_conn_param {
+    rdma_conn_param {
+        private_data: if private_data.is_empty() {
+            std::ptr::null()
+        } else {
+            private_data.as_mut_ptr().cast_const().cast()
+        },
+        private_data_len: private_data.len() as u8,
+        responder_resources: event.param.responder_resources,
+        initiator_depth: event.param.initiator_depth,
+        flow_control: event.param.flow_control.into(),
+        retry_count: event.param.retry_count,
+        rnr_retry_count: event.param.rnr_retry_count,
+        srq: event.param.srq.into(),
+        qp_num: event.param.qp_num,
+    }
 }
 
 /// Parameters of a datagram service or a group; the private data of a group's event is what the

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{IBV_QPT_DRIVER, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_sge};
+use abi::verbs::{IBV_QPT_DRIVER, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_sge};
 use nic::{QpCap, QpInit, QpType};
 
 use crate::ffi_guard::{self, Errno};
@@ -15,6 +15,9 @@ use crate::verbs::qp::users::count_users;
 use crate::verbs::qp::wr;
 use crate::verbs::srq::object::Srq;
 
+/// Bytes of a scatter/gather element in an adapter's queue entry.
+const SGE_BYTES: u32 = 16;
+
 /// Inline bytes of a queue pair: as many as its elements take room in a request, if more were not
 /// asked for. Programs count on it, because adapters and the kernel's rxe give that much unasked
 /// (rdma_xclient).
@@ -23,8 +26,26 @@ fn granted_inline(cap: &ibv_qp_cap) -> u32 {
     cap.max_inline_data.max(room.min(nic::limits::MAX_INLINE))
 }
 
-/// Bytes of a scatter/gather element in an adapter's queue entry.
-const SGE_BYTES: u32 = 16;
+/// The sizes that a queue pair gets where these are asked for.
+fn granted(cap: &ibv_qp_cap) -> QpCap {
+    QpCap {
+        max_send_wr: cap.max_send_wr,
+        max_recv_wr: cap.max_recv_wr,
+        max_send_sge: cap.max_send_sge,
+        max_recv_sge: cap.max_recv_sge,
+        max_inline_data: granted_inline(cap),
+    }
+}
+
+/// The completion queue of receives, or NULL. An XRC initiator receives nothing: its `recv_cq`,
+/// `max_recv_wr` and `max_recv_sge` are ignored.
+fn recv_cq_of(kind: QpType, init: &mut ibv_qp_init_attr) -> *mut ibv_cq {
+    if kind != QpType::XrcSend {
+        return init.recv_cq;
+    }
+    (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
+    init.send_cq
+}
 
 /// What uverbs answers for a type that it does not know, and a device for one that it has not.
 fn unknown_type(qp_type: u32) -> Errno {
@@ -57,13 +78,7 @@ pub(crate) unsafe fn create_with(
     // SAFETY: as the caller says.
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
     let kind = QpType::from_code(init.qp_type).ok_or(unknown_type(init.qp_type))?;
-    // An XRC initiator receives nothing: its recv_cq, max_recv_wr and max_recv_sge are ignored.
-    let recv_cq = if kind == QpType::XrcSend {
-        (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
-        init.send_cq
-    } else {
-        init.recv_cq
-    };
+    let recv_cq = recv_cq_of(kind, init);
     if init.send_cq.is_null() || recv_cq.is_null() {
         return Err(Errno(libc::EINVAL));
     }
@@ -80,13 +95,7 @@ pub(crate) unsafe fn create_with(
     // and asked for none.
     init.cap.max_inline_data =
         init.cap.max_inline_data.max(init.cap.max_send_sge.min(nic::limits::MAX_SGE) * SGE_BYTES);
-    let cap = QpCap {
-        max_send_wr: init.cap.max_send_wr,
-        max_recv_wr: init.cap.max_recv_wr,
-        max_send_sge: init.cap.max_send_sge,
-        max_recv_sge: init.cap.max_recv_sge,
-        max_inline_data: granted_inline(&init.cap),
-    };
+    let cap = granted(&init.cap);
     let nic = nic::Qp::create(
         &context.nic,
         &domain.nic,

@@ -126,26 +126,51 @@ enum Part {
 ///
 /// A specification of the type and size that its header says.
 unsafe fn spec(at: *const u8, hdr: ibv_flow_spec_hdr) -> Result<Part, Errno> {
-    /// Reads a structure whose size the header has to say.
-    ///
-    /// # Safety
-    ///
-    /// As many bytes as that.
-    unsafe fn read<T: Copy>(at: *const u8, size: u16) -> Result<T, Errno> {
-        if usize::from(size) != size_of::<T>() {
-            return Err(Errno(libc::EINVAL));
+    // SAFETY: as the caller says.
+    unsafe {
+        match hdr.type_ {
+            v::IBV_FLOW_SPEC_ACTION_DROP => {
+                read::<v::ibv_flow_spec_action_drop>(at, hdr.size)?;
+                Ok(Part::Drop)
+            }
+            v::IBV_FLOW_SPEC_ACTION_COUNT => {
+                let s: v::ibv_flow_spec_counter_action = read(at, hdr.size)?;
+                Ok(Part::Count(s.counters))
+            }
+            _ => Ok(Part::Header(header(at, hdr)?)),
         }
-        // SAFETY: as the caller says.
-        Ok(unsafe { at.cast::<T>().read_unaligned() })
     }
-    macro_rules! masked {
-        ($s:ident.$field:ident) => {
-            Masked { value: $s.val.$field, mask: $s.mask.$field }
-        };
-        ($s:ident.$field:ident as bytes) => {
-            Masked { value: $s.val.$field.to_ne_bytes(), mask: $s.mask.$field.to_ne_bytes() }
-        };
+}
+
+/// Reads a structure whose size the header has to say.
+///
+/// # Safety
+///
+/// As many bytes as that.
+unsafe fn read<T: Copy>(at: *const u8, size: u16) -> Result<T, Errno> {
+    if usize::from(size) != size_of::<T>() {
+        return Err(Errno(libc::EINVAL));
     }
+    // SAFETY: as the caller says.
+    Ok(unsafe { at.cast::<T>().read_unaligned() })
+}
+
+/// Values and mask of one field of a specification.
+macro_rules! masked {
+    ($s:ident.$field:ident) => {
+        Masked { value: $s.val.$field, mask: $s.mask.$field }
+    };
+    ($s:ident.$field:ident as bytes) => {
+        Masked { value: $s.val.$field.to_ne_bytes(), mask: $s.mask.$field.to_ne_bytes() }
+    };
+}
+
+/// The specification of a header. EOPNOTSUPP for one that is not built.
+///
+/// # Safety
+///
+/// A specification of the type and size that its header says.
+unsafe fn header(at: *const u8, hdr: ibv_flow_spec_hdr) -> Result<Spec, Errno> {
     let any = Masked { value: [0], mask: [0] };
     // SAFETY: as the caller says.
     let spec = unsafe {
@@ -195,16 +220,8 @@ unsafe fn spec(at: *const u8, hdr: ibv_flow_spec_hdr) -> Result<Part, Errno> {
                     Spec::Udp { source, dest }
                 }
             }
-            v::IBV_FLOW_SPEC_ACTION_DROP => {
-                read::<v::ibv_flow_spec_action_drop>(at, hdr.size)?;
-                return Ok(Part::Drop);
-            }
-            v::IBV_FLOW_SPEC_ACTION_COUNT => {
-                let s: v::ibv_flow_spec_counter_action = read(at, hdr.size)?;
-                return Ok(Part::Count(s.counters));
-            }
             _ => return Err(Errno(libc::EOPNOTSUPP)),
         }
     };
-    Ok(Part::Header(spec))
+    Ok(spec)
 }
