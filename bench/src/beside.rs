@@ -114,8 +114,21 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 /// # Errors
 /// When a process fails.
 pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
+    let mut figures = processor_times(&post_and_poll(c)?);
+    figures.extend(sends(c)?);
+    if perftest::is_installed() {
+        figures.push(writes_beside_perftest(c)?);
+    }
+    if peers::program::installed(peers::ucx::PROGRAM) {
+        figures.extend(writes_beside_ucx(c)?);
+    }
+    figures.extend(streams()?);
+    Ok(figures)
+}
+
+/// Processor time of a SEND by the crate, beside the C program.
+fn processor_times(turns: &[Turn]) -> Vec<Figure> {
     let mut figures = Vec::new();
-    let turns = post_and_poll(c)?;
     let calls = "ibv_post_send and ibv_poll_cq, to the same C program";
     for (time, of) in [(0, "of the calling thread"), (1, "of all threads")] {
         for (who, how) in [(1, "Connection"), (2, "PolledConnection")] {
@@ -126,6 +139,11 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
             figures.push(Figure { of_pairs: Some(ratio), ..figure(what, "us", ours, by_c, calls) });
         }
     }
+    figures
+}
+
+/// Half round trips of SENDs by the crate, beside the C program.
+fn sends(c: &Program) -> io::Result<[Figure; 3]> {
     let [polling, sleeping, normal, polled] = by_turns(TURNS, |at| match at {
         0 => c.measure(&["lat", "64", "1"]),
         1 => c.measure(&["sleep", "64", "1"]),
@@ -134,48 +152,62 @@ pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     })?;
     let half = |how: &str| format!("64-byte SEND, half round trip, {how}");
     let by_polling = "the C program at both ends, polling";
-    figures.push(figure(half("Connection"), "us", normal, polling, by_polling));
     let by_sleeping = "the C program at both ends, blocking in ibv_get_cq_event";
-    figures.push(figure(half("Connection"), "us", normal, sleeping, by_sleeping));
-    figures.push(figure(half("PolledConnection"), "us", polled, polling, by_polling));
-    if perftest::is_installed() {
-        let perftest = perftest::Perftest { verbena: c.verbena().to_owned(), path: perftest::Path::Memory };
-        let [theirs, ours] = by_turns(TURNS, |at| match at {
-            0 => peers::calls::one(&perftest, Test::WriteLatency, 64),
-            _ => by_crate("write-lat", 64),
-        })?;
-        let what =
-            "64-byte WRITE, half round trip, the targets watch their memory, PolledConnection".to_owned();
-        let called = "ib_write_lat at both ends, to whose memory the system copies";
-        figures.push(figure(what, "us", ours, theirs, called));
-    }
-    if peers::program::installed(peers::ucx::PROGRAM) {
-        let posix = peers::ucx::Ucx(peers::ucx::Path::Posix);
-        let ([ours, by_c, theirs], [of_ours, of_c, _]) = by_turns_beside_last(SHORT_TURNS, |at| match at {
-            0 => by_crate("write-lat", 8),
-            1 => c.measure(&["watch", "8", "1"]),
-            _ => posix.mean(Test::WriteLatency, 8),
-        })?;
-        let put = "UCX posix, whose put is a store to memory that both map: the mean";
-        for (ours, ratio, how) in
-            [(ours, of_ours, "PolledConnection"), (by_c, of_c, "ibv_post_send and memory of ibv_alloc_buf")]
-        {
-            let what = format!("8-byte WRITE, half round trip, the targets watch their memory, {how}");
-            figures.push(Figure { of_pairs: Some(ratio), ..figure(what, "us", ours, theirs, put) });
-        }
-        let [theirs, ours] = by_turns(TURNS, |at| match at {
-            0 => peers::calls::one(&posix, Test::WriteBandwidth, 1 << 20),
-            _ => by_crate("write-bw", 1 << 20),
-        })?;
-        let what = "1 MiB WRITEs between memory of the crate, PolledConnection".to_owned();
-        let mapped = "UCX posix, whose WRITEs are copies to memory that both map";
-        figures.push(figure(what, "GB/s", ours, theirs, mapped));
-    }
+    Ok([
+        figure(half("Connection"), "us", normal, polling, by_polling),
+        figure(half("Connection"), "us", normal, sleeping, by_sleeping),
+        figure(half("PolledConnection"), "us", polled, polling, by_polling),
+    ])
+}
+
+/// Half round trips of WRITEs by the crate, beside perftest on the same stack.
+fn writes_beside_perftest(c: &Program) -> io::Result<Figure> {
+    let perftest = perftest::Perftest { verbena: c.verbena().to_owned(), path: perftest::Path::Memory };
+    let [theirs, ours] = by_turns(TURNS, |at| match at {
+        0 => peers::calls::one(&perftest, Test::WriteLatency, 64),
+        _ => by_crate("write-lat", 64),
+    })?;
+    let what = "64-byte WRITE, half round trip, the targets watch their memory, PolledConnection".to_owned();
+    let called = "ib_write_lat at both ends, to whose memory the system copies";
+    Ok(figure(what, "us", ours, theirs, called))
+}
+
+/// WRITEs by the crate and by the C program, beside UCX.
+fn writes_beside_ucx(c: &Program) -> io::Result<[Figure; 3]> {
+    let posix = peers::ucx::Ucx(peers::ucx::Path::Posix);
+    let ([ours, by_c, theirs], [of_ours, of_c, _]) = by_turns_beside_last(SHORT_TURNS, |at| match at {
+        0 => by_crate("write-lat", 8),
+        1 => c.measure(&["watch", "8", "1"]),
+        _ => posix.mean(Test::WriteLatency, 8),
+    })?;
+    let put = "UCX posix, whose put is a store to memory that both map: the mean";
+    let latency = |ours, ratio, how: &str| {
+        let what = format!("8-byte WRITE, half round trip, the targets watch their memory, {how}");
+        Figure { of_pairs: Some(ratio), ..figure(what, "us", ours, theirs, put) }
+    };
+    let latencies = [
+        latency(ours, of_ours, "PolledConnection"),
+        latency(by_c, of_c, "ibv_post_send and memory of ibv_alloc_buf"),
+    ];
+    let [theirs, ours] = by_turns(TURNS, |at| match at {
+        0 => peers::calls::one(&posix, Test::WriteBandwidth, 1 << 20),
+        _ => by_crate("write-bw", 1 << 20),
+    })?;
+    let what = "1 MiB WRITEs between memory of the crate, PolledConnection".to_owned();
+    let mapped = "UCX posix, whose WRITEs are copies to memory that both map";
+    let [polled, by_c] = latencies;
+    Ok([polled, by_c, figure(what, "GB/s", ours, theirs, mapped)])
+}
+
+/// The crate's byte stream, beside TCP.
+fn streams() -> io::Result<Vec<Figure>> {
     let [tcp, rdma, spinning] =
         by_turns(TURNS, |at| by_crate(["tcp-echo", "rdma-echo", "spin-echo"][at], 64))?;
     let echo = |how: &str| format!("64 bytes of RdmaStream, half round trip, {how}");
-    figures.push(figure(echo("in tokio's runtime"), "us", rdma, tcp, "tokio's TcpStream"));
-    figures.push(figure(echo("by block_on, which polls"), "us", spinning, tcp, "tokio's TcpStream"));
+    let mut figures = vec![
+        figure(echo("in tokio's runtime"), "us", rdma, tcp, "tokio's TcpStream"),
+        figure(echo("by block_on, which polls"), "us", spinning, tcp, "tokio's TcpStream"),
+    ];
     for size in [64 << 10, 1 << 20] {
         let [tcp, rdma] = by_turns(TURNS, |at| by_crate(["tcp-write", "rdma-write"][at], size))?;
         let what = format!("writes of {} to RdmaStream", crate::report::bytes(size));

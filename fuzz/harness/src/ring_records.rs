@@ -88,120 +88,148 @@ fn has_room(writer: &mut Writer<Memory>, reader: &mut Reader<Memory>, len: usize
     is_empty && writer.push_with(&[], len.saturating_sub(ring::BODY), |_| Err(())) == Ok(Err(()))
 }
 
+/// Both ends of a ring, and what lies between them.
+struct Ends {
+    memory: Memory,
+    writer: Writer<Memory>,
+    reader: Reader<Memory>,
+    /// Where records are read to.
+    buffer: Vec<u8>,
+    /// What was written and not read, oldest first.
+    inside: VecDeque<Inside>,
+    /// What takes the records.
+    scene: Option<Scene>,
+}
+
+impl Ends {
+    fn new(input: &mut Input<'_>) -> Ends {
+        let lines = 4 + input.index(40);
+        let shared = Shared {
+            words: (0..(HEAD + lines) * LINE).map(|_| Word::new(0)).collect(),
+            script: RefCell::default(),
+            pause: Cell::new(0),
+            foul: Cell::new(false),
+        };
+        let memory = Memory(Rc::new(shared));
+        let (Some(writer), Some(reader)) = (Writer::new(memory.clone()), Reader::new(memory.clone())) else {
+            unreachable!("four lines are a ring")
+        };
+        let scene = input.any::<bool>().then(Scene::new);
+        let buffer = vec![0; 64 + input.index(2000)];
+        Ends { memory, writer, reader, buffer, inside: VecDeque::new(), scene }
+    }
+
+    /// No word was written that the other end would not write.
+    fn is_fair(&self) -> bool {
+        !self.memory.0.foul.get()
+    }
+
+    /// A record was not written. `len`: of what bytes, as a record.
+    fn not_written(&mut self, why: PushError, len: usize, is_too_long: bool) {
+        match why {
+            PushError::TooLong => assert!(is_too_long),
+            PushError::Full if !self.is_fair() || !self.inside.is_empty() => {}
+            PushError::Full => assert!(has_room(&mut self.writer, &mut self.reader, len)),
+            PushError::Broken => assert!(!self.is_fair(), "nobody broke it"),
+        }
+    }
+
+    fn push(&mut self, input: &mut Input<'_>) {
+        let record = match &mut self.scene {
+            Some(scene) if input.any() => scene.record_of(input),
+            _ => input.bytes(600).to_vec(),
+        };
+        let (a, b) = record.split_at(input.index(record.len() + 1));
+        match self.writer.push(&[a, b]) {
+            Ok(()) => self.inside.push_back(Inside::Record(record)),
+            Err(why) => self.not_written(why, record.len(), record.len() > self.writer.longest()),
+        }
+    }
+
+    /// Writes a piece, whose bytes are filled in where they go, or are not to be had.
+    fn push_piece(&mut self, input: &mut Input<'_>) {
+        let (head, len) = match &mut self.scene {
+            Some(scene) if input.any() => scene.piece_head(input),
+            _ => (input.bytes(ring::BODY + 1).to_vec(), input.index(600)),
+        };
+        let (byte, fails) = (input.u8(), input.one_in(4));
+        let filled = self.writer.push_with(&head, len, |words| {
+            assert_eq!(words.len(), (8 + ring::BODY + len).div_ceil(64) * LINE - LINE);
+            words.iter().for_each(|word| word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed));
+            if fails { Err(()) } else { Ok(()) }
+        });
+        match filled {
+            Ok(Ok(())) => self.inside.push_back(Inside::Piece(head, vec![byte; len])),
+            Ok(Err(())) => assert!(fails),
+            Err(why) => {
+                let len = ring::BODY + len;
+                let is_too_long = head.len() > ring::BODY || len > self.writer.longest();
+                self.not_written(why, len, is_too_long);
+            }
+        }
+    }
+
+    fn pop(&mut self) {
+        let popped = self.reader.pop(&mut self.buffer);
+        if let Ok(Some(len)) = popped {
+            assert!(len <= self.buffer.len());
+            if let Some(scene) = &mut self.scene {
+                scene.record(&self.buffer[..len]);
+            }
+        }
+        let expected = self.inside.pop_front();
+        if self.is_fair() {
+            match (popped, expected) {
+                (Ok(None), None) => {}
+                (Ok(Some(len)), Some(record)) => record.is(&self.buffer[..len]),
+                // It says that it is broken from then on.
+                (Err(_), Some(record)) if record.len() > self.buffer.len() => self.memory.0.foul.set(true),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Reads any record, from where it lies.
+    fn read_in_place(&mut self) {
+        let found = match self.reader.peek() {
+            Ok(Some(found)) => found,
+            Ok(None) => return assert!(!self.is_fair() || self.inside.is_empty()),
+            Err(_) => return assert!(!self.is_fair()),
+        };
+        let words = self.reader.words(&found);
+        assert!(words.len() * 8 >= found.len());
+        let mut bytes = vec![0; found.len()];
+        self.reader.copy_out(&found, &mut bytes);
+        if let Some(scene) = &mut self.scene {
+            scene.record_in_place(words, &bytes);
+        }
+        self.reader.leave(found);
+        let expected = self.inside.pop_front();
+        if self.is_fair() {
+            expected.expect("there was one").is(&bytes);
+        }
+    }
+}
+
 /// The fuzzer's bytes.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let lines = 4 + input.index(40);
-    let shared = Shared {
-        words: (0..(HEAD + lines) * LINE).map(|_| Word::new(0)).collect(),
-        script: RefCell::default(),
-        pause: Cell::new(0),
-        foul: Cell::new(false),
-    };
-    let memory = Memory(Rc::new(shared));
-    let (Some(mut writer), Some(mut reader)) = (Writer::new(memory.clone()), Reader::new(memory.clone()))
-    else {
-        unreachable!("four lines are a ring")
-    };
-    let mut scene = input.any::<bool>().then(Scene::new);
-    let mut inside: VecDeque<Inside> = VecDeque::new();
-    let mut buffer = vec![0; 64 + input.index(2000)];
-    let is_fair = |memory: &Memory| !memory.0.foul.get();
+    let mut ends = Ends::new(&mut input);
     for _ in 0..STEPS {
         if !input.more() {
             break;
         }
         match input.below(10) {
-            0 | 1 => {
-                let record = match &mut scene {
-                    Some(scene) if input.any() => scene.record_of(&mut input),
-                    _ => input.bytes(600).to_vec(),
-                };
-                let (a, b) = record.split_at(input.index(record.len() + 1));
-                match writer.push(&[a, b]) {
-                    Ok(()) => inside.push_back(Inside::Record(record)),
-                    Err(PushError::TooLong) => assert!(record.len() > writer.longest()),
-                    Err(PushError::Full) if !is_fair(&memory) || !inside.is_empty() => {}
-                    Err(PushError::Full) => assert!(has_room(&mut writer, &mut reader, record.len())),
-                    Err(PushError::Broken) => assert!(!is_fair(&memory), "nobody broke it"),
-                }
-            }
-            2 | 3 => {
-                let popped = reader.pop(&mut buffer);
-                if let Ok(Some(len)) = popped {
-                    assert!(len <= buffer.len());
-                    if let Some(scene) = &mut scene {
-                        scene.record(&buffer[..len]);
-                    }
-                }
-                let expected = inside.pop_front();
-                if is_fair(&memory) {
-                    match (popped, expected) {
-                        (Ok(None), None) => {}
-                        (Ok(Some(len)), Some(record)) => record.is(&buffer[..len]),
-                        // It says that it is broken from then on.
-                        (Err(_), Some(record)) if record.len() > buffer.len() => memory.0.foul.set(true),
-                        other => panic!("{other:?}"),
-                    }
-                }
-            }
-            4 => _ = (reader.sleep(ring::Whom::Engine), writer.must_wake()),
-            5 => _ = reader.is_empty(),
-            // A piece, whose bytes are filled in where they go, or are not to be had.
-            6 => {
-                let (head, len) = match &mut scene {
-                    Some(scene) if input.any() => scene.piece_head(&mut input),
-                    _ => (input.bytes(ring::BODY + 1).to_vec(), input.index(600)),
-                };
-                let (byte, fails) = (input.u8(), input.one_in(4));
-                let filled = writer.push_with(&head, len, |words| {
-                    assert_eq!(words.len(), (8 + ring::BODY + len).div_ceil(64) * LINE - LINE);
-                    words
-                        .iter()
-                        .for_each(|word| word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed));
-                    if fails { Err(()) } else { Ok(()) }
-                });
-                match filled {
-                    Ok(Ok(())) => inside.push_back(Inside::Piece(head, vec![byte; len])),
-                    Ok(Err(())) => assert!(fails),
-                    Err(PushError::TooLong) => {
-                        assert!(head.len() > ring::BODY || ring::BODY + len > writer.longest());
-                    }
-                    Err(PushError::Full) if !is_fair(&memory) || !inside.is_empty() => {}
-                    Err(PushError::Full) => assert!(has_room(&mut writer, &mut reader, ring::BODY + len)),
-                    Err(PushError::Broken) => assert!(!is_fair(&memory), "nobody broke it"),
-                }
-            }
-            // Any record, from where it lies.
-            7 => {
-                let found = match reader.peek() {
-                    Ok(Some(found)) => found,
-                    Ok(None) => {
-                        assert!(!is_fair(&memory) || inside.is_empty());
-                        continue;
-                    }
-                    Err(_) => {
-                        assert!(!is_fair(&memory));
-                        continue;
-                    }
-                };
-                let words = reader.words(&found);
-                assert!(words.len() * 8 >= found.len());
-                let mut bytes = vec![0; found.len()];
-                reader.copy_out(&found, &mut bytes);
-                if let Some(scene) = &mut scene {
-                    scene.record_in_place(words, &bytes);
-                }
-                reader.leave(found);
-                let expected = inside.pop_front();
-                if is_fair(&memory) {
-                    expected.expect("there was one").is(&bytes);
-                }
-            }
-            _ => foul(&memory, &mut input),
+            0 | 1 => ends.push(&mut input),
+            2 | 3 => ends.pop(),
+            4 => _ = (ends.reader.sleep(ring::Whom::Engine), ends.writer.must_wake()),
+            5 => _ = ends.reader.is_empty(),
+            6 => ends.push_piece(&mut input),
+            7 => ends.read_in_place(),
+            _ => foul(&ends.memory, &mut input),
         }
     }
-    if let Some(scene) = scene {
+    if let Some(scene) = ends.scene {
         scene.end();
     }
 }
