@@ -37,6 +37,15 @@ pub(crate) struct Arrival {
     asked: Asked,
 }
 
+/// The process that sent a request, as the system knows it.
+pub(crate) struct Sender {
+    /// The way back.
+    route: Option<Route>,
+    /// The watch over a process of this host, [`Watch::NONE`] over one of another; `None` where the
+    /// process has ended already.
+    watch: Option<Watch>,
+}
+
 /// What a request that has arrived asks for.
 pub(crate) enum Asked {
     Connection(Box<Request>),
@@ -179,29 +188,23 @@ impl<W: World> Node<W> {
     }
 
     /// What is to be known of a request before it is admitted; the system is asked, so no lock is
-    /// held. The way back, and whether the process that sent it still lives.
-    pub(crate) fn look_up(&self, arrival: &Arrival) -> (Option<Route>, Option<Watch>) {
+    /// held.
+    pub(crate) fn look_up(&self, arrival: &Arrival) -> Sender {
         let (path, process) = arrival.asked.by();
         let (source, dest) = (path.local_gid.ip(), path.remote_gid.ip());
         let query = RouteQuery { dest, scope: path.link, source: Some(source) };
         let route = self.world.route(query).ok();
         let watch = self.watch_peer(route.is_some_and(|route| route.local), process);
-        (route, watch)
+        Sender { route, watch }
     }
 
     /// A request gets an identifier, which its listener offers to the program, unless the request,
     /// the listener or the process that sent it has ended.
-    pub(crate) fn admit(
-        &self,
-        core: &mut Core,
-        now: Instant,
-        arrival: Arrival,
-        (route, watch): (Option<Route>, Option<Watch>),
-    ) {
+    pub(crate) fn admit(&self, core: &mut Core, now: Instant, arrival: Arrival, sender: Sender) {
         let Arrival { key, at, listener, asked } = arrival;
         let stands = core.cm(key).is_some_and(|(cm, conn)| cm.is_unanswered(conn));
         let listens = core.listeners.get(&at).is_some_and(|l| Arc::ptr_eq(&l.id, &listener));
-        if !(watch.is_some() && stands && listens) {
+        if !(sender.watch.is_some() && stands && listens) {
             // What lay in the socket of a process that was stopped, and whose sender is gone, among
             // others.
             if let Some((cm, conn)) = core.cm(key) {
@@ -209,8 +212,8 @@ impl<W: World> Node<W> {
             }
             return;
         }
-        let id = self.incoming(&listener, key, at, &asked, route);
-        id.lock().watch = watch;
+        let id = self.incoming(&listener, key, at, &asked, sender.route);
+        id.lock().watch = sender.watch;
         let event = asked.event(&id, &listener);
         core.ids.insert(key, id);
         if let Some(listener) = core.listeners.get_mut(&at) {

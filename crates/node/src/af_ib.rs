@@ -68,15 +68,15 @@ impl<W: World> Node<W> {
     /// space that the identifier's does not include, ENODEV for a GID, EADDRNOTAVAIL where the
     /// port is taken.
     pub fn bind_service(&self, id: &Arc<Id>, gid: Gid, service: IbService) -> Result<(), Error> {
-        let (v6_only, reuse) = id.lock().bindable()?;
+        let options = id.lock().bindable()?;
         if gid != Gid::default() {
             return Err(Error::System(Errno::ENODEV));
         }
         let space = service.space_for(id.space).ok_or(Error::System(Errno::EPROTONOSUPPORT))?;
-        let place = Place { space, addr: None, reuse };
+        let place = Place { space, addr: None, reuse: options.reuse };
         let (port, claim) = self.claim_port(place, service.port())?;
         let mut inner = id.lock();
-        if inner.bindable() != Ok((v6_only, reuse)) {
+        if inner.bindable() != Ok(options) {
             return Err(inner.progress.refuses());
         }
         inner.claim = Some(Claimed(claim));

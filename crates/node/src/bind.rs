@@ -22,22 +22,22 @@ impl<W: World> Node<W> {
     /// link-local address that does not say on which link, and for any in RDMA_PS_IPOIB but the
     /// wildcards.
     pub fn bind(&self, id: &Arc<Id>, address: SocketAddr) -> Result<(), Error> {
-        let (v6_only, reuse) = id.lock().bindable()?;
+        let options = id.lock().bindable()?;
         let (ip, device) = match normal(address.ip()) {
             ip if everywhere(ip).is_unspecified() => (ip, None),
             _ if id.space == PortSpace::Ipoib => return Err(NO_IPOIB),
             _ => self.own_address(&address).map(|(ip, device)| (ip, Some(device)))?,
         };
         let listens = everywhere(ip);
-        let both_families = listens.is_unspecified() && ip.is_ipv6() && !v6_only;
+        let both_families = listens.is_unspecified() && ip.is_ipv6() && !options.v6_only;
         let addr = (!both_families).then_some(listens);
-        let place = Place { space: id.space, addr, reuse };
+        let place = Place { space: id.space, addr, reuse: options.reuse };
         let (port, claim) = self.claim_port(place, address.port())?;
         let mut bound = address;
         bound.set_ip(ip);
         bound.set_port(port);
         let mut inner = id.lock();
-        if inner.bindable() != Ok((v6_only, reuse)) {
+        if inner.bindable() != Ok(options) {
             // Another thread was faster; the claim is given back when the lock is free.
             return Err(inner.progress.refuses());
         }

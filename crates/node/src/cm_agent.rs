@@ -312,8 +312,8 @@ impl<W: World> Node<W> {
             // The system is asked about them while no other thread waits for the lock.
             let known: Vec<_> = arrived.into_iter().map(|a| (self.look_up(&a), a)).collect();
             core = self.cm_agent.lock();
-            for (found, arrival) in known {
-                self.admit(&mut core, now, arrival, found);
+            for (sender, arrival) in known {
+                self.admit(&mut core, now, arrival, sender);
             }
         }
     }
@@ -370,7 +370,7 @@ impl<W: World> Node<W> {
             }
             cm::Event::TimewaitExit => core.push(plain(&id, EventKind::TimewaitExit, 0)),
             cm::Event::SidrReply { status, qpn, qkey, private_data } => {
-                on_sidr_reply(core, &id, status, (qpn, qkey), private_data);
+                on_sidr_reply(core, &id, status, qpn, qkey, private_data);
             }
             cm::Event::Request(_) | cm::Event::SidrRequest(_) => {}
         }

@@ -183,7 +183,8 @@ pub(crate) fn on_sidr_reply(
     core: &mut Core,
     id: &Arc<Id>,
     status: u8,
-    (qpn, qkey): (Qpn, Qkey),
+    qpn: Qpn,
+    qkey: Qkey,
     private_data: Vec<u8>,
 ) {
     let ud = toward(id, qpn, qkey);

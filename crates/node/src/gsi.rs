@@ -17,7 +17,7 @@ use wire::{CommId, Pkey, Psn, Qpn};
 use crate::dispatch::count;
 use crate::number_blocks::{block_of, comm_owner, qpn_owner};
 use crate::ports::places_for;
-use crate::strangers::PORTS;
+use crate::strangers::{PORTS, PassedOn};
 use crate::world::{Datagram, Name, World};
 use crate::{Node, farewell};
 
@@ -45,7 +45,7 @@ impl<W: World> Node<W> {
             Destination::Service(service) => self.request(now, device, d, &mad, service),
             Destination::CommId(id) => {
                 let owner = comm_owner(id);
-                if self.blocks.owns(owner) || self.pass_message_on(now, &[owner], d) == Some(false) {
+                if self.blocks.owns(owner) || self.pass_message_on(now, &[owner], d) == PassedOn::NotBorne {
                     // Ours, or no process's: the answer for an unknown identifier is ours to give.
                     self.on_mad(now, device, from, &mad);
                 }
@@ -75,7 +75,7 @@ impl<W: World> Node<W> {
             places_for(d.dest.ip()).map(|addr| Name::Port { space, addr, port })
         });
         let names = names.as_ref().map_or(&[][..], |names| &names[..]);
-        if self.pass_message_on(now, names, d) == Some(false) {
+        if self.pass_message_on(now, names, d) == PassedOn::NotBorne {
             self.refuse_unknown_service(now, from, mad);
         }
     }

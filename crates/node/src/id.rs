@@ -254,6 +254,15 @@ impl Id {
 /// the same of RoCE.
 pub(crate) const NO_IPOIB: Error = Error::Invalid("no device here has an IPoIB interface");
 
+/// The options of an identifier that a name for its port depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BindOptions {
+    /// RDMA_OPTION_ID_AFONLY: an IPv6 wildcard does not stand for IPv4, too.
+    pub v6_only: bool,
+    /// RDMA_OPTION_ID_REUSEADDR: other identifiers may have the port.
+    pub reuse: bool,
+}
+
 impl Inner {
     /// The key of its listener, where it is one.
     pub(crate) fn listens_at(&self) -> Option<ListenKey> {
@@ -261,10 +270,10 @@ impl Inner {
         Some((place.space, everywhere(source.ip()), source.port()))
     }
 
-    /// What a name for its port depends on: `v6_only` and `reuse`, where it is not bound yet.
-    pub(crate) fn bindable(&self) -> Result<(bool, bool), Error> {
+    /// What a name for its port depends on, where it is not bound yet.
+    pub(crate) fn bindable(&self) -> Result<BindOptions, Error> {
         match self.progress {
-            Progress::Idle => Ok((self.v6_only, self.reuse)),
+            Progress::Idle => Ok(BindOptions { v6_only: self.v6_only, reuse: self.reuse }),
             progress => Err(progress.refuses()),
         }
     }

@@ -127,6 +127,17 @@ impl Strangers {
     }
 }
 
+/// What became of a message that may be another process's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PassedOn {
+    /// A process that bears one of the names has it.
+    Taken,
+    /// No process bears any of the names, or the message came from another process already.
+    NotBorne,
+    /// The sender has asked for so many names that the system is not asked for this one.
+    NotAllowed,
+}
+
 impl<W: World> Node<W> {
     /// Hands a packet of a queue pair to the process it is for. What came from another process goes
     /// no further: no loops.
@@ -141,22 +152,24 @@ impl<W: World> Node<W> {
         }
     }
 
-    /// Hands a message to the first of `names` that a process bears. `None` where it is not allowed
-    /// to find out.
-    pub(crate) fn pass_message_on(&self, now: Instant, names: &[Name], d: &Datagram<'_>) -> Option<bool> {
+    /// Hands a message to the first of `names` that a process bears.
+    pub(crate) fn pass_message_on(&self, now: Instant, names: &[Name], d: &Datagram<'_>) -> PassedOn {
         if d.forwarded {
-            return Some(false);
+            return PassedOn::NotBorne;
         }
         let known = names.iter().find(|name| self.world.is_known(**name));
         if known.is_some_and(|name| self.world.forward(*name, d)) {
-            return Some(true);
+            return PassedOn::Taken;
         }
         let names = || names.iter().filter(|name| number_blocks::may_be_borne(**name));
         if names().next().is_some() && !self.strangers.questions.take(now, d.source.ip()) {
             count(&self.counters.strangers);
-            return None;
+            return PassedOn::NotAllowed;
         }
-        Some(names().any(|name| self.world.forward(*name, d)))
+        match names().any(|name| self.world.forward(*name, d)) {
+            true => PassedOn::Taken,
+            false => PassedOn::NotBorne,
+        }
     }
 }
 
