@@ -80,11 +80,20 @@ pub fn buffer(address: u64, writable: bool) -> [u8; BUFFER_LEN] {
     bytes
 }
 
+/// A buffer that may be mapped, as the message says it ([`buffer`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Where its owner has it.
+    pub address: u64,
+    /// Whether the buffer may be written to.
+    pub writable: bool,
+}
+
 /// What the message says that a buffer may be mapped ([`buffer`]).
-pub fn read_buffer(bytes: &[u8]) -> Option<(u64, bool)> {
+pub fn read_buffer(bytes: &[u8]) -> Option<Buffer> {
     let (&writable, rest) = bytes.split_last()?;
     let address = word_of(BUFFER, rest)?;
-    (writable <= 1).then_some((address, writable == 1))
+    (writable <= 1).then_some(Buffer { address, writable: writable == 1 })
 }
 
 /// The message that the buffer at this address is gone.

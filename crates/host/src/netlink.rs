@@ -54,6 +54,15 @@ pub(crate) struct Message<'a> {
     payload: &'a [u8],
 }
 
+/// An answer that was read to its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    /// The whole of it, as it was at one time.
+    Consistent,
+    /// A dump that a change interrupted: entries may be missing.
+    Interrupted,
+}
+
 impl Netlink {
     /// A socket for requests.
     pub(crate) fn for_requests() -> io::Result<Netlink> {
@@ -92,9 +101,9 @@ impl Netlink {
         loop {
             let mut state = start();
             self.send(kind, NLM_F_REQUEST | NLM_F_DUMP, body)?;
-            let disturbed = self.answers(true, |message| each(&mut state, message))?;
+            let answer = self.answers(true, |message| each(&mut state, message))?;
             attempt += 1;
-            if !disturbed || attempt == 5 {
+            if answer == Answer::Consistent || attempt == 5 {
                 return Ok(state);
             }
         }
@@ -127,27 +136,29 @@ impl Netlink {
         Ok(())
     }
 
-    /// Reads to the end of the answer; true where a dump was disturbed.
-    fn answers(&mut self, dump: bool, mut each: impl FnMut(Message<'_>)) -> Result<bool, Errno> {
-        let mut disturbed = false;
+    /// Reads to the end of the answer.
+    fn answers(&mut self, dump: bool, mut each: impl FnMut(Message<'_>)) -> Result<Answer, Errno> {
+        let mut answer = Answer::Consistent;
         loop {
             self.receive()?;
             for (header, message) in messages(&self.room) {
                 if header.sequence != self.sequence {
                     continue;
                 }
-                disturbed |= header.flags & NLM_F_DUMP_INTR != 0;
+                if header.flags & NLM_F_DUMP_INTR != 0 {
+                    answer = Answer::Interrupted;
+                }
                 match message.kind {
-                    NLMSG_DONE => return Ok(disturbed),
+                    NLMSG_DONE => return Ok(answer),
                     NLMSG_ERROR => match sys::first_int(message.payload) {
-                        Some(0) => return Ok(disturbed),
+                        Some(0) => return Ok(answer),
                         Some(error) => return Err(Errno(error.wrapping_neg())),
                         None => return Err(Errno::EIO),
                     },
                     _ => each(message),
                 }
                 if !dump {
-                    return Ok(disturbed);
+                    return Ok(answer);
                 }
             }
         }

@@ -9,7 +9,7 @@ use socket2::SockRef;
 
 use crate::arena::Theirs;
 use crate::fork::Fd;
-use crate::name_messages;
+use crate::name_messages::{self, Buffer};
 use crate::reach::{Known, Lender};
 use crate::sys::{self, ControlBuffer};
 
@@ -37,8 +37,8 @@ pub(crate) enum Answer {
     /// The process took the ring, and lends in return what is in this memory, and what proves which
     /// process it is.
     Lend(Fd, Known),
-    /// A buffer of it may be mapped, which it has at an address, and perhaps be written to.
-    Buffer(Fd, u64, bool),
+    /// A buffer of it may be mapped.
+    Buffer(Fd, Buffer),
     /// A buffer that it had at this address is gone.
     Gone(u64),
     /// The process took the ring, and this descriptor wakes a thread of it.
@@ -102,8 +102,7 @@ impl Bearer {
             }
             ([name_messages::BELL], Some(bell)) => Some(Answer::Bell(bell)),
             (buffer @ [name_messages::BUFFER, ..], Some(memory)) => {
-                let (address, writable) = name_messages::read_buffer(buffer)?;
-                Some(Answer::Buffer(memory, address, writable))
+                Some(Answer::Buffer(memory, name_messages::read_buffer(buffer)?))
             }
             (gone @ [name_messages::GONE, ..], None) => Some(Answer::Gone(name_messages::read_gone(gone)?)),
             (lend, Some(tables)) => {

@@ -160,9 +160,7 @@ impl<G: Guest> Engine<G> {
             Some(Answer::NoRing) => world.rings.declined(bearer, world),
             Some(Answer::Bell(bell)) => world.rings.given(bearer, bell),
             Some(Answer::Lend(tables, guard)) => world.rings.lent(bearer, &tables, guard, world),
-            Some(Answer::Buffer(buffer, address, writable)) => {
-                world.rings.shown(bearer, &buffer, (address, writable), world);
-            }
+            Some(Answer::Buffer(memory, buffer)) => world.rings.shown(bearer, &memory, buffer, world),
             Some(Answer::Gone(address)) => world.rings.gone(bearer, address),
             None => {}
         }

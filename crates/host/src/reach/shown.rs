@@ -59,7 +59,7 @@ impl Rings {
     /// The peer of a queue pair, which lets it do so much, has named a region in a request that was
     /// executed.
     #[inline]
-    pub(crate) fn named(&self, lent: &Lent, (qpn, access): (Qpn, u32), key: u32) {
+    pub(crate) fn named(&self, lent: &Lent, qpn: Qpn, access: u32, key: u32) {
         if let Some(ring) = ring() {
             let changes = lent.changes();
             let lately = Lately { ring, changes, qpn, key, how: As::Named, access };

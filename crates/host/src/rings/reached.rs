@@ -8,6 +8,7 @@ use super::Rings;
 use super::known_way::KnownWay;
 use crate::counters::add;
 use crate::fork::Fd;
+use crate::name_messages::Buffer;
 use crate::names::Bearer;
 use crate::reach::Known;
 use crate::world::RealWorld;
@@ -20,9 +21,9 @@ impl Rings {
     }
 
     /// A buffer of the process at the end of this connection may be mapped.
-    pub(crate) fn shown(&self, bearer: &Bearer, buffer: &Fd, at: (u64, bool), world: &RealWorld) {
+    pub(crate) fn shown(&self, bearer: &Bearer, memory: &Fd, buffer: Buffer, world: &RealWorld) {
         let Some(ring) = self.ring_over(bearer) else { return };
-        match ring.shown(buffer, at) {
+        match ring.shown(memory, buffer) {
             Ok(()) => add(&world.counters.buffers_mapped, 1),
             Err(_) => add(&world.counters.buffers_refused, 1),
         }

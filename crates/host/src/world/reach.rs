@@ -63,7 +63,7 @@ impl nic::LocalLink for RealWorld {
     }
 
     fn named(&self, qpn: Qpn, key: Rkey, access: u32) {
-        self.rings.named(&self.lent, (qpn, access), key.0);
+        self.rings.named(&self.lent, qpn, access, key.0);
     }
 
     fn heard(&self, qpn: Qpn) -> bool {

@@ -11,6 +11,7 @@ use super::TxRing;
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::fork::Fd;
+use crate::name_messages::Buffer;
 use crate::reach::{Known, Lender};
 use crate::rings::known_way::Lending;
 use crate::rings::memory::Part;
@@ -29,14 +30,14 @@ impl TxRing {
         Ok(())
     }
 
-    /// A buffer of the reader's, which has it at an address, may be mapped from now on, and perhaps
-    /// be written to. Called by the thread that calls [`TxRing::lent`].
+    /// A buffer of the reader's may be mapped from now on, which lies in this memory. Called by the
+    /// thread that calls [`TxRing::lent`].
     ///
     /// # Errors
     ///
     /// Those of [`Theirs::with`].
-    pub(crate) fn shown(&self, buffer: &Fd, (address, writable): (u64, bool)) -> io::Result<()> {
-        let theirs = self.theirs.lock().with(buffer, address, writable)?;
+    pub(crate) fn shown(&self, memory: &Fd, buffer: Buffer) -> io::Result<()> {
+        let theirs = self.theirs.lock().with(memory, buffer.address, buffer.writable)?;
         self.map(theirs);
         Ok(())
     }
