@@ -162,7 +162,8 @@ impl CmId {
         self.synchronous.load(Ordering::Acquire)
     }
 
-    /// From now on its events go to another channel; what it was before.
+    /// Has events go to another channel from now on. Returns the channel that they went to, where
+    /// that was the identifier's own, which no other code uses.
     ///
     /// # Safety
     ///
@@ -172,12 +173,13 @@ impl CmId {
         channel: Arc<Channel>,
         c: *mut rdma_event_channel,
         synchronous: bool,
-    ) -> (*mut rdma_event_channel, bool) {
+    ) -> Option<*mut rdma_event_channel> {
         *self.channel.lock() = channel;
-        let was = self.synchronous.swap(synchronous, Ordering::AcqRel);
+        let was_synchronous = self.synchronous.swap(synchronous, Ordering::AcqRel);
         // SAFETY: the C structure lives as long as this, and the program looks at it after the
         // call.
-        (std::mem::replace(unsafe { &mut (*self.c()).channel }, c), was)
+        let old = std::mem::replace(unsafe { &mut (*self.c()).channel }, c);
+        was_synchronous.then_some(old)
     }
 
     /// What a passive endpoint keeps for its requests.

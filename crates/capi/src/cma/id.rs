@@ -165,10 +165,8 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, to: *mut rdma_even
         ours.instance.node().migrate(&ours.node, &target.node);
         ours.unacked.wait();
         // SAFETY: `to` is that channel's.
-        let (old, was_synchronous) = unsafe { ours.move_to(target, to, synchronous) };
-        if was_synchronous {
-            // Its own, which no other code uses.
-            event_channel::free(old);
+        if let Some(own) = unsafe { ours.move_to(target, to, synchronous) } {
+            event_channel::free(own);
         }
         Ok(0)
     })

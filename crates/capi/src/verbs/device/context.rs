@@ -44,7 +44,8 @@ impl Context {
         mut c: verbs_context,
         nic: Arc<nic::Device>,
         instance: Arc<Instance>,
-        (events, fd): (Arc<AsyncEventQueue>, Counter),
+        events: Arc<AsyncEventQueue>,
+        fd: Counter,
         command: OwnedFd,
     ) -> *mut ibv_context {
         c.context.cmd_fd = command.as_raw_fd();

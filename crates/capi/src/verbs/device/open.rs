@@ -36,7 +36,7 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     c.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     c.context.abi_compat = VERBS_ABI_IS_EXTENDED;
     set_functions(&mut c);
-    Ok(Context::make(c, ours.nic.clone(), ours.instance.clone(), (events, fd), command))
+    Ok(Context::make(c, ours.nic.clone(), ours.instance.clone(), events, fd, command))
 }
 
 /// Fills the tables that the inline functions of verbs.h call through.
