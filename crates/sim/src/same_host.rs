@@ -55,6 +55,14 @@ struct Granted {
     access: u32,
 }
 
+/// A region that a process lends.
+#[derive(Debug)]
+struct Published {
+    region: Region,
+    /// The others map its memory.
+    is_mapped: bool,
+}
+
 /// Channels between the processes of one host, and memory that they reach by themselves.
 #[derive(Debug)]
 pub(crate) struct SameHost {
@@ -69,8 +77,7 @@ pub(crate) struct SameHost {
     pub dice: Dice,
     /// The regions of each adapter, by the number of their table.
     tables: BTreeMap<ProcessId, Vec<Regions>>,
-    /// With whether the others map it.
-    regions: BTreeMap<(ProcessId, u8, u16), (Region, bool)>,
+    regions: BTreeMap<(ProcessId, u8, u16), Published>,
     grants: BTreeMap<(ProcessId, u32), Granted>,
     /// By the block it leads to.
     channels: BTreeMap<(ProcessId, u16), Channel>,
@@ -174,7 +181,7 @@ impl SameHost {
 
     pub fn publish(&mut self, process: ProcessId, table: u8, slot: u16, region: Region) {
         let is_mapped = self.mapped > 0.0 && self.dice.chance(self.mapped);
-        self.regions.insert((process, table, slot), (region, is_mapped));
+        self.regions.insert((process, table, slot), Published { region, is_mapped });
     }
 
     pub fn withdraw(&mut self, process: ProcessId, table: u8, slot: u16) {
@@ -194,9 +201,9 @@ impl SameHost {
     /// Whether what a key names to a queue pair's peer in `target` is memory that the others map.
     pub fn is_near(&self, target: ProcessId, qpn: Qpn, remote: Remote) -> bool {
         let grant = self.grants.get(&(target, qpn.get()));
-        let region =
+        let published =
             grant.and_then(|grant| self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16)));
-        region.is_some_and(|(_, is_mapped)| *is_mapped)
+        published.is_some_and(|published| published.is_mapped)
     }
 
     /// The regions in which bytes are that a queue pair names to its peer in `target`, if that lets
@@ -209,7 +216,8 @@ impl SameHost {
         if !is_it || grant.access & right != right {
             return None;
         }
-        let (region, _) = self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16))?;
+        let Published { region, .. } =
+            self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16))?;
         let right = what.rights_of_region();
         let allowed = (region.key, region.pd) == (remote.rkey.0, grant.pd) && region.access & right == right;
         let at = remote.addr.checked_sub(region.iova)?;
