@@ -4,6 +4,29 @@
 //! program that polls, then watches its memory for what a peer writes would wait until that while
 //! is over, each time. So where packets are found to have waited for it, both serve the socket, for
 //! as long as the engine finds packets that no poll came for.
+//!
+//! A [`Lease`] runs or is over, and its socket is shared or not:
+//!
+//! ```text
+//!          ---- renew ------------------------------------------->
+//!    over                                                           runs
+//!          <--- 200 us (LEASE_NANOS) without renew, or end -------
+//!
+//!          ---- engine_found within 50 us (WAITED_NANOS) of ----->
+//!               taken_back
+//!   alone                                                           shared
+//!          <--- `shared` comes down to 0 -------------------------
+//! ```
+//!
+//! | lease | socket | served by |
+//! |---|---|---|
+//! | over | either | the engine |
+//! | runs | alone | threads that poll |
+//! | runs | shared | both |
+//!
+//! `shared` begins at 32 ([`PATIENCE`]), which is also the most. Packets that the engine was needed
+//! for add 4 ([`NEEDED`]). A poll that brings packets takes 1 off. So do packets that the engine
+//! finds just behind a poll, which would have brought them.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

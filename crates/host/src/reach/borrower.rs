@@ -7,6 +7,32 @@
 //! again, gets no page any more. What it says then counts for nothing, and its requests go as
 //! packets. So a process that means harm holds us up for 20 ms a time. Beyond that it does so for a
 //! sixteenth of the time and ten seconds at most, and then not at all.
+//!
+//! ```text
+//!  no page yet
+//!       |
+//!       | renew
+//!       v
+//!    has page --- an entry is in use 20 ms after a wait began ---> waited for --+
+//!       ^                                                           |    ^      |
+//!       |                          the last wait is over, `kept` is |    |      | the last wait is
+//!       |                          5 s at most                      |    |      | over, `kept` is
+//!       |                                                           v    |      | over 5 s
+//!       +--------------------------- renew ----------------------- page gone    |
+//!                                                 (up: an entry, as above)      v
+//!   any state --- cut_off: its ring is broken ------------------------------> cut off
+//! ```
+//!
+//! | state | fields of [`Trust`] | for an entry that the process says it uses |
+//! |---|---|---|
+//! | no page yet | no `guard`, no `taken` | no thread waits: the process never could reach it |
+//! | has page | `guard` | a thread waits for 20 ms ([`LONG`]), and takes the page away |
+//! | waited for | `taken`, `waiting` above 0 | threads wait until 5 s ([`BELIEVED`]) after `taken`; [`Trust::renew`] fails |
+//! | page gone | `taken`, `waiting` is 0 | a thread waits for 20 ms, then as above |
+//! | cut off | `cut_off` | threads wait until 5 s after `taken`, and never again |
+//!
+//! A wait is over when the process says that it does not use the entry. Without a page it is also
+//! over when the process is gone, and when all its threads that use the entry are stopped.
 
 use std::io;
 use std::time::{Duration, Instant};

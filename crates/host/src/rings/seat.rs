@@ -19,6 +19,32 @@
 //! after it. Where the system refuses two connected sockets there is no seat: threads wait at their
 //! counters, and the engine does the work. A socket and no eventfd: what a neighbour does to its
 //! end changes nothing at ours, but that it may hang up. Then no thread sits here any more.
+//!
+//! ```text
+//!             take                 Watch: it did nothing for a turn
+//!    free ------------> taken ------------------------------------> sent away
+//!     ^ ^ ^             | | ^ ^                                        |  |
+//!     | | |             | | | +---- take: the same thread, or that ----+  |
+//!     | | +--- leave ---+ | |       one is gone                           |
+//!     | |                 | | take                                        |
+//!     | |  leaves_for_a_  v |                                             |
+//!     | |  moment, leave  expected back                                   |
+//!     | |                 |                                               |
+//!     | +-- after 1 ms ---+                                               |
+//!     +------------------ leave: it knows that it was sent away ----------+
+//!
+//!    any state --- close: the socket is of no use ---> closed
+//! ```
+//!
+//! | state | fields of [`Seat`] | woken by what comes |
+//! |---|---|---|
+//! | free | `who` is 0 | the engine |
+//! | taken | `who` is the thread | the thread |
+//! | expected back | `who` is 0, `back_by` is to come | no thread: the engine looks at `back_by` |
+//! | sent away | `who` is the thread and [`SENT_AWAY`] | the engine |
+//! | closed | `who` is [`CLOSED`] | the engine |
+//!
+//! A thread that left the seat without a word takes it again as if it were free.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
