@@ -1,4 +1,51 @@
 //! One connection: its state, and what it knows of either end.
+//!
+//! States are those of IBA 1.4 §12.9.7 (figures 132, 133), without those for LAP, which is always
+//! declined; MRA only moves a timer. To the left the side that connects, to the right the one that
+//! is asked:
+//!
+//! ```text
+//!       connect: REQ                              REQ in
+//!            v                                      v
+//!         ReqSent                              ReqReceived --- reject, destroy: REJ ---> Refused
+//!            | REP in                               | accept: REP                           | time
+//!            v                                      v                                       v
+//!       RepReceived                              RepSent                                forgotten
+//!            | established: RTU                     | RTU in, or established: data came
+//!            +-----------------> Established <------+
+//!                                     | disconnect, destroy: DREQ
+//!                                     v
+//!                                 DreqSent
+//!                                     | DREP, DREQ or REJ in, time out, peer unreachable or gone
+//!                                     v
+//!                                 TimeWait --- time ---> Closed --- destroy ---> forgotten
+//! ```
+//!
+//! | from | to | by |
+//! |---|---|---|
+//! | `ReqSent` | `Closed` | REJ or DREQ in, a REP that names a connected queue pair, time out, peer unreachable or gone, `destroy` (REJ) |
+//! | `ReqReceived` | `Closed` | REJ in, peer gone |
+//! | `RepReceived` | `TimeWait` | DREQ or REJ in, peer gone, `destroy` (REJ) |
+//! | `RepReceived` | forgotten | `reject` (REJ) |
+//! | `RepSent` | `TimeWait` | DREQ or REJ in, time out, peer unreachable or gone, `destroy` (REJ) |
+//! | `RepReceived`, `RepSent` | `DreqSent` | `disconnect` (DREQ) |
+//! | `Established` | `TimeWait` | DREQ or REJ in, peer gone |
+//! | `Refused`, `SidrAnswered` | forgotten | another request under its id, more answers than are remembered |
+//!
+//! A peer is gone where its process has ended, and where it says that it does not know the
+//! connection. What the consumer has destroyed is forgotten where it would be `Closed`.
+//!
+//! Service id resolution:
+//!
+//! ```text
+//!   sidr_request: SIDR_REQ
+//!        v
+//!     SidrSent --- SIDR_REP in, time out, peer unreachable, destroy ---> Closed
+//!
+//!   SIDR_REQ in
+//!        v
+//!   SidrReceived --- sidr_reply, reject, destroy: SIDR_REP --> SidrAnswered --- time --> forgotten
+//! ```
 
 use std::time::Instant;
 
@@ -10,34 +57,32 @@ use super::timing::Retry;
 use crate::event::ConnId;
 use crate::parameters::{PathRecord, QpAttributes};
 
-/// States of IBA 1.4 §12.9.7 (figures 132, 133), without those for LAP, which is always declined;
-/// MRA only moves a timer.
-///
-/// | state | leaves by |
-/// |---|---|
-/// | `ReqSent` | REP, REJ, time out, peer unreachable |
-/// | `RepReceived` | `established` (RTU), REJ, DREQ |
-/// | `ReqReceived` | `accept`, `reject`, REJ |
-/// | `RepSent` | RTU, `established` (data), REJ, DREQ, time out |
-/// | `Established` | `disconnect`, DREQ, REJ, a peer that does not know it |
-/// | `DreqSent` | DREP, DREQ, REJ, time out |
-/// | `TimeWait` | time |
-/// | `Refused` | time: answers duplicates of a REQ that was rejected |
-/// | `Closed` | `destroy` |
-/// | `SidrSent`, `SidrReceived`, `SidrAnswered` | the same for SIDR |
+/// State of a connection (IBA 1.4 §12.9.7), or of a service id resolution (§12.11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CmState {
+    /// A REQ is repeated until its answer comes.
     ReqSent,
+    /// The consumer has the REP, and the peer has no RTU yet.
     RepReceived,
+    /// The consumer has the REQ.
     ReqReceived,
+    /// A REP is repeated until the RTU comes.
     RepSent,
+    /// Both ends are ready for data.
     Established,
+    /// A DREQ is repeated until its answer comes.
     DreqSent,
+    /// Packets of the connection may still be under way (§12.9.8.4).
     TimeWait,
+    /// Duplicates of a REQ that was refused get the same REJ.
     Refused,
+    /// The consumer has not destroyed what has ended.
     Closed,
+    /// A SIDR_REQ is repeated until its answer comes.
     SidrSent,
+    /// The consumer has the SIDR_REQ.
     SidrReceived,
+    /// Duplicates of a SIDR_REQ that was answered get the same SIDR_REP.
     SidrAnswered,
 }
 
