@@ -1,5 +1,37 @@
 //! rdma_cm identifiers: what each holds, and the calls that change nothing else: create, migrate,
 //! write an event.
+//!
+//! How far an identifier comes ([`Progress`]). To the left one that connects, to the right one that
+//! listens, and one that a request makes:
+//!
+//! ```text
+//!      create_id
+//!          v      bind, listen                listen
+//!        Idle ---------------------> Bound ------------> Listening
+//!         | ^                         | ^
+//!         | |      resolve_addr       | |
+//!         v |                         v |
+//!        AddressQuery: AddrError leads back to where it began
+//!          | AddrResolved
+//!          v
+//!     AddressResolved                               a request: ConnectRequest
+//!          | resolve_route, choose_path                        v
+//!          v                                               Requested
+//!     RouteResolved                                            |
+//!          | connect                                           | accept
+//!          v                                                   v
+//!     Connecting --- REP, without a queue pair ------------> Answered
+//!          | REP, with a queue pair of its own; SIDR_REP       | RTU, or data came;
+//!          v                                                   | establish, finish_connect
+//!      Connected <---------------------------------------------+
+//!
+//!  Connecting, Requested, Answered, Connected
+//!          --- Rejected, Unreachable, Disconnected, ConnectError; reject ---> Disconnected
+//!
+//!  any --- destroy ---> Destroyed
+//! ```
+//!
+//! `accept` leads a datagram service's request to Connected at once.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
