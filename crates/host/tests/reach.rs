@@ -284,6 +284,7 @@ fn a_writer_of_another_process() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "one story")]
 fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
     let _alone = alone();
     if !is_reached() {

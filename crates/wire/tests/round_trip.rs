@@ -252,6 +252,7 @@ fn ids() -> impl Strategy<Value = (CommId, CommId)> {
     any::<(u32, u32)>().prop_map(|(local, remote)| (CommId(local), CommId(remote)))
 }
 
+#[expect(clippy::too_many_lines, reason = "an arm a message")]
 fn message() -> impl Strategy<Value = Message> {
     let mra = (ids(), 0u8..4, 0u8..32, array()).prop_map(
         |((local_comm_id, remote_comm_id), message, service_timeout, private_data)| {

@@ -168,6 +168,7 @@ impl Ids {
     }
 
     /// Any call with an identifier in whatever state.
+    #[expect(clippy::too_many_lines, reason = "an arm a function")]
     unsafe fn call(&mut self, scene: &mut Scene<'_, '_>, id: *mut rdma_cm_id) {
         let data = [7_u8; 256];
         // SAFETY: an identifier that lives; structures that live as long as the call, with the

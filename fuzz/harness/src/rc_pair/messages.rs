@@ -139,6 +139,7 @@ impl End {
 
 impl Pair<'_, '_> {
     /// Posts a request, and writes down what it will have done.
+    #[expect(clippy::too_many_lines, reason = "an arm an operation")]
     pub fn post(&mut self, e: usize) {
         let queue = self.queue();
         let (arm, len) = (self.input.below(10), self.input.below(SLOT));
