@@ -2,7 +2,7 @@
 //!
 //! Names, order and values are the header's; each field's meaning is in rdma_cm(7),
 //! rdma_get_cm_event(3), rdma_getaddrinfo(3).
-#![allow(missing_docs)] // fields and values: the header's own, see above
+#![expect(missing_docs, reason = "fields and values: the header's own, see above")]
 
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 use std::ffi::{c_char, c_int, c_void};

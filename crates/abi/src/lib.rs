@@ -21,7 +21,7 @@
 //! structs that grew since did so at the end, and travel with their size; [`verbs::verbs_context`]
 //! grew at its front. `tests/layout.rs` asks the C compiler where the headers are installed, and
 //! the sizes below are checked everywhere.
-#![allow(non_camel_case_types)] // the C names
+#![expect(non_camel_case_types, reason = "the C names")]
 
 pub mod cma;
 pub mod sa;

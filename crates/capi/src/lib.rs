@@ -29,7 +29,7 @@
 //! To build a function: write it in the module of its object, re-export it from the folder's
 //! `mod.rs`, and move its name from `crates/lib/symbols/unsupported.txt` to `built.txt` beside it;
 //! one of a function table goes into `verbs::device::open` instead.
-#![allow(clippy::missing_safety_doc)] // one contract for all, above
+#![expect(clippy::missing_safety_doc, reason = "one contract for all, above")]
 
 pub mod cma;
 pub mod ffi_guard;

@@ -1,6 +1,6 @@
 //! A program of 2006, as libibverbs 1.0 laid out its objects: it runs on the names of node
 //! IBVERBS_1.0.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

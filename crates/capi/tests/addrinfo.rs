@@ -1,5 +1,5 @@
 //! rdma_getaddrinfo(3) with its flags, and rdma_resolve_addrinfo(3).
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

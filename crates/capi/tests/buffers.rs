@@ -1,6 +1,6 @@
 //! Buffers of the library and of the kernel as regions, and what else the newer calls say, as a C
 //! program calls them.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

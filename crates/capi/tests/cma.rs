@@ -1,6 +1,6 @@
 //! Bad calls of rdma_cm that rdma-core itself does not survive: NULL where the man page wants an
 //! object. Those that it answers with an errno are in conformance/programs/errors.c.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

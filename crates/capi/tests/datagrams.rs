@@ -1,6 +1,6 @@
 //! Datagrams, address handles and multicast groups as a C program uses them, and the unreliable
 //! connection, on the loopback device.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/alone.rs"]
 mod alone;

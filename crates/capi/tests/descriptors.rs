@@ -1,6 +1,6 @@
 //! A device that cannot be opened, as descriptors ran out: no event comes with an identifier that
 //! has none, whose users would follow NULL.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

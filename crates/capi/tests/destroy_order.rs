@@ -1,6 +1,6 @@
 //! Objects destroyed in any order: what rdma-core's libraries bear touches no freed memory here.
 //! Freed memory is overwritten in these tests, so that code that looks at it falls over.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

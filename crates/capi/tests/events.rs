@@ -1,6 +1,6 @@
 //! Events and the threads that wait for them. None is lost, none is used after its object, and a
 //! process may end while a thread waits.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! A heap at its end: making an object is ENOMEM, and the process goes on.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

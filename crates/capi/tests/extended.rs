@@ -1,6 +1,6 @@
 //! Extended completion queues and queue pairs, shared receive queues and memory windows, as the
 //! header's inline functions call them.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! What was delivered before the end of a connection completes as delivered, between processes that
 //! share an address.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/alone.rs"]
 mod alone;

@@ -1,6 +1,6 @@
 //! FLUSH as the header's inline functions call it, from a queue pair of the loopback device to
 //! itself.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! What a forked child may do with the objects of its parent: nothing, but destroy them; and it may
 //! start anew.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

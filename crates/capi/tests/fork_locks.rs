@@ -1,6 +1,6 @@
 //! Children forked while threads of their parent make and destroy things: no lock that such a
 //! thread held holds them up.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

@@ -1,6 +1,6 @@
 //! A process that forks while one of its threads makes the instance: the child is not held up by
 //! what that thread held.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

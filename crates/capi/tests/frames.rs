@@ -1,6 +1,6 @@
 //! Raw packet queue pairs, flow rules and work queues as a C program uses them, on the loopback
 //! device. Without CAP_NET_RAW only the refusal is seen.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Memory of a peer that never comes: it is watched by userfaultfd(2), and no thread brings it.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/alone.rs"]
 mod alone;

@@ -1,6 +1,6 @@
 //! The tables of errors and limits of rdma_connect(3) and rdma_accept(3), a test a row. NULL is in
 //! cma.rs.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

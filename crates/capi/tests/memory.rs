@@ -1,6 +1,6 @@
 //! What holds memory, as a C program makes and shares it: device memory, regions registered anew or
 //! on demand, parent domains, imported objects.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

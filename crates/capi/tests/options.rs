@@ -1,5 +1,5 @@
 //! rdma_set_option(3): lengths, ranges and times of the options, and what comes of them.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

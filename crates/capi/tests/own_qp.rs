@@ -1,6 +1,6 @@
 //! Queue pairs that the program makes itself and writes into `id->qp`: librdmacm announces their
 //! number and moves them, and so must we (SPDK, DAPL and wrappers in other languages count on it).
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

@@ -1,5 +1,5 @@
 //! Binding to addresses and ports, as with TCP's sockets, in one process and across two.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

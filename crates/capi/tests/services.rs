@@ -1,6 +1,6 @@
 //! rdma_cm for datagrams as a C program uses it, on the loopback device: endpoints, synchronous
 //! calls, groups.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/alone.rs"]
 mod alone;

@@ -1,5 +1,5 @@
 //! What RDMA_OPTION_ID_TOS does to packets, as they are on the network.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

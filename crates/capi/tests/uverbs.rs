@@ -1,6 +1,6 @@
 //! What the layers above a device's own checks do with attributes (uverbs, libibverbs, the man
 //! pages): which they ignore, and which they refuse with which errno.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! The verbs as a C program calls them, on the loopback device.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

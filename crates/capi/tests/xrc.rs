@@ -1,6 +1,6 @@
 //! XRC as the header's inline functions call it: domains, their queue pairs and shared receive
 //! queues, on the loopback device.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 mod support;
 

@@ -1,6 +1,6 @@
 //! Extended reliable connections by the connection manager: endpoints of RDMA_PS_IB, as
 //! rdma_xclient and rdma_xserver have them.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "support/cm.rs"]
 mod cm;

@@ -1,5 +1,5 @@
 //! Threads that wait for an event and read the rings meanwhile.
-#![allow(clippy::undocumented_unsafe_blocks)] // waits in frames of a test, which nobody cancels
+#![expect(clippy::undocumented_unsafe_blocks, reason = "waits in frames of a test, which nobody cancels")]
 
 mod kit;
 

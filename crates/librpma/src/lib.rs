@@ -33,7 +33,7 @@
 //! indexing, no unwrapping and no arithmetic that overflows, as clippy is told below. `extern
 //! "C-unwind"` are those that block: a thread that is cancelled there (pthread_cancel(3)) is
 //! unwound through them, so they own nothing that has a destructor.
-#![allow(clippy::missing_safety_doc)] // one contract for all, above
+#![expect(clippy::missing_safety_doc, reason = "one contract for all, above")]
 #![cfg_attr(
     not(test),
     deny(

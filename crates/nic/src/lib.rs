@@ -78,7 +78,7 @@ mod error;
 pub mod later;
 pub mod limits;
 pub mod link;
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "memory of the program is read and written here, and nowhere else")]
 pub mod memory;
 pub mod program;
 pub mod qp;

@@ -13,7 +13,7 @@ use crate::id::Id;
 /// `enum rdma_cm_event_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub enum EventKind {
     AddrResolved = 0,
     AddrError = 1,

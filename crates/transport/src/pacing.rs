@@ -167,7 +167,7 @@ pub fn sent(wr: &SendWr, status: Status, qpn: Qpn) -> Completion {
 mod tests {
     use super::*;
 
-    #[allow(clippy::disallowed_methods)] // Where the virtual clock starts does not matter.
+    #[expect(clippy::disallowed_methods, reason = "where the virtual clock starts does not matter")]
     fn start() -> Instant {
         Instant::now()
     }

@@ -141,7 +141,7 @@ pub enum RejectReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub enum WcStatus {
     LocalLength = 1,
     LocalQpOperation = 2,

@@ -280,7 +280,7 @@ extern crate self as verbena;
 pub mod cm;
 mod error;
 mod exec;
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "buffers that requests read and write are lent to the stack here")]
 mod mem;
 pub mod op;
 mod polled;
@@ -297,7 +297,7 @@ mod sleepers;
 mod spawn;
 mod stack;
 mod stream;
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "Send and Sync that were proved are claimed here")]
 mod thread_safe;
 pub mod time;
 pub mod ud;

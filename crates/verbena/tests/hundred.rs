@@ -2,7 +2,6 @@
 //! them is stopped for two seconds, one is killed, and the others go on. What so many neighbours
 //! take of a process is printed: memory, and descriptors.
 #![cfg(feature = "software")]
-#![allow(clippy::disallowed_types)] // locks of the tests' own have no rank
 
 mod kit;
 

@@ -37,7 +37,6 @@ impl Psn {
         self.0
     }
     /// The number `n` packets later.
-    #[allow(clippy::should_implement_trait)]
     pub const fn add(self, n: u32) -> Psn {
         Psn::new(self.0.wrapping_add(n))
     }

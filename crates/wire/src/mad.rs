@@ -59,7 +59,6 @@ pub struct Mad {
 
 /// A message of the connection manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant)]
 pub enum Message {
     /// ConnectRequest, attribute 0x0010.
     Req(Req),

@@ -129,7 +129,7 @@ impl Header {
 
     /// Bytes the headers take on the wire, 12 to 44.
     #[inline]
-    #[allow(clippy::len_without_is_empty)] // a packet without headers does not exist
+    #[expect(clippy::len_without_is_empty, reason = "a packet without headers does not exist")]
     pub fn len(&self) -> usize {
         let service = match self.service {
             Service::Rc | Service::Uc | Service::Xrc(None) => 0,

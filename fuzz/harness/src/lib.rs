@@ -19,7 +19,7 @@ pub mod messages;
 pub mod packets;
 pub mod requests;
 
-#[allow(unsafe_code)]
+#[expect(unsafe_code, reason = "calls of C functions")]
 pub mod c_functions;
 pub mod cm_engine;
 pub mod cm_pair;

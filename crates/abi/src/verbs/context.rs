@@ -2,8 +2,8 @@
 //!
 //! Names, order and values are the header's; each field's meaning is in ibv_open_device(3),
 //! ibv_query_rt_values_ex(3).
-#![allow(missing_docs)] // fields and values: the header's own, see above
-#![allow(non_snake_case)] // ABI_placeholder1
+#![expect(missing_docs, reason = "fields and values: the header's own, see above")]
+#![expect(non_snake_case, reason = "ABI_placeholder1")]
 
 use libc::{pthread_mutex_t, timespec};
 use std::ffi::{c_int, c_uint, c_void};

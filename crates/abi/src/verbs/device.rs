@@ -2,7 +2,7 @@
 //!
 //! Names, order and values are the header's; each field's meaning is in ibv_get_device_list(3),
 //! ibv_query_device(3), ibv_query_device_ex(3).
-#![allow(missing_docs)] // fields and values: the header's own, see above
+#![expect(missing_docs, reason = "fields and values: the header's own, see above")]
 
 use std::ffi::{c_char, c_int, c_uint};
 

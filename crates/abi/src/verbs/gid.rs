@@ -2,7 +2,7 @@
 //!
 //! Names, order and values are the header's; each field's meaning is in ibv_query_gid_ex(3),
 //! ibv_create_ah(3).
-#![allow(missing_docs)] // fields and values: the header's own, see above
+#![expect(missing_docs, reason = "fields and values: the header's own, see above")]
 
 use crate::verbs::{ibv_context, ibv_pd};
 use crate::{be16, be32, be64};

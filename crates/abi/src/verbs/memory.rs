@@ -2,7 +2,7 @@
 //!
 //! Names, order and values are the header's; each field's meaning is in ibv_reg_mr(3),
 //! ibv_alloc_mw(3), ibv_bind_mw(3), ibv_alloc_dm(3), ibv_advise_mr(3).
-#![allow(missing_docs)] // fields and values: the header's own, see above
+#![expect(missing_docs, reason = "fields and values: the header's own, see above")]
 
 use std::ffi::{c_int, c_uint, c_void};
 

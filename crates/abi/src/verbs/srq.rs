@@ -2,7 +2,7 @@
 //!
 //! Names, order and values are the header's; each field's meaning is in ibv_create_srq(3),
 //! ibv_create_srq_ex(3), ibv_modify_srq(3).
-#![allow(missing_docs)] // fields and values: the header's own, see above
+#![expect(missing_docs, reason = "fields and values: the header's own, see above")]
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 use std::ffi::c_void;

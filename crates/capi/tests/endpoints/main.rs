@@ -1,6 +1,6 @@
 //! Endpoints, synchronous operation, identifiers that move or end while events wait, and queue
 //! pairs that no identifier owns.
-#![allow(clippy::undocumented_unsafe_blocks)] // all are calls by the contract of their man pages
+#![expect(clippy::undocumented_unsafe_blocks, reason = "all are calls by the contract of their man pages")]
 
 #[path = "../support/cm.rs"]
 mod cm;

@@ -1,6 +1,6 @@
 //! What the tests of rdma_cm share: identifiers on 127.0.0.1 and their events.
 
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::ffi::c_int;
 use std::ptr::null_mut;

@@ -1,5 +1,5 @@
 //! What the tests of the verbs share: the loopback device, and a queue pair connected to itself.
-#![allow(dead_code)] // each test file uses its part
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::disallowed_methods)] // Any instant will do as the origin of virtual time.
+    #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
     fn a_peer_that_asks_for_patience_does_not_move_the_consumers_own_deadline() {
         let start = Instant::now();
         let mut retry = Retry::new(start, Timing::default().request);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(clippy::disallowed_methods)] // Any instant will do as the origin of virtual time.
+    #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
     fn a_silent_host_is_given_up_after_the_total() {
         let start = Instant::now();
         let timing = Timing::default();

@@ -1,6 +1,6 @@
 //! Connection managers on virtual time, joined by a network that a test decides about packet by
 //! packet. Every MAD goes over the wire as bytes.
-#![allow(dead_code)] // Each test file uses its part.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -98,8 +98,7 @@ impl World {
     }
 
     pub fn with(addresses: &[u8], change: impl Fn(Config) -> Config) -> World {
-        // Any instant will do as the origin of virtual time.
-        #[allow(clippy::disallowed_methods)]
+        #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
         let start = Instant::now();
         let host = |(i, &last): (usize, &u8)| {
             let guid = Guid(0x5054_0012_3477_0000 + u64::from(last));

@@ -1,6 +1,7 @@
 //! What the tests of the real world share: a guest that writes everything down, batches, and a
 //! place to be alone in.
-#![allow(dead_code, clippy::disallowed_types)] // locks of the tests' own have no rank
+#![allow(dead_code, reason = "each test file uses its part")]
+#![expect(clippy::disallowed_types, reason = "locks of the tests' own have no rank")]
 
 pub mod lent;
 pub mod raw;

@@ -54,8 +54,7 @@ fn queue(extras: CqExtras) -> (Arc<Cq>, Arc<AtomicU64>, Arc<AsyncEventQueue>) {
 }
 
 fn ticking() -> CqExtras {
-    // The tests' own clock is wherever a clock happens to stand.
-    #[allow(clippy::disallowed_methods)]
+    #[expect(clippy::disallowed_methods, reason = "any instant will do as the start of the tests' clock")]
     let clock = Ticks(Instant::now(), AtomicU64::new(1));
     CqExtras { stamped: true, clock: Some(Arc::new(clock)), ..CqExtras::default() }
 }

@@ -10,7 +10,7 @@ use crate::link::Signal;
 /// `enum ibv_event_type`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub enum EventKind {
     CqError = 0,
     QpFatal = 1,

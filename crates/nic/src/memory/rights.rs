@@ -1,7 +1,7 @@
 //! What a region, a window or a queue pair lets be done (ibv_reg_mr(3)).
 
 /// Bits of `enum ibv_access_flags`.
-#[allow(missing_docs, non_snake_case)]
+#[expect(missing_docs, non_snake_case, reason = "the names are the header's; the module stands for a type")]
 pub mod Access {
     pub const LOCAL_WRITE: u32 = 1 << 0;
     pub const REMOTE_WRITE: u32 = 1 << 1;

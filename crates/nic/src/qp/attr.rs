@@ -66,7 +66,7 @@ impl QpType {
 /// State of a queue pair: `enum ibv_qp_state`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u32)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub enum QpState {
     Reset = 0,
     Init = 1,
@@ -99,7 +99,7 @@ impl QpState {
 }
 
 /// Bits of `enum ibv_qp_attr_mask`: which fields of a [`QpAttr`] a call means.
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub mod mask {
     pub const STATE: u32 = 1 << 0;
     pub const CUR_STATE: u32 = 1 << 1;

@@ -23,7 +23,7 @@ use crate::steering::frame::{Frame, Ports};
 pub const KEY_LEN: usize = 40;
 
 /// Parts of a frame that are hashed: bits of `enum ibv_rx_hash_fields`.
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub mod fields {
     pub const SRC_IPV4: u64 = 1;
     pub const DST_IPV4: u64 = 1 << 1;

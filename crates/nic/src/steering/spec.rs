@@ -22,7 +22,7 @@ impl<const N: usize> Masked<N> {
 
 /// One header that a frame must have, all fields in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // fields: the headers' own
+#[expect(missing_docs, reason = "fields: the headers' own")]
 pub enum Spec {
     /// An Ethernet header; `vlan_tag` is the outer tag's control information.
     Eth { dest: Masked<6>, source: Masked<6>, ether_type: Masked<2>, vlan_tag: Masked<2> },

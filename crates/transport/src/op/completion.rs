@@ -6,7 +6,7 @@ use wire::roce::SendTail;
 /// Status of a completion: `enum ibv_wc_status`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub enum Status {
     Success = 0,
     LocalLength = 1,
@@ -37,7 +37,7 @@ pub enum Status {
 /// What completed: `enum ibv_wc_opcode`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub enum Completed {
     Send = 0,
     Write = 1,

@@ -1,7 +1,7 @@
 //! What the engine's tests stand on: memory of a few regions, a context that keeps what it is told,
 //! one end of a connection to be fed packet by packet, and a pair of ends on virtual time with a
 //! network between them.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 mod both;
 mod elsewhere;
@@ -267,7 +267,7 @@ pub fn rts() -> RtsAttr {
     RtsAttr { sq_psn: Psn::new(PSN), max_rd_atomic: 4, timeout: 14, retry_cnt: 3, rnr_retry: 2 }
 }
 
-#[allow(clippy::disallowed_methods)] // Where the virtual clock starts does not matter.
+#[expect(clippy::disallowed_methods, reason = "where the virtual clock starts does not matter")]
 pub fn some_instant() -> Instant {
     Instant::now()
 }

@@ -77,7 +77,7 @@ impl Drop for Place {
     }
 }
 
-#[cfg_attr(not(feature = "software"), allow(dead_code))]
+#[cfg_attr(not(feature = "software"), allow(dead_code, reason = "only the software stack asks"))]
 async fn asked(host: String, port: u16) -> std::io::Result<Vec<SocketAddr>> {
     let question = Arc::new(Question(Mutex::new(Rank::ConnectionState, Asked::default())));
     let (place, asks) = (Place::take()?, question.clone());

@@ -67,13 +67,13 @@ macro_rules! tuples {
         impl<$($o: Ops),*> sealed::Sealed for ($($o,)*) {}
         impl<$($o: Ops),*> Ops for ($($o,)*) {
             type InFlight = ($($o::InFlight,)*);
-            #[allow(non_snake_case)]
+            #[expect(non_snake_case, reason = "a variable is named as its type parameter")]
             fn requests(&self, to: &mut Requests<'_>) -> Result<()> {
                 let ($($o,)*) = self;
                 $($o.requests(to)?;)*
                 Ok(())
             }
-            #[allow(non_snake_case)]
+            #[expect(non_snake_case, reason = "a variable is named as its type parameter")]
             fn post(self, posting: &mut Posting<'_>, requests: &mut Requests<'_>) -> Self::InFlight {
                 let ($($o,)*) = self;
                 ($($o.post(posting, requests),)*)

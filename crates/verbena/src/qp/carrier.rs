@@ -236,7 +236,7 @@ impl Carrier {
     /// `Unsupported`.
     #[cfg_attr(
         not(feature = "system"),
-        allow(clippy::unused_self, clippy::unnecessary_wraps, unused_variables)
+        expect(clippy::unnecessary_wraps, unused_variables, reason = "only another stack refuses anything")
     )]
     #[inline]
     pub fn check(&self, request: impl FnOnce() -> SendWr) -> Result<()> {

@@ -98,7 +98,10 @@ impl Completions {
     }
     /// The bell has rung: drains, and has it ring again by [`Completions::ring_for`], until nothing
     /// came meanwhile.
-    #[cfg_attr(not(feature = "system"), allow(unused_mut))]
+    #[cfg_attr(
+        not(feature = "system"),
+        expect(unused_mut, reason = "the loop that needs it is the system's")
+    )]
     pub fn attend_as(&self, mut drain: impl FnMut(), again: impl FnMut()) {
         match self {
             Completions::Ours(own) => own.cq.attend(&own.channel, drain, again),

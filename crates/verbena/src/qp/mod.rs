@@ -130,7 +130,7 @@ impl<T: Transport> std::fmt::Debug for QueuePair<T> {
 
 /// `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the names are the header's")]
 pub enum QpState {
     Reset,
     Init,

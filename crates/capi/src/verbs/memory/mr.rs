@@ -53,8 +53,8 @@ pub(crate) fn end_all(context: &Context) {
 /// What a region lies on and keeps; held, never looked at.
 #[derive(Debug)]
 pub(crate) enum Under {
-    Device(#[expect(dead_code)] RegionOn),
-    Mapping(#[expect(dead_code)] Mapping),
+    Device(#[expect(dead_code, reason = "held for its drop")] RegionOn),
+    Mapping(#[expect(dead_code, reason = "held for its drop")] Mapping),
 }
 
 /// Registers memory; see [`nic::memory::Table::register`] for the errors.
