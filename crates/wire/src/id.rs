@@ -41,7 +41,6 @@ impl Psn {
         Psn::new(self.0.wrapping_add(n))
     }
     /// The number `n` packets earlier.
-    #[allow(clippy::should_implement_trait)]
     pub const fn sub(self, n: u32) -> Psn {
         Psn::new(self.0.wrapping_sub(n))
     }
