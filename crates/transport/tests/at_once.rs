@@ -252,16 +252,13 @@ fn after_some_in_packets_others_wait_again() {
 }
 
 #[test]
-fn of_a_stream_short_requests_go_by_packets_and_longer_ones_are_executed() {
+fn requests_of_a_stream_are_executed_only_where_no_fragments_leave() {
     let mut a = reaching();
     a.cx.stream = true;
-    for (len, is_executed) in [(8 << 10, false), ((8 << 10) + 1, true)] {
-        let wr = write(1, sge(0, 0, len), sge(1, 0, len), None);
-        assert_eq!(a.rc.execute_alone(&wr, &mut a.cx), is_executed, "{len}");
-    }
-    for (len, is_executed) in [(4 << 10, false), ((4 << 10) + 1, true)] {
-        let wr = read(1, sge(1, 0, len), sge(0, 0, len));
-        assert_eq!(a.rc.execute_alone(&wr, &mut a.cx), is_executed, "{len}");
+    for (max_fragment, is_executed) in [(1 << 16, false), (0, true)] {
+        a.cx.max_fragment = max_fragment;
+        assert_eq!(a.rc.execute_alone(&write_of(1), &mut a.cx), is_executed, "{max_fragment}");
+        assert_eq!(a.rc.execute_alone(&read_of(1), &mut a.cx), is_executed, "{max_fragment}");
     }
     // Nor is one that is longer than any.
     a.cx.stream = false;

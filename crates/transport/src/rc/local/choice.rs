@@ -4,13 +4,12 @@
 //! |---|---|
 //! | WRITE, READ or atomic in memory that both processes map | direct |
 //! | FLUSH; WRITE or READ that is no part of a stream, up to [`MAX_DIRECT`] | direct |
-//! | SEND of [`MIN_ZERO_COPY`] and more; WRITE or READ of that length in a stream | zero copy |
-//! | WRITE in a stream above [`MAX_STREAMED_WRITE`], READ above [`MAX_STREAMED_READ`] | direct |
+//! | SEND of [`MIN_ZERO_COPY`] and more; WRITE or READ of that length that is not direct | zero copy |
 //! | all others | fragments, or packets below [`MIN_FRAGMENT`](super::MIN_FRAGMENT) |
 //!
-//! A direct copy needs no thread of the peer, so its latency is that of one system call. Zero copy
-//! has both processes copy a half each, so it moves more bytes a second and needs both awake. Of
-//! short requests in a stream the peer's engine executes several in the time of one system call.
+//! A direct copy needs no thread of the peer, so its latency is that of one system call. Of
+//! requests in a stream both processes move more bytes a second than one, if each has a processor:
+//! through the ring, or from 64 KiB on by copies of a half each, from memory to memory.
 //!
 //! Direct and zero copy need the peer's memory within reach ([`LocalPath::reaches`]). Zero copy also
 //! needs a message of one element. Both give way to fragments where they were refused ([`Backoff`]).
@@ -19,9 +18,6 @@
 
 use crate::op::{Data, LocalPath, MAX_DIRECT, SendOp, SendWr};
 
-/// Bytes of a WRITE, and of a READ, up to which they go as packets in a stream.
-const MAX_STREAMED_WRITE: u64 = 8 << 10;
-const MAX_STREAMED_READ: u64 = 4 << 10;
 /// Bytes of the shortest message of which both ends copy.
 pub(super) const MIN_ZERO_COPY: u32 = 64 << 10;
 
@@ -37,17 +33,15 @@ pub(in crate::rc) enum Way {
 
 /// Whether a request that becomes the oldest is to be executed in the peer's memory.
 pub(super) fn is_direct(wr: &SendWr, local: &impl LocalPath) -> bool {
-    let len = wr.data.len_bytes();
-    let streamed = match wr.op {
+    match wr.op {
         SendOp::Flush { length, .. } => return length > 0,
-        SendOp::Write { immediate: None, .. } => MAX_STREAMED_WRITE,
-        SendOp::Read { .. } => MAX_STREAMED_READ,
         SendOp::Atomic { .. } => return local.is_mapped(wr),
+        SendOp::Write { immediate: None, .. } | SendOp::Read { .. } => {}
         _ => return false,
-    };
-    let fits = (1..=MAX_DIRECT).contains(&len);
-    // What needs fewer questions comes first: most requests are alone.
-    fits && (!local.is_stream(wr) || local.is_mapped(wr) || len > streamed && !is_zero_copy(wr, local))
+    }
+    let fits = (1..=MAX_DIRECT).contains(&wr.data.len_bytes());
+    // The cheapest question comes first: most requests are alone.
+    fits && (!local.is_stream(wr) || local.max_fragment() == 0 || local.is_mapped(wr))
 }
 
 /// Whether both ends are to copy a request that is not executed directly.
