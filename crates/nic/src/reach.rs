@@ -18,16 +18,17 @@ pub use crate::memory::rights::terms;
 pub use crate::memory::transfer::{Copy, Piece, Prepared, Regions, Transfer};
 
 /// What a link does for processes of the same host beside packets ([`Link::local`]): short
-/// messages, fragments of long ones, and copies in memory of the other process. None of the calls needs more of the
-/// caller than that the named objects are its own; they may be made with the lock of a queue pair
-/// held.
+/// messages, fragments of long ones, and copies in memory of the other process. None of the calls
+/// needs more of the caller than that the named objects are its own; they may be made with the lock
+/// of a queue pair held.
 pub trait LocalLink: Send + Sync {
     /// Sends a short message to a process of this host in less than packets, after all that was
     /// sent on this path. False where it has to be a packet, and nothing has been sent.
     fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
         false
     }
-    /// The longest fragment in bytes that [`LocalLink::send_fragment`] takes; 0 where it takes none.
+    /// The longest fragment in bytes that [`LocalLink::send_fragment`] takes; 0 where it takes
+    /// none.
     fn max_fragment(&self) -> usize {
         0
     }
@@ -60,8 +61,8 @@ pub trait LocalLink: Send + Sync {
     /// Peers may not reach a region any more. Returns when no peer does: at once, unless one does
     /// just now.
     fn withdraw(&self, table: u8, slot: u16);
-    /// A queue pair in RTR knows its peer, which may speak soon: what answers and [`LocalLink::open`]
-    /// need is made now, where it is not there.
+    /// A queue pair in RTR knows its peer, which may speak soon: what answers and
+    /// [`LocalLink::open`] need is made now, where it is not there.
     fn prepare(&self, _path: &Path) {}
     /// From now on the peer of a queue pair may reach regions of its protection domain. False where
     /// it could otherwise: then it can not any more, and may again when [`LocalLink::close`] has

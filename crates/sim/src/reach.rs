@@ -1,5 +1,5 @@
-//! The way to other processes of a simulated host beside packets ([`nic::LocalLink`]): a channel, and
-//! copies, which are real ones in the one address space that a simulation has.
+//! The way to other processes of a simulated host beside packets ([`nic::LocalLink`]): a channel,
+//! and copies, which are real ones in the one address space that a simulation has.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;

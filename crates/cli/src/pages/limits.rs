@@ -158,7 +158,7 @@ const HOST_LIMITS: [HostLimit; 8] = [
 const SOCKET_LIMITS: [HostLimit; 4] = [
     ("crates/host/src/tx.rs", "MAX_SOCKETS", Unit::Count, "Sockets that send."),
     (
-        "crates/host/src/rx_sockets.rs",
+        "crates/host/src/rx_sockets/promotion.rs",
         "MAX_PROMOTED",
         Unit::Count,
         "Flows with a receiving socket of their own.",

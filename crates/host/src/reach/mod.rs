@@ -179,8 +179,8 @@ impl Lender {
                 .is_some_and(|at| self.theirs.at(at, remote.length, How::Read).is_some())
     }
 
-    /// Copies or flushes, as [`nic::LocalLink::copy`]. `hazards`: where we say what we use. `ends`: of
-    /// the path ([`ends`]).
+    /// Copies or flushes, as [`nic::LocalLink::copy`]. `hazards`: where we say what we use. `ends`:
+    /// of the path ([`ends`]).
     pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> AtOnce {
         let transfer = prepared.transfer();
         let &Transfer { path, from, remote, ref what, .. } = transfer;

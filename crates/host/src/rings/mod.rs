@@ -426,8 +426,8 @@ impl Rings {
     }
 
     /// Brings what the rings have counted to the counters. The engine thread may just then remove a
-    /// ring whose peer has ended: that is waited for, up to [`LOCK_PATIENCE`]. The lock's holder may
-    /// itself be what reads the counters, in a signal handler that ends the process.
+    /// ring whose peer has ended: that is waited for, up to [`LOCK_PATIENCE`]. The lock's holder
+    /// may itself be what reads the counters, in a signal handler that ends the process.
     pub(crate) fn tell(&self, counters: &Counters) {
         self.rx.load().iter().for_each(|ring| ring.tell(counters));
         for _ in 0..LOCK_PATIENCE.as_millis() {

@@ -1,6 +1,6 @@
 //! Short messages to and from a process of this host, which need no packets
-//! ([`LocalLink::send_short`](crate::LocalLink::send_short)): such a SEND leaves as soon as it is posted,
-//! where nothing of its queue pair waits before it.
+//! ([`LocalLink::send_short`](crate::LocalLink::send_short)): such a SEND leaves as soon as it is
+//! posted, where nothing of its queue pair waits before it.
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
@@ -55,9 +55,9 @@ impl Bytes<'_> {
 }
 
 impl Inner {
-    /// Sends a message, if it is one that may leave now. The engine has its request then: a copy, if
-    /// the request is kept, else its data is taken. The clock is not asked for the time before the
-    /// message is on its way.
+    /// Sends a message, if it is one that may leave now. The engine has its request then: a copy,
+    /// if the request is kept, else its data is taken. The clock is not asked for the time
+    /// before the message is on its way.
     #[inline]
     pub(super) fn send_short(&mut self, qp: &Qp, wr: &mut SendWr, keep: bool, now: &mut Now<'_>) -> bool {
         let Some(what) = What::of(&wr.op).filter(|_| !wr.fence) else { return false };

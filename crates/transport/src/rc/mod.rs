@@ -3,9 +3,8 @@
 //! [`Rc`] holds the state and hands every packet to one of two halves that share nothing but the
 //! connection: the requester (`requester`, its queue's entries in `request`) and the responder
 //! (`responder`, what it still has to say in `answers`, what it may be asked for again in
-//! `resources`). What both know of the connection is in `connection`. Either half may fail the
-//! queue pair; `Rc` then flushes both, in order. Most packets take a shorter way (`plain`). For a
-//! peer on the same host both ask `local`.
+//! `resources`). What both know of the connection is in `connection`, the way to a peer on the same
+//! host in `local`. Either half may fail the queue pair; `Rc` then flushes both, in order.
 //!
 //! XRC (IBA annex A14) is the same with the halves on two queue pairs: an initiator only asks, a
 //! target only answers. Each request names a shared receive queue in its XRCETH.

@@ -67,8 +67,8 @@ fn next(read: &Read, conn: &Connection) -> Next {
     Next { at, left: read.packets - read.next, rest: read.from.length.saturating_sub(at) }
 }
 
-/// Sends the next response packets as a fragment that one of both ends copies: how many packets, and
-/// how many bytes were copied for that. `None`: this READ goes otherwise from now on.
+/// Sends the next response packets as a fragment that one of both ends copies: how many packets,
+/// and how many bytes were copied for that. `None`: this READ goes otherwise from now on.
 fn send_zero_copy(
     read: &Read,
     place: Remote,

@@ -11,8 +11,9 @@
 //! requests in a stream both processes move more bytes a second than one, if each has a processor:
 //! through the ring, or from 64 KiB on by copies of a half each, from memory to memory.
 //!
-//! Direct and zero copy need the peer's memory within reach ([`LocalPath::reaches`]). Zero copy also
-//! needs a message of one element. Both give way to fragments where they were refused ([`Backoff`]).
+//! Direct and zero copy need the peer's memory within reach ([`LocalPath::reaches`]). Zero copy
+//! also needs a message of one element. Both give way to fragments where they were refused
+//! ([`Backoff`]).
 //!
 //! [`Backoff`]: super::backoff::Backoff
 

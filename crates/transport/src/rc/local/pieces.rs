@@ -12,7 +12,8 @@ use crate::op::{Context, Elsewhere, Payload};
 use crate::rc::responder::Responder;
 use crate::rc::{Connection, Hold, Rc, Role, State};
 
-/// Packets of a fragment in the ring, at most: while they are copied the next ones are on their way.
+/// Packets of a fragment in the ring, at most: while they are copied the next ones are on their
+/// way.
 pub(super) const MAX_PACKETS: u32 = 64;
 /// Bytes of the shortest fragment; what is shorter goes as packets.
 pub(in crate::rc) const MIN_FRAGMENT: u32 = 2048;
@@ -105,8 +106,8 @@ impl Rc {
     /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE
     /// or a READ response. Or an ACK that acknowledges nothing, but says where a message goes
     /// ([`LocalPath::advertise`]), or which PSNs are used up ([`LocalPath::report_unsent`]). Or the
-    /// request for a READ, which says where that goes ([`FragmentBytes::Requested`]). The rest is as with
-    /// [`Rc::receive`].
+    /// request for a READ, which says where that goes ([`FragmentBytes::Requested`]). The rest is
+    /// as with [`Rc::receive`].
     ///
     /// `mtu` is the sender's path MTU, by which it counts packets. Where ours is another one, the
     /// first packet of several is taken in, and refused as it would be if it had come by itself.

@@ -126,8 +126,8 @@ impl Next {
 }
 
 impl Requester {
-    /// Sends the packets at the cursor as a fragment that one of both ends copies, if they go out for
-    /// the first time; `None` where they are to go otherwise.
+    /// Sends the packets at the cursor as a fragment that one of both ends copies, if they go out
+    /// for the first time; `None` where they are to go otherwise.
     pub(super) fn send_zero_copy(
         &mut self,
         now: Instant,
