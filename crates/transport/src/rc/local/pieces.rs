@@ -9,6 +9,8 @@ use wire::roce::{Header, Op, Packet, ReadAt, SendAt, Service, WriteAt};
 use wire::{Mtu, Psn};
 
 use crate::op::{Context, Elsewhere, Payload};
+#[cfg(doc)]
+use crate::op::{FragmentBytes, LocalPath};
 use crate::rc::responder::Responder;
 use crate::rc::{Connection, Hold, Rc, Role, State};
 
