@@ -164,6 +164,17 @@ impl<T: Connected> Connection<T> {
         wait(&provider, "rdma_disconnect", self.close())
     }
 
+    /// The name of [`Connection::blocking_close`] before 0.1.0.
+    ///
+    /// # Errors
+    ///
+    /// Likewise.
+    #[doc(hidden)]
+    #[deprecated(note = "renamed to `blocking_close`")]
+    pub fn close_wait(self) -> Result<()> {
+        self.blocking_close()
+    }
+
     /// Waits until it has ended, by either side or cause, and says how: `Disconnected`;
     /// `Completion` with what made the queue pair fail, of which the peer is told; `TimedOut`
     /// and its like where the connection manager gave up; `Unreachable` when the device is gone.

@@ -176,6 +176,17 @@ impl<T: Connected> Listener<T> {
         wait(&self.provider, "rdma_get_request", self.request())
     }
 
+    /// The name of [`Listener::blocking_request`] before 0.1.0.
+    ///
+    /// # Errors
+    ///
+    /// Likewise.
+    #[doc(hidden)]
+    #[deprecated(note = "renamed to `blocking_request`")]
+    pub fn request_wait(&self) -> Result<Request<T>> {
+        self.blocking_request()
+    }
+
     /// Takes the next request and accepts it. Cancelling rejects the request that was being
     /// accepted.
     ///

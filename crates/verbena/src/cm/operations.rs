@@ -115,6 +115,17 @@ impl<T: Connected> Connection<T> {
     pub fn blocking_recv(&self) -> Result<Option<Message>> {
         self.queue_pair().blocking_recv()
     }
+
+    /// The name of [`Connection::blocking_recv`] before 0.1.0.
+    ///
+    /// # Errors
+    ///
+    /// Likewise.
+    #[doc(hidden)]
+    #[deprecated(note = "renamed to `blocking_recv`")]
+    pub fn recv_wait(&self) -> Result<Option<Message>> {
+        self.blocking_recv()
+    }
     /// Like [`Connection::blocking_recv`], for at most `time`.
     ///
     /// # Errors

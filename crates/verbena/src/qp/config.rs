@@ -11,7 +11,6 @@ use super::{Cq, Srq};
 /// assert_eq!((queues.send_depth, queues.recv_depth), (16, 64));
 /// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct QueueConfig {
     /// Send operations under way, 1 to 16384.
     pub send_depth: u32,
