@@ -107,7 +107,7 @@ impl RealWorld {
         })
     }
 
-    /// What has been done so far; waits for no lock.
+    /// What has been done so far. Waits 100 ms at most, for the lock over the rings.
     pub fn counters(&self) -> &Counters {
         self.rings.tell(&self.counters);
         self.tx.tell(&self.counters);

@@ -30,7 +30,8 @@ pub(super) fn remember() {
     FILE.get_or_make(environment::counters_file);
 }
 
-/// Writes the counters if the environment asked for it. Takes no lock that it would wait for.
+/// Writes the counters if the environment asked for it. Waits 100 ms at most, for the lock over the
+/// rings.
 pub(super) fn write(instance: &Instance) {
     let Some(Some(file)) = FILE.get() else { return };
     let name = file.to_string_lossy();
