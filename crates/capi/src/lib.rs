@@ -42,4 +42,4 @@ mod waiting;
 pub use host::process::ExitHeap;
 // The process's one instance and its descriptors are `host`'s, so that Rust code in the same
 // program uses them too.
-use host::{eventfd, per_process, process as instance};
+use host::{eventfd, process as instance};

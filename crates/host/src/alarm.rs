@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sys::Bell;
+
 use crate::lease::MOST_PAUSE_NANOS;
-use crate::sys::Bell;
 
 /// The next time something is due, in nanoseconds of the host's clock; `u64::MAX` for never.
 pub(crate) struct Alarm {

@@ -19,13 +19,13 @@ use std::sync::{Arc, Weak};
 
 use locks::{Mutex, Rank};
 use nic::{Access, Errno};
+use sys::fork::{self, Fd};
+use sys::limits;
+use sys::per_process::PerProcess;
 
-use crate::fork::{self, Fd};
 use crate::names::Connection;
-use crate::per_process::PerProcess;
 use crate::process::environment::{self, SameHost};
 use crate::rings::memory::SharedMemory;
-use crate::sys::limits;
 
 const PAGE: usize = 4096;
 /// Of the descriptors that this process may have, one in so many may be a buffer's.

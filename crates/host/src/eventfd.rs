@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use nic::Signal;
+use sys::refused::is_refused;
+use sys::thread::own_thread;
 
 use crate::rings::linger::Linger;
 use crate::rings::seat::Seat;
-use crate::sys::refused::is_refused;
-use crate::sys::thread::own_thread;
 
 /// For how long one looks for the next step of a connection ([`Counter::of`]): a peer makes a queue
 /// pair meanwhile.
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn an_event_is_taken_back_where_reading_without_waiting_is_refused() {
         for errno in [libc::EPERM, libc::ENOSYS] {
-            crate::sys::filter::with_refused(&[libc::SYS_preadv2], errno, || {
+            sys::filter::with_refused(&[libc::SYS_preadv2], errno, || {
                 let counter = Counter::new().unwrap();
                 counter.signal();
                 counter.take_back();

@@ -10,10 +10,10 @@ use locks::{Mutex, Rank, RwLock};
 use nic::Errno;
 use nic::qp::raw_packet::MAX_FRAME;
 use node::{Guest, Input};
+use sys::fork::Fd;
 
 use crate::Config;
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::packet;
 use crate::reactor::{IN, Reactor, Source};
 use crate::sockets::buffer;

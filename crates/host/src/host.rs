@@ -16,10 +16,10 @@ use transport::likely::unlikely;
 use transport::op::Completion;
 
 use crate::eventfd::{Counter, Wait};
+use crate::progress;
 use crate::rings::seat::LOOK_NANOS;
 use crate::rx_socket::Drained;
 use crate::world::RealWorld;
-use crate::{progress, sys};
 
 /// What can be chosen about a host.
 #[derive(Clone, Debug)]

@@ -27,11 +27,11 @@
 //! | `names` over [`name_text`], [`name_messages`], `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
 //! | [`eventfd`] | the descriptors that programs poll for events |
-//! | [`per_process`] | statics that a forked child finds fresh: the rule for all crates |
-//! | `fork` | descriptors that end with a fork |
 //! | [`mount_namespace`], `user_namespace` | a file system view for one program; the namespace that programs of one ordinary user share |
-//! | `host_id`, `clock`, `counters`, `random` | the host's identity, its time as a number, what it counts, random bytes |
-//! | `sys` | system calls. With `packet`, `rings::memory`, `arena`, `reach`, `fork`, `eventfd`, `per_process` and `process` the only unsafe code |
+//! | `host_id`, `counters`, `random` | the host's identity, what it counts, random bytes |
+//!
+//! Its system calls are those of [`sys`]. Unsafe code is in `packet`, `rings::memory`, `arena`,
+//! `reach`, `eventfd` and `process` only.
 //!
 //! # How data flows
 //!
@@ -68,10 +68,8 @@
 
 mod alarm;
 pub mod arena;
-mod clock;
 mod counters;
 pub mod eventfd;
-mod fork;
 mod frames;
 mod host;
 mod host_id;
@@ -87,7 +85,6 @@ mod names;
 mod neighbours;
 mod netlink;
 mod packet;
-pub mod per_process;
 pub mod process;
 mod progress;
 mod random;
@@ -100,7 +97,6 @@ mod rx_sockets;
 mod same_host;
 mod shown;
 mod sockets;
-mod sys;
 mod tx;
 mod user;
 mod user_namespace;

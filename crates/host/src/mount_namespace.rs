@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use nic::Errno;
 
-use crate::sys;
 use crate::user_namespace::Roster;
 
 /// What makes a mount read-only; it holds nothing to run and no device.

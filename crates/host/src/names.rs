@@ -15,16 +15,16 @@ use locks::{Mutex, MutexGuard, Rank};
 use node::world::Datagram;
 use node::{Name, Watch};
 use socket2::{Domain, SockRef, Socket, Type};
+use sys::fork::Fd;
+use sys::{ControlBuffer, Room, limits};
 use wire::Qpn;
 
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::name_messages;
 use crate::reach::{Borrower, Known};
 use crate::reactor::{HANG_UP, IN, Reactor, Source};
 use crate::rings::memory::Part;
 use crate::sockets;
-use crate::sys::{self, ControlBuffer, Room, limits};
 use crate::tx::Tx;
 use crate::user;
 pub(crate) use bearer::{Answer, Bearer};

@@ -13,8 +13,8 @@ use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
 use node::world::Route;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use sys::fork::Fd;
 
-use crate::fork::Fd;
 use crate::interfaces::{Known, family_and_bytes, ip};
 use crate::netlink::{Message, Netlink, put_attribute, u16_at, u32_at};
 use crate::reactor::{IN, Reactor, Source};

@@ -26,9 +26,8 @@ use std::time::Duration;
 
 use nic::Errno;
 use socket2::SockRef;
-
-use crate::fork::Fd;
-use crate::sys::{self, Room};
+use sys::Room;
+use sys::fork::Fd;
 
 const HEADER: usize = 16;
 const NLM_F_REQUEST: u16 = 1;

@@ -5,9 +5,8 @@ use std::mem::size_of;
 use std::os::fd::AsRawFd;
 
 use libc::{c_int, c_void, socklen_t};
-
-use crate::fork::Fd;
-use crate::sys::set_option;
+use sys::fork::Fd;
+use sys::set_option;
 
 /// Room for what comes with a frame: `tpacket_auxdata` and a count of drops, with their headers.
 type Control = [u64; 16];

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use nic::Later;
 use node::{Guest, Input};
+use sys::Room;
 
 use rings::ROOM_PAUSE;
 
@@ -26,7 +27,6 @@ use crate::lease;
 use crate::names::{Bearer, Listener};
 use crate::rings::seat::Watch;
 use crate::rx_socket::{Drained, RxSocket};
-use crate::sys::{self, Room};
 use crate::world::RealWorld;
 
 /// How often one event reads its socket before the others get their turn.

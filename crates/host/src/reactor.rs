@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use locks::{Mutex, MutexGuard, Rank};
+use sys::Epoll;
 
 use crate::frames::FrameSocket;
 use crate::names::{Bearer, Connection, Listener};
 use crate::rx_socket::RxSocket;
-use crate::sys::Epoll;
 use crate::tx::SendSocket;
 
 /// Readable.

@@ -17,16 +17,16 @@ use std::time::Instant;
 use locks::{Mutex, Rank};
 use node::world::{Datagram, Hold};
 use node::{Guest, Input};
+use sys::clock::Clock;
+use sys::fork::Fd;
+use sys::{ControlBuffer, Room};
 
 use crate::alarm::Alarm;
-use crate::clock::Clock;
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::lease::Lease;
 use crate::management::Management;
 use crate::reactor::{IN, Reactor};
 use crate::rings::Rings;
-use crate::sys::{self, ControlBuffer, Room};
 
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders
 /// wait for them.

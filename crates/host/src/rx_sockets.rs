@@ -20,17 +20,16 @@ use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
 use node::Guest;
 use socket2::{SockAddr, SockRef};
+use sys::clock::Clock;
+use sys::fork::Fd;
 
 use crate::Config;
-use crate::clock::Clock;
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::interfaces::Known;
 use crate::lease::LEASE_NANOS;
 use crate::reactor::{IN, Reactor, Source};
 use crate::rx_socket::{Delivery, Drained, RxSocket};
 use crate::sockets::{self, ROCE_PORT, endpoint};
-use crate::sys;
 
 /// Most sockets that polling threads look at each time.
 const MAX_HOT: usize = 8;

@@ -7,7 +7,6 @@ use std::io;
 
 use crate::process::environment::{self, SameHost as Wish};
 use crate::rings;
-use crate::sys;
 
 /// May trace, and so reach, any process (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;

@@ -21,9 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use locks::{Mutex, Rank};
 use nic::reach::Region;
+use sys::fork::Fd;
 
 use crate::arena;
-use crate::fork::Fd;
 
 /// The slot of a region, in a table.
 type Slot = (u8, u16);

@@ -5,17 +5,14 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use libc::{IPPROTO_IP, IPPROTO_IPV6, SOL_SOCKET, SOL_UDP, c_int};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockRef, Socket, Type};
+use sys::fork::Fd;
+use sys::{DEFAULT_HOP_LIMIT, set_option};
 
 use crate::Config;
-use crate::fork::Fd;
 use crate::interfaces::is_link_local;
-use crate::sys::{self, set_option};
 
 /// The UDP port of RoCEv2 (IANA).
 pub(crate) const ROCE_PORT: u16 = 4791;
-
-/// The hop limit where the program asks for none, the number IANA recommends.
-pub(crate) const DEFAULT_HOP_LIMIT: u8 = 64;
 
 /// Take datagrams whose UDP checksum is 0 over IPv6 (linux/udp.h; the libc crate lacks it).
 const UDP_NO_CHECK6_RX: c_int = 102;

@@ -19,18 +19,18 @@ use locks::{Rank, RwLock};
 use nic::{Errno, Path};
 use node::{Guest, Input};
 use socket2::{MsgHdr, SockAddr, SockRef};
+use sys::clock::Clock;
+use sys::fork::Fd;
+use sys::{ControlBuffer, HopControl};
 use transport::TxBatch;
 use transport::batch::Run;
 use wire::Qpn;
 use wire::icrc::{Flow, Icrc, Remainder};
 
 use crate::Config;
-use crate::clock::Clock;
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::reactor::{ERRORS_ONLY, Reactor, Source};
 use crate::sockets::{self, ROCE_PORT, Sending, endpoint};
-use crate::sys::{self, ControlBuffer, HopControl};
 use room::Closed;
 pub(crate) use room::IDLE;
 

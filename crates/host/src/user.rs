@@ -10,8 +10,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::fork::Fd;
-use crate::sys;
+use sys::fork::Fd;
 
 /// The overflow uid where the administrator has chosen no other.
 const DEFAULT_OVERFLOW: u32 = 65_534;

@@ -19,8 +19,6 @@ use std::time::Duration;
 
 use nic::Errno;
 
-use crate::sys;
-
 /// How often, and after how long each time, to ask for the directory. A process that stands in the
 /// way needs some milliseconds, unless it is stopped.
 const TRIES: u32 = 200;

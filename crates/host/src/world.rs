@@ -12,11 +12,13 @@ use locks::{Mutex, Rank};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Name, Watch, World};
+use sys::Bell;
+use sys::clock::Clock;
+use sys::fork;
 use transport::TxBatch;
 use wire::mad::PortSpace;
 
 use crate::alarm::Alarm;
-use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::frames::Frames;
 use crate::interfaces::Interfaces;
@@ -31,9 +33,8 @@ use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
 use crate::shown::Shown;
-use crate::sys::{self, Bell};
 use crate::tx::{self, Sender, Tx};
-use crate::{Config, fork, host_id, interfaces, neighbours};
+use crate::{Config, host_id, interfaces, neighbours};
 
 /// Packets that leave together: a program that posts so many in a list waits for none of them by
 /// watching memory.

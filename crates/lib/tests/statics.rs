@@ -1,6 +1,6 @@
 //! What a child of fork(2) must not find: a lock of its parent's. Another thread of the parent may
 //! have held it, and does not exist in the child. So nothing static in the shared object's crates
-//! has a lock, or waits for another thread, but through `host::per_process`, whose documentation
+//! has a lock, or waits for another thread, but through `sys::per_process`, whose documentation
 //! has the rule.
 
 use std::collections::BTreeSet;

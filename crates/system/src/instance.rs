@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 
 use abi::cma::{RAI_PASSIVE, RDMA_PS_IB, rdma_addrinfo, rdma_cm_id, rdma_event_channel, rdma_port_space};
 use abi::verbs::{IBV_QPT_UC, ibv_context};
-use host::per_process::PerProcess;
 use libc::{AF_INET, AF_INET6, sockaddr_in, sockaddr_in6};
 use locks::{Mutex, Rank};
 use nic::{Error, Later, QpType, Signal, Work};
+use sys::per_process::PerProcess;
 
 use crate::device::Device;
 use crate::events::Inbox;

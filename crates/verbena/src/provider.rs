@@ -32,13 +32,13 @@ struct ProviderInner {
 }
 
 #[cfg(feature = "software")]
-static SOFTWARE: host::per_process::PerProcess<Mutex<Option<Provider>>> =
-    host::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, None));
+static SOFTWARE: sys::per_process::PerProcess<Mutex<Option<Provider>>> =
+    sys::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, None));
 
 /// Providers over the machine's libraries, by their files.
 #[cfg(feature = "system")]
-static SYSTEMS: host::per_process::PerProcess<Mutex<Vec<(system::Files, Provider)>>> =
-    host::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, Vec::new()));
+static SYSTEMS: sys::per_process::PerProcess<Mutex<Vec<(system::Files, Provider)>>> =
+    sys::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, Vec::new()));
 /// The process that has opened libraries: its children must not.
 #[cfg(feature = "system")]
 static OPENER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

@@ -59,8 +59,8 @@ struct State {
     thread: Option<Thread>,
 }
 
-static SLEEPERS: host::per_process::PerProcess<Sleepers> =
-    host::per_process::PerProcess::new(|| Sleepers(Mutex::new(Rank::Sleepers, State::default())));
+static SLEEPERS: sys::per_process::PerProcess<Sleepers> =
+    sys::per_process::PerProcess::new(|| Sleepers(Mutex::new(Rank::Sleepers, State::default())));
 
 fn this_process() -> &'static Sleepers {
     SLEEPERS.get()

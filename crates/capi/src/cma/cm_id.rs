@@ -28,10 +28,10 @@ use crate::cma::shared::{context_of, default_pd};
 use crate::cma::sockaddr;
 use crate::ffi_guard::Errno;
 use crate::instance::Instance;
-use crate::per_process::PerProcess;
 use crate::verbs::qp::object as qp;
 use crate::verbs::srq::object as srq;
 use crate::verbs::unacked::Unacked;
+use sys::per_process::PerProcess;
 
 /// Subnet prefix and rate code of RoCE path records as the kernel makes them
 /// (IB_RATE_PORT_CURRENT's neighbour, 10 Gb/s).

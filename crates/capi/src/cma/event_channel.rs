@@ -12,8 +12,8 @@ use node::EventChannel;
 use crate::eventfd::{self, Counter};
 use crate::ffi_guard::Errno;
 use crate::instance::Instance;
-use crate::per_process::PerProcess;
 use crate::verbs::unacked::HandingOut;
+use sys::per_process::PerProcess;
 
 /// What stands behind a channel.
 pub(crate) struct Channel {

@@ -9,10 +9,10 @@ use abi::verbs::{
 use locks::{Mutex, Rank};
 
 use crate::ffi_guard::Errno;
-use crate::per_process::PerProcess;
 use crate::verbs::device::{list, open};
 use crate::verbs::memory::pd;
 use crate::verbs::xrcd;
+use sys::per_process::PerProcess;
 
 /// A device's context, opened once a process and shared by all identifiers, as librdmacm does; its
 /// default protection domain and XRC domain likewise.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use locks::{Mutex, MutexGuard, Rank};
 
-use crate::per_process::PerProcess;
+use sys::per_process::PerProcess;
 
 /// The addresses of the objects of one kind that this process has made and not destroyed.
 pub(crate) struct Live(PerProcess<Mutex<BTreeSet<usize>>>);

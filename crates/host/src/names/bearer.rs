@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use node::Name;
 use socket2::SockRef;
+use sys::ControlBuffer;
+use sys::fork::Fd;
 
 use crate::arena::Theirs;
-use crate::fork::Fd;
 use crate::name_messages::{self, Buffer};
 use crate::reach::{Known, Lender};
-use crate::sys::{self, ControlBuffer};
 
 /// A connection to the process that bears a name.
 pub(crate) struct Bearer {

@@ -13,14 +13,14 @@ use locks::{Mutex, MutexGuard, Rank};
 use node::Name;
 use node::world::{Claim, ClaimError};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use sys::fork::Fd;
+use sys::limits;
 use wire::mad::PortSpace;
 
 use super::{Connection, Names, unconnected};
-use crate::fork::Fd;
 use crate::name_text;
 use crate::reactor::{HANG_UP, IN, Reactor, Source};
-use crate::sys::limits;
-use crate::{sys, user};
+use crate::user;
 
 /// Connections of other processes that wait to be accepted.
 const BACKLOG: i32 = 1024;

@@ -17,10 +17,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use sys::file_size::without_signal;
+use sys::per_process::Kept;
+
 use super::{Instance, environment};
-use crate::per_process::Kept;
-use crate::sys;
-use crate::sys::file_size::without_signal;
 
 /// The file as it was named at first. A forked child inherits it.
 static FILE: Kept<Option<PathBuf>> = Kept::new();

@@ -13,8 +13,6 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
-use crate::sys;
-
 /// Bytes of it; they are there when they are used.
 const BYTES: usize = 1 << 20;
 

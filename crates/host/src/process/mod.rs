@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 use locks::{Mutex, Rank};
 use nic::{Device, Element, Errno, EventKind};
 use node::Node;
+use sys::per_process::PerProcess;
 
-use crate::per_process::PerProcess;
-use crate::{Config, Host, RealWorld, sys};
+use crate::{Config, Host, RealWorld};
 use environment::SameHost;
 pub use exit_heap::ExitHeap;
 use exit_heap::Leaving;

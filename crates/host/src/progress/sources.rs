@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use node::world::Datagram;
 use node::{Guest, Input};
+use sys::Room;
 
 use super::{BULK_PAUSE, Engine, Gone, READS_PER_EVENT};
 use crate::counters::add;
@@ -14,7 +15,6 @@ use crate::management::Management;
 use crate::names::{Answer, Bearer, Connection, Listener, Message, More};
 use crate::reactor::Source;
 use crate::rx_socket::{Delivery, Drained, RxSocket};
-use crate::sys::Room;
 use crate::world::RealWorld;
 
 /// The other end of a connection is gone (epoll(7)).

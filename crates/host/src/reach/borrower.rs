@@ -39,13 +39,12 @@ use std::time::{Duration, Instant};
 
 use locks::{Mutex, Rank};
 use ring::Word;
+use sys::fork::Fd;
 
 use super::guard::{Guard, Known, Proof};
 use super::tables::Entry;
 use super::{Cleared, hazards};
-use crate::fork::Fd;
 use crate::rings::memory::Part;
-use crate::sys;
 
 /// How long a process may use what is taken back before it is asked what keeps it. That is longer
 /// than a copy takes, and the turn of another thread that its processor may have given up in the

@@ -23,9 +23,9 @@ use std::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 use nic::Errno;
 use nic::reach::Piece;
+use sys::fork;
 
 use super::hazards;
-use crate::fork;
 use crate::rings::memory::Part;
 
 const PAGE: usize = 4096;

@@ -11,12 +11,11 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use locks::{Mutex, Rank};
 use nic::reach::{Grant, Region};
 use ring::Word;
+use sys::fork::Fd;
 use wire::Qpn;
 
 use super::tables::{self, Entry};
-use crate::fork::Fd;
 use crate::rings::memory::SharedMemory;
-use crate::sys;
 
 /// Processes that are remembered because they are not to be believed.
 const REMEMBERED: usize = 16;

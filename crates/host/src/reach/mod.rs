@@ -63,13 +63,13 @@ use nic::Path;
 use nic::memory::Ended;
 use nic::reach::{Copy, Piece, Prepared, Transfer};
 use ring::Word;
+use sys::fork::{self, Fd};
 use transport::op::{AtOnce, Remote};
 use wire::Qpn;
 
 use crate::arena::{How, Theirs};
-use crate::fork::{self, Fd};
 use crate::rings::memory::{Part, SharedMemory};
-use crate::sys;
+
 pub(crate) use borrower::{After, Borrower};
 use guard::{Copied, Process};
 pub(crate) use guard::{Known, Proof};

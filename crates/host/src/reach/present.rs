@@ -15,9 +15,8 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use nic::Errno;
-
-use crate::fork::Fd;
-use crate::sys::time::monotonic;
+use sys::fork::Fd;
+use sys::time::monotonic;
 
 const PAGE: u64 = 4096;
 /// Nanoseconds.

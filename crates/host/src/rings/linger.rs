@@ -10,12 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use node::Guest;
+use sys::clock::Clock;
 
-use crate::clock::Clock;
 use crate::eventfd::Counter;
 use crate::rings::Rings;
 use crate::rx_socket::{Delivery, Drained};
-use crate::sys;
 
 /// How often a thread may look in vain in a row; then one in so many waits tries again.
 const FEW: u32 = 2;

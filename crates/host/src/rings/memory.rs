@@ -10,10 +10,9 @@ use std::sync::atomic::AtomicU64;
 
 use nic::Errno;
 use ring::Word;
+use sys::file_size;
+use sys::fork::{self, Fd};
 use transport::op::SharedBytes;
-
-use crate::fork::{self, Fd};
-use crate::sys::file_size;
 
 /// The length stays what it is, so an access to mapped memory never faults. Seals can not be
 /// taken off again.

@@ -51,11 +51,11 @@ use locks::{Mutex, Rank, RwLock};
 use nic::Path;
 use node::world::{Datagram, Hold};
 use node::{Guest, Name};
+use sys::fork::Fd;
 use transport::TxBatch;
 use wire::Qpn;
 
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::lease::Lease;
 use crate::name_messages;
 use crate::names::{Bearer, Connection, block};

@@ -2,12 +2,12 @@
 
 use nic::Path;
 use nic::reach::Prepared;
+use sys::fork::Fd;
 use transport::op::{AtOnce, Remote};
 
 use super::Rings;
 use super::known_way::KnownWay;
 use crate::counters::add;
-use crate::fork::Fd;
 use crate::name_messages::Buffer;
 use crate::names::Bearer;
 use crate::reach::Known;

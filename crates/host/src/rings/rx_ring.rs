@@ -10,10 +10,10 @@ use nic::Tally;
 use node::world::{Before, Datagram, Hold};
 use node::{Guest, Input};
 use ring::{Broken, Found, Reader, Word, memory_len};
+use sys::fork::Fd;
 use transport::likely::unlikely;
 
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::name_messages::{self, Record};
 use crate::names::Connection;
 use crate::reach::shown::brought_by;
@@ -22,7 +22,7 @@ use crate::rings::memory::{Part, SharedMemory, shared};
 use crate::rings::seat::Seat;
 use crate::rings::{LONGEST_RECORD, RING_BYTES};
 use crate::rx_socket::{Delivery, Drained};
-use crate::sys;
+
 use crate::world::RealWorld;
 
 /// After so many records ACKs leave even if there is more to read: senders wait for them.

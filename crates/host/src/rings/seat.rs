@@ -51,11 +51,9 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ring::Whom;
-
-use crate::fork::Fd;
-use crate::sys;
-use crate::sys::refused::is_refused;
-use crate::sys::thread;
+use sys::fork::Fd;
+use sys::refused::is_refused;
+use sys::thread;
 
 /// For how long a thread may sit and do nothing, at first.
 const TURN_NANOS: u64 = 25_000_000;

@@ -12,6 +12,7 @@ use locks::{Mutex, MutexGuard, Rank};
 use nic::link::Fill;
 use nic::{Path, Tally};
 use ring::{PushError, Whom, Writer, memory_len};
+use sys::fork::Fd;
 use transport::Short;
 use transport::batch::Run;
 use transport::likely::unlikely;
@@ -19,13 +20,11 @@ use transport::op::{Bulk, Fault};
 
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::name_messages::{self, HEADER, SIZE};
 use crate::names::Bearer;
 use crate::reach::{HAZARD_BYTES, Lender};
 use crate::rings::memory::{Part, SharedMemory, shared};
 use crate::rings::{RING_BYTES, datagram};
-use crate::sys;
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
 const MOST_WAITING: usize = 16 << 20;

@@ -11,10 +11,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sys::limits;
+
 use super::{Key, MAX_DETOURS, MAX_SOCKETS, SendSocket, Sockets, Tx, of_flow};
 use crate::counters::Counters;
 use crate::reactor::Reactor;
-use crate::sys::limits;
 
 /// One that sent nothing for so long is closed; should it be wanted again, it is opened again, on
 /// another port.

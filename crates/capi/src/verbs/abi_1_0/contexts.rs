@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use abi::verbs::ibv_context;
 use locks::{Mutex, MutexGuard, Rank};
 
-use crate::per_process::PerProcess;
 use crate::verbs::abi_1_0::layout::Context;
+use sys::per_process::PerProcess;
 
 /// The old contexts there are, by address: `ibv_create_comp_channel` has one version for both
 /// kinds.

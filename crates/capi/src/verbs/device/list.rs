@@ -10,7 +10,7 @@ use nic::Transport;
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};
-use crate::per_process::PerProcess;
+use sys::per_process::PerProcess;
 
 /// A device as C sees it, and what it stands for. Never freed: programs keep pointers beyond
 /// `ibv_free_device_list`, and a process has a handful.

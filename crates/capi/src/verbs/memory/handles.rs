@@ -9,7 +9,7 @@ use locks::{Mutex, Rank};
 use nic::memory::dm::DeviceMemory;
 
 use crate::ffi_guard::Errno;
-use crate::per_process::PerProcess;
+use sys::per_process::PerProcess;
 
 /// What handles name: device and number.
 type Known<T> = PerProcess<Mutex<BTreeMap<(usize, u32), Weak<T>>>>;

@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sys::fork::Fd;
 use transport::op::Remote;
 use wire::Qpn;
 
 use super::TxRing;
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
-use crate::fork::Fd;
 use crate::name_messages::Buffer;
 use crate::reach::{Known, Lender};
 use crate::rings::known_way::Lending;

@@ -12,7 +12,7 @@
 //!    clippy.toml of each crate disallows them.
 //! 3. Atomics and thread-locals may be static; a spin lock only where fork itself takes it (`fork`:
 //!    `CHANGING`).
-//! 4. A lock in an object is of the [`Instance`](crate::process::Instance) that the object belongs
+//! 4. A lock in an object is of the `Instance` (`host::process`) that the object belongs
 //!    to. A child asks `is_ours` before it takes one: its own instance has its own.
 //!
 //! `crates/lib/tests/statics.rs` reads the statics of all these crates. What other people's crates
@@ -30,7 +30,7 @@ use crate::fork;
 /// parent's is never dropped there, because the threads that may be changing it do not exist.
 ///
 /// ```
-/// use host::per_process::PerProcess;
+/// use sys::per_process::PerProcess;
 /// use locks::{Mutex, Rank};
 ///
 /// static NAMES: PerProcess<Mutex<Vec<String>>> = PerProcess::new(|| Mutex::new(Rank::DeviceList, Vec::new()));

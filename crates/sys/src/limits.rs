@@ -1,7 +1,7 @@
 //! How much there is to be had.
 
 /// Bytes of memory that the machine has (sysinfo(2)); 0 where that can not be found out.
-pub(crate) fn memory_of_machine() -> usize {
+pub fn memory_of_machine() -> usize {
     // SAFETY: all zero is a valid one, which the kernel fills.
     let mut about: libc::sysinfo = unsafe { std::mem::zeroed() };
     // SAFETY: one structure that lives across the call.
@@ -12,17 +12,17 @@ pub(crate) fn memory_of_machine() -> usize {
 
 /// Bytes that a file of this process may have (RLIMIT_FSIZE): a longer one is answered with a
 /// signal.
-pub(crate) fn longest_file() -> u64 {
+pub fn longest_file() -> u64 {
     limit(libc::RLIMIT_FSIZE)
 }
 
 /// Descriptors that this process may have open (RLIMIT_NOFILE).
-pub(crate) fn descriptors() -> usize {
+pub fn descriptors() -> usize {
     usize::try_from(limit(libc::RLIMIT_NOFILE)).unwrap_or(usize::MAX)
 }
 
 /// Whether a call failed because this process, or the system, may open no descriptor more.
-pub(crate) fn no_descriptor_is_left(error: &std::io::Error) -> bool {
+pub fn no_descriptor_is_left(error: &std::io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 
 /// Runs `work` without that signal: the calling thread blocks it, and what came meanwhile is taken
 /// back. What the program itself did, or sent, is left to it.
-pub(crate) fn without_signal<T>(work: impl FnOnce() -> T) -> T {
+pub fn without_signal<T>(work: impl FnOnce() -> T) -> T {
     let _blocked = Blocked::begin();
     work()
 }

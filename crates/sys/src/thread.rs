@@ -11,7 +11,7 @@ thread_local! {
 }
 
 /// The number of the calling thread.
-pub(crate) fn own_thread() -> u32 {
+pub fn own_thread() -> u32 {
     let (number, generation) = NUMBER.get();
     if number != 0 && generation == fork::generation() {
         return number;
@@ -24,14 +24,14 @@ pub(crate) fn own_thread() -> u32 {
 }
 
 /// Whether a thread of this process has this number.
-pub(crate) fn is_there(number: u32) -> bool {
+pub fn is_there(number: u32) -> bool {
     // SAFETY: integers only; signal 0 is none.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), number, 0) == 0 }
 }
 
 /// Runs `f` while the calling thread is not cancelled: what the C library calls a cancellation
 /// point is none in there. Cancelled meanwhile, it ends at the next one after that.
-pub(crate) fn not_cancelled<T>(f: impl FnOnce() -> T) -> T {
+pub fn not_cancelled<T>(f: impl FnOnce() -> T) -> T {
     unsafe extern "C" {
         fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
     }
@@ -52,7 +52,7 @@ pub(crate) fn not_cancelled<T>(f: impl FnOnce() -> T) -> T {
 
 /// Lets the calling thread run on every processor that the process may have (sched_setaffinity(2)),
 /// and not only on those of the thread that started it.
-pub(crate) fn run_anywhere() {
+pub fn run_anywhere() {
     // SAFETY: all zero is the empty set; the numbers are below the set's size; the kernel reads the
     // set, and leaves out what is not allowed. Where it refuses, the thread stays where it is.
     unsafe {
@@ -64,14 +64,14 @@ pub(crate) fn run_anywhere() {
 
 /// Lets every process of the user trace this one, and so reach its memory, where Yama would let its
 /// parents only; elsewhere it does nothing (PR_SET_PTRACER of prctl(2)).
-pub(crate) fn let_anybody_trace() {
+pub fn let_anybody_trace() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
 }
 
 /// Runs `start` with every signal blocked but those that tell of a fault of the running thread
 /// itself, so that a thread it starts leaves the program's signals to the program's threads.
-pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
+pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
     let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
@@ -92,14 +92,14 @@ pub(crate) fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
 
 /// Lets timers of the calling thread run out to the microsecond; the default lets them be 50 us
 /// late (prctl(2)).
-pub(crate) fn tighten_timers() {
+pub fn tighten_timers() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000usize) };
 }
 
 /// Processors that the system has, 1 at least: also where the calling thread may run on some of
 /// them only.
-pub(crate) fn processors() -> u64 {
+pub fn processors() -> u64 {
     // SAFETY: no pointers.
     let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
     u64::try_from(online).unwrap_or(1).max(1)

@@ -14,20 +14,21 @@ use crate::fork::Fd;
 
 /// Room for what is received, as large as the largest of it. It is not made zero first: of pages
 /// that nothing ever came into there is no memory.
-pub(crate) struct Room {
+pub struct Room {
     bytes: Box<[MaybeUninit<u8>]>,
     /// So many are initialized.
     len: usize,
 }
 
 impl Room {
-    pub(crate) fn new(bytes: usize) -> Room {
+    /// Room for so many bytes.
+    pub fn new(bytes: usize) -> Room {
         Room { bytes: Box::new_uninit_slice(bytes), len: 0 }
     }
 
     /// [`receive`] into it.
     #[inline]
-    pub(crate) fn receive<'a>(
+    pub fn receive<'a>(
         &mut self,
         fd: &Fd,
         control: &'a mut ControlBuffer,
@@ -42,7 +43,7 @@ impl Room {
     }
 
     /// read(2) into it.
-    pub(crate) fn read(&mut self, fd: &Fd) -> io::Result<()> {
+    pub fn read(&mut self, fd: &Fd) -> io::Result<()> {
         self.len = 0;
         // SAFETY: the kernel writes at most as many bytes as there are.
         let read = unsafe { libc::read(fd.as_raw_fd(), self.bytes.as_mut_ptr().cast(), self.bytes.len()) };
@@ -62,21 +63,21 @@ impl Deref for Room {
 }
 
 /// What `recvmsg` returned.
-pub(crate) struct Received<'a> {
+pub struct Received<'a> {
     /// Bytes of the message.
-    pub(crate) len: usize,
+    pub len: usize,
     /// Sender (for the error queue: destination of the packet in question), where it is an IP
     /// address.
-    pub(crate) address: Option<SocketAddr>,
+    pub address: Option<SocketAddr>,
     /// Control messages.
-    pub(crate) control: Control<'a>,
+    pub control: Control<'a>,
     /// The message was longer than the buffer.
-    pub(crate) truncated: bool,
+    pub truncated: bool,
 }
 
 /// recvmsg(2) with MSG_DONTWAIT and `flags`.
 #[inline]
-pub(crate) fn receive<'a>(
+pub fn receive<'a>(
     fd: &Fd,
     bytes: &mut [u8],
     control: &'a mut ControlBuffer,
@@ -141,17 +142,24 @@ fn socket_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
 }
 
 /// Room for control messages, aligned as they need.
-pub(crate) struct ControlBuffer([u64; 32]);
+pub struct ControlBuffer([u64; 32]);
+
+impl Default for ControlBuffer {
+    fn default() -> ControlBuffer {
+        ControlBuffer::new()
+    }
+}
 
 impl ControlBuffer {
-    pub(crate) fn new() -> ControlBuffer {
+    /// Room with no message in it.
+    pub fn new() -> ControlBuffer {
         ControlBuffer([0; 32])
     }
 }
 
 /// Control messages, one after the other (cmsg(3)).
 #[derive(Clone, Copy)]
-pub(crate) struct Control<'a>(&'a [u8]);
+pub struct Control<'a>(&'a [u8]);
 
 impl<'a> Iterator for Control<'a> {
     type Item = (c_int, c_int, &'a [u8]);

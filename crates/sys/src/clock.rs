@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sys;
+use crate::time;
 
 /// Nanoseconds since the host started.
-pub(crate) struct Clock {
+pub struct Clock {
     base: Instant,
     /// When the host started, as the system counts nanoseconds.
     base_nanos: u64,
@@ -16,10 +16,11 @@ pub(crate) struct Clock {
 const LOOKS: u32 = 10;
 
 impl Clock {
-    pub(crate) fn start() -> Clock {
+    /// A clock that counts from now on.
+    pub fn start() -> Clock {
         let look = || {
-            let (base_nanos, base) = (sys::time::monotonic(), Instant::now());
-            (Clock { base, base_nanos }, sys::time::monotonic() - base_nanos)
+            let (base_nanos, base) = (time::monotonic(), Instant::now());
+            (Clock { base, base_nanos }, time::monotonic() - base_nanos)
         };
         // The one that took the shortest.
         let looks = (1..LOOKS).map(|_| look());
@@ -29,27 +30,27 @@ impl Clock {
     /// An instant as nanoseconds; what lies before the start is 0, what lies 580 years ahead the
     /// largest number.
     #[inline]
-    pub(crate) fn nanos(&self, at: Instant) -> u64 {
+    pub fn nanos(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// The instant so many nanoseconds after the host's start.
     #[inline]
-    pub(crate) fn instant(&self, nanos: u64) -> Instant {
+    pub fn instant(&self, nanos: u64) -> Instant {
         self.base + Duration::from_nanos(nanos)
     }
 
     /// The time to within a timer tick, for a few nanoseconds.
     #[inline]
-    pub(crate) fn roughly(&self) -> u64 {
-        sys::time::coarse_monotonic().saturating_sub(self.base_nanos)
+    pub fn roughly(&self) -> u64 {
+        time::coarse_monotonic().saturating_sub(self.base_nanos)
     }
 
     /// Asks the system itself: to make an [`Instant`] of now and to count from the start takes 55
     /// instructions more.
     #[inline]
-    pub(crate) fn now(&self) -> u64 {
-        sys::time::monotonic().saturating_sub(self.base_nanos)
+    pub fn now(&self) -> u64 {
+        time::monotonic().saturating_sub(self.base_nanos)
     }
 }
 

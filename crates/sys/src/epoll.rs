@@ -12,7 +12,7 @@ use super::refused::is_refused;
 use crate::fork::Fd;
 
 /// An epoll instance (epoll(7)), level-triggered.
-pub(crate) struct Epoll {
+pub struct Epoll {
     fd: Fd,
     /// The first of [`WAYS`] that the system has not refused.
     way: AtomicU8,
@@ -24,18 +24,32 @@ type Wait = fn(&Epoll, &mut [libc::epoll_event], Option<Duration>) -> io::Result
 const WAYS: [Wait; 3] = [Epoll::pwait2, Epoll::pwait, Epoll::plain];
 
 impl Epoll {
-    pub(crate) fn new() -> io::Result<Epoll> {
+    /// One that waits for nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// What epoll_create1(2) says.
+    pub fn new() -> io::Result<Epoll> {
         // SAFETY: no pointers.
         let fd = Fd::open_raw(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         Ok(Epoll { fd, way: AtomicU8::new(0) })
     }
 
     /// Adds a descriptor; errors and hang-ups are told whatever `events` says.
-    pub(crate) fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// What epoll_ctl(2) says.
+    pub fn add(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, fd, events, token)
     }
 
-    pub(crate) fn remove(&self, fd: RawFd) -> io::Result<()> {
+    /// Waits for a descriptor no more.
+    ///
+    /// # Errors
+    ///
+    /// What epoll_ctl(2) says.
+    pub fn remove(&self, fd: RawFd) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
     }
 
@@ -50,7 +64,7 @@ impl Epoll {
     /// # Errors
     ///
     /// EINTR; anything else says that no call of the kernel's waits here, now or later.
-    pub(crate) fn wait<'a>(
+    pub fn wait<'a>(
         &self,
         events: &'a mut [libc::epoll_event],
         timeout: Option<Duration>,
@@ -115,8 +129,8 @@ fn millis(timeout: Option<Duration>) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::Bell;
-    use crate::sys::filter::with_refused;
+    use crate::Bell;
+    use crate::filter::with_refused;
 
     /// Waits for a bell that has rung, then for one that has not; the errno of the first that
     /// failed.

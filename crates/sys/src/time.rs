@@ -4,7 +4,7 @@
 /// clock.
 #[inline]
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn ticks() -> u64 {
+pub fn ticks() -> u64 {
     // SAFETY: every processor of this architecture has the instruction, and Linux lets programs use
     // it.
     unsafe { std::arch::x86_64::_rdtsc() }
@@ -13,19 +13,19 @@ pub(crate) fn ticks() -> u64 {
 /// A count that grows with the time, by a thousand in a microsecond.
 #[inline]
 #[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn ticks() -> u64 {
+pub fn ticks() -> u64 {
     monotonic()
 }
 
 /// CLOCK_MONOTONIC in nanoseconds: what [`std::time::Instant`] counts, as a number.
 #[inline]
-pub(crate) fn monotonic() -> u64 {
+pub fn monotonic() -> u64 {
     nanos(libc::CLOCK_MONOTONIC)
 }
 
 /// CLOCK_MONOTONIC as of the last timer tick, in nanoseconds.
 #[inline]
-pub(crate) fn coarse_monotonic() -> u64 {
+pub fn coarse_monotonic() -> u64 {
     nanos(libc::CLOCK_MONOTONIC_COARSE)
 }
 

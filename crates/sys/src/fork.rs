@@ -2,7 +2,7 @@
 //!
 //! A child that went on living with its parent's descriptors would hold the parent's names and its
 //! share of the UDP port. Packets would then end in a process that serves none. So every descriptor
-//! of this crate is an [`Fd`], noted in a process-wide bitmap. A handler that `fork` runs in the
+//! of Verbena is an [`Fd`], noted in a process-wide bitmap. A handler that `fork` runs in the
 //! child closes what is noted. Objects that the child inherited are inert from then on: they carry
 //! the [`generation`] they were made in.
 
@@ -10,18 +10,16 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use nic::Errno;
-
 /// How many forks lie between this process and the first one that used the crate, at least; a
 /// child's is never its parent's. Counted from the first [`watch`] on. A child made without the
 /// handlers of pthread_atfork(3), by `_Fork` or a bare clone(2), is not told from its parent.
 #[inline]
-pub(crate) fn generation() -> u32 {
+pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
 /// Has forks counted, and descriptors closed in children, from now on.
-pub(crate) fn watch() {
+pub fn watch() {
     // Not a `Once`: a child would wait for ever where it was forked in the middle. Registered twice
     // they do no harm.
     static REGISTERED: AtomicBool = AtomicBool::new(false);
@@ -35,7 +33,7 @@ pub(crate) fn watch() {
 
 /// A descriptor that closes on drop, and in a forked child at once.
 #[derive(Debug)]
-pub(crate) struct Fd {
+pub struct Fd {
     /// `None` only while it is being dropped.
     fd: Option<OwnedFd>,
     raw: RawFd,
@@ -49,13 +47,13 @@ impl Fd {
     ///
     /// Those of `open`; EMFILE for a number above 2^20, the most that Linux gives by default
     /// (fs.nr_open).
-    pub(crate) fn open<T: Into<OwnedFd>>(open: impl FnOnce() -> io::Result<T>) -> io::Result<Fd> {
+    pub fn open<T: Into<OwnedFd>>(open: impl FnOnce() -> io::Result<T>) -> io::Result<Fd> {
         watch();
         let _changing = Changing::begin();
         let fd: OwnedFd = open()?.into();
         let raw = fd.as_raw_fd();
         let Some(word) = OPEN.get(raw as usize / 64) else {
-            return Err(Errno::EMFILE.into());
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         };
         word.fetch_or(1 << (raw % 64), Ordering::Relaxed);
         WORDS.fetch_max(raw as usize / 64 + 1, Ordering::Relaxed);
@@ -63,7 +61,7 @@ impl Fd {
     }
 
     /// As [`Fd::open`], for calls that return a descriptor or -1.
-    pub(crate) fn open_raw(open: impl FnOnce() -> RawFd) -> io::Result<Fd> {
+    pub fn open_raw(open: impl FnOnce() -> RawFd) -> io::Result<Fd> {
         Fd::open(|| match open() {
             raw if raw < 0 => Err(io::Error::last_os_error()),
             // SAFETY: a system call has just returned it as new, nothing else knows it.

@@ -8,7 +8,7 @@ use std::ffi::c_long;
 /// # Panics
 ///
 /// Where `test` does, and where the kernel takes no filter.
-pub(crate) fn with_refused<T: Send>(calls: &[c_long], errno: i32, test: impl FnOnce() -> T + Send) -> T {
+pub fn with_refused<T: Send>(calls: &[c_long], errno: i32, test: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let filtered = scope.spawn(|| {
             refuse(calls, errno);

@@ -8,7 +8,7 @@
 use std::io;
 
 /// Whether a call failed because it is not to be had here, whatever its arguments.
-pub(crate) fn is_refused(error: &io::Error) -> bool {
+pub fn is_refused(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES))
 }
 
