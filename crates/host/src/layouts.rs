@@ -7,9 +7,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use local::ring::{Reader, Whom, Word, Writer, memory_len};
 use nic::reach::{Grant, Region};
 use node::world::{Datagram, Hold};
-use ring::{Reader, Whom, Word, Writer, memory_len};
 use transport::Short;
 use transport::op::{Elsewhere, Remote};
 use transport::short::What;

@@ -33,8 +33,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use local::ring::{Memory, PushError, Writer};
 use node::world::{Datagram, Hold};
-use ring::{Memory, PushError, Writer};
 use transport::Short;
 use transport::short::{MAX_SHORT, What};
 use wire::Rkey;
@@ -148,10 +148,10 @@ const SHORT_SEND: u32 = SHORT | 1 << 27;
 const SHORT_WRITE: u32 = SHORT | 1 << 26;
 /// Like [`SAME`], but for several packets as one piece: beside this bit stands how many bytes the
 /// headers have, 255 at most. The headers follow, and the payload is the record's body
-/// ([`ring::BODY`]).
+/// ([`local::ring::BODY`]).
 const BULK: u32 = 1 << 28;
 /// Bytes of the longest head of such a record.
-pub const BULK_HEAD: usize = ring::BODY;
+pub const BULK_HEAD: usize = local::ring::BODY;
 /// Bytes before a short message.
 pub const SHORT_HEADER: usize = SIZE + Short::LEN;
 
@@ -419,9 +419,10 @@ mod tests {
 
     #[test]
     fn a_short_message_is_read_as_it_was_written_and_what_is_too_short_for_one_is_not() {
-        let memory: std::sync::Arc<[ring::Word]> = (0..200).map(|_| ring::Word::new(0)).collect();
+        let memory: std::sync::Arc<[local::ring::Word]> =
+            (0..200).map(|_| local::ring::Word::new(0)).collect();
         let (mut writer, mut reader) =
-            (Writer::new(memory.clone()).unwrap(), ring::Reader::new(memory).unwrap());
+            (Writer::new(memory.clone()).unwrap(), local::ring::Reader::new(memory).unwrap());
         let (dest_qp, pkey, psn) = (Qpn::new(5), Pkey(0x8001), Psn::new(6));
         let whats = [
             What::Send,

@@ -23,7 +23,7 @@ const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
 const USED: u16 = 0x42;
 const UNUSED: u16 = 0x99;
 /// Bytes of a ring's memory, and of that after it where its writer says what it uses.
-const RING: usize = ring::memory_len(1 << 20);
+const RING: usize = local::ring::memory_len(1 << 20);
 const HAZARDS: usize = 4096;
 /// What a liar sends with its ring.
 const NONCE: u64 = 0x1234_5678_9abc_def0;
@@ -393,10 +393,10 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
     let too_long = |len: u8| [&[len], &piece[1..]].concat();
     let nonsense = [
         ("the first record of its ring", vec![piece.clone()]),
-        ("shorter than its head", vec![packet.clone(), head[..ring::BODY - 1].to_vec()]),
+        ("shorter than its head", vec![packet.clone(), head[..local::ring::BODY - 1].to_vec()]),
         ("its headers and no more", vec![packet.clone(), head[..head_len].to_vec()]),
         ("so many bytes and no more", vec![packet.clone(), head[..4].to_vec()]),
-        ("headers beyond the head", vec![packet.clone(), too_long(ring::BODY as u8 - 3)]),
+        ("headers beyond the head", vec![packet.clone(), too_long(local::ring::BODY as u8 - 3)]),
         ("the longest headers", vec![packet.clone(), too_long(255)]),
         // Bits of other kinds of records.
         ("another kind beside", vec![packet.clone(), [&piece[..3], &[0x10 | 0x20], &piece[4..]].concat()]),

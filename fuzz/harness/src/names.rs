@@ -173,7 +173,7 @@ impl Scene {
 
     /// Reads a record where it lies, as the host takes a piece. `bytes`: what it was when it was
     /// copied out.
-    pub(crate) fn record_in_place(&mut self, words: &[ring::Word], bytes: &[u8]) {
+    pub(crate) fn record_in_place(&mut self, words: &[local::ring::Word], bytes: &[u8]) {
         if !name_messages::is_bulk(words[0].load(Ordering::Relaxed)) {
             return self.record(bytes);
         }
@@ -181,7 +181,7 @@ impl Scene {
         let before = self.before;
         let Some(headers) = name_messages::read_bulk(head, &before) else { return };
         assert!(!headers.forwarded && headers.bytes.len() <= name_messages::BULK_HEAD - name_messages::SIZE);
-        self.tell(Told::Bulk(headers, SharedBytes::new(&words[ring::BODY / 8..], body.len())));
+        self.tell(Told::Bulk(headers, SharedBytes::new(&words[local::ring::BODY / 8..], body.len())));
     }
 
     fn tell(&mut self, told: Told<'_>) {
@@ -243,7 +243,7 @@ impl Scene {
             let at = input.index(head.len());
             head[at] = input.u8();
         }
-        head.truncate(ring::BODY);
+        head.truncate(local::ring::BODY);
         (head, input.index(9000))
     }
 

@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use ring::{PushError, Reader, Word, Writer};
+use local::ring::{PushError, Reader, Word, Writer};
 
 use crate::Input;
 use crate::names::Scene;
@@ -51,7 +51,7 @@ impl Deref for Memory {
     }
 }
 
-impl ring::Memory for Memory {}
+impl local::ring::Memory for Memory {}
 
 /// What was written.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Inside {
     fn len(&self) -> usize {
         match self {
             Inside::Record(bytes) => bytes.len(),
-            Inside::Piece(_, body) => ring::BODY + body.len(),
+            Inside::Piece(_, body) => local::ring::BODY + body.len(),
         }
     }
 
@@ -75,7 +75,7 @@ impl Inside {
         match self {
             Inside::Record(record) => assert_eq!(bytes, record),
             Inside::Piece(head, body) => {
-                assert_eq!((&bytes[..head.len()], &bytes[ring::BODY..]), (&head[..], &body[..]));
+                assert_eq!((&bytes[..head.len()], &bytes[local::ring::BODY..]), (&head[..], &body[..]));
             }
         }
     }
@@ -85,7 +85,7 @@ impl Inside {
 /// that there is none.
 fn has_room(writer: &mut Writer<Memory>, reader: &mut Reader<Memory>, len: usize) -> bool {
     let is_empty = matches!(reader.peek(), Ok(None)) && reader.is_empty();
-    is_empty && writer.push_with(&[], len.saturating_sub(ring::BODY), |_| Err(())) == Ok(Err(()))
+    is_empty && writer.push_with(&[], len.saturating_sub(local::ring::BODY), |_| Err(())) == Ok(Err(()))
 }
 
 /// Both ends of a ring, and what lies between them.
@@ -150,11 +150,11 @@ impl Ends {
     fn push_piece(&mut self, input: &mut Input<'_>) {
         let (head, len) = match &mut self.scene {
             Some(scene) if input.any() => scene.piece_head(input),
-            _ => (input.bytes(ring::BODY + 1).to_vec(), input.index(600)),
+            _ => (input.bytes(local::ring::BODY + 1).to_vec(), input.index(600)),
         };
         let (byte, fails) = (input.u8(), input.one_in(4));
         let filled = self.writer.push_with(&head, len, |words| {
-            assert_eq!(words.len(), (8 + ring::BODY + len).div_ceil(64) * LINE - LINE);
+            assert_eq!(words.len(), (8 + local::ring::BODY + len).div_ceil(64) * LINE - LINE);
             words.iter().for_each(|word| word.store(u64::from_ne_bytes([byte; 8]), Ordering::Relaxed));
             if fails { Err(()) } else { Ok(()) }
         });
@@ -162,8 +162,8 @@ impl Ends {
             Ok(Ok(())) => self.inside.push_back(Inside::Piece(head, vec![byte; len])),
             Ok(Err(())) => assert!(fails),
             Err(why) => {
-                let len = ring::BODY + len;
-                let is_too_long = head.len() > ring::BODY || len > self.writer.longest();
+                let len = local::ring::BODY + len;
+                let is_too_long = head.len() > local::ring::BODY || len > self.writer.longest();
                 self.not_written(why, len, is_too_long);
             }
         }
@@ -222,7 +222,7 @@ pub fn run(bytes: &[u8]) {
         match input.below(10) {
             0 | 1 => ends.push(&mut input),
             2 | 3 => ends.pop(),
-            4 => _ = (ends.reader.sleep(ring::Whom::Engine), ends.writer.must_wake()),
+            4 => _ = (ends.reader.sleep(local::ring::Whom::Engine), ends.writer.must_wake()),
             5 => _ = ends.reader.is_empty(),
             6 => ends.push_piece(&mut input),
             7 => ends.read_in_place(),

@@ -37,8 +37,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use local::ring::Word;
 use locks::{Mutex, Rank};
-use ring::Word;
 use sys::fork::Fd;
 
 use super::guard::{Guard, Known, Proof};

@@ -9,6 +9,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use local::ring::Word;
 use locks::{Mutex, Rank};
 use loom::cell::UnsafeCell;
 use loom::model::Builder;
@@ -16,7 +17,6 @@ use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
 use nic::reach::{Copy, Grant, Region};
-use ring::Word;
 use transport::op::Remote;
 use wire::{Qpn, Rkey};
 

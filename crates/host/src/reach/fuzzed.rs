@@ -1,8 +1,8 @@
 //! What fuzz targets call: the ends of memory that another process writes to as it likes. No part
 //! of the crate's face.
 
+use local::ring::Word;
 use nic::reach::{Grant, Region};
-use ring::Word;
 use transport::op::Remote;
 use wire::Qpn;
 

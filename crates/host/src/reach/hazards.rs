@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use ring::Word;
+use local::ring::Word;
 
 use crate::reach::fences::{At, fence_behind_exchange};
 use crate::reach::tables::Entry;

@@ -14,8 +14,8 @@
 //! Which region's entry it is depends on the queue pair's. What that one says beforehand is not
 //! relied on: it has to say the same afterwards.
 
+use local::ring::Word;
 use nic::reach::Copy;
-use ring::Word;
 use transport::op::Remote;
 use wire::Qpn;
 

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use local::ring::Word;
 use locks::{Mutex, Rank};
 use nic::reach::{Grant, Region};
-use ring::Word;
 use sys::fork::Fd;
 use wire::Qpn;
 

@@ -59,10 +59,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use local::ring::Word;
 use nic::Path;
 use nic::memory::Ended;
 use nic::reach::{Copy, Piece, Prepared, Transfer};
-use ring::Word;
 use sys::fork::{self, Fd};
 use transport::op::{AtOnce, Remote};
 use wire::Qpn;
@@ -82,7 +82,7 @@ use present::Pages;
 /// What `crate::layouts` looks at.
 #[cfg(test)]
 pub(crate) mod layouts {
-    use ring::Word;
+    use local::ring::Word;
     use wire::Qpn;
 
     use super::{Proof, hazards, tables};

@@ -3,9 +3,9 @@
 
 use std::sync::atomic::AtomicU64;
 
+use local::ring::Word;
 use nic::memory::{Ended, Grant, IN_ORDER, change_granted, copy_granted, copy_here};
 use nic::reach::{Copy, Piece, Prepared, Transfer};
-use ring::Word;
 use transport::op::AtomicOp;
 
 use super::with_last_word;

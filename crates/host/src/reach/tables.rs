@@ -19,8 +19,8 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
+use local::ring::Word;
 use nic::reach::{Grant, Region};
-use ring::Word;
 use transport::op::Remote;
 use wire::{Qpn, Rkey};
 

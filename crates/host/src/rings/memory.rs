@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use local::ring::Word;
 use nic::Errno;
-use ring::Word;
 use sys::file_size;
 use sys::fork::{self, Fd};
 use transport::op::SharedBytes;
@@ -205,7 +205,7 @@ impl Deref for Part {
 // Word by word a processor moves 8 bytes a cycle, and looks few lines ahead of those that it
 // fetches from the other one's cache.
 #[cfg(target_arch = "x86_64")]
-impl ring::Memory for Part {
+impl local::ring::Memory for Part {
     #[inline]
     fn store(words: &[Word], bytes: &[[u8; 8]]) {
         let len = words.len().min(bytes.len()) * size_of::<Word>();
@@ -234,7 +234,7 @@ impl ring::Memory for Part {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-impl ring::Memory for Part {}
+impl local::ring::Memory for Part {}
 
 /// Copies bytes that another process may change meanwhile: each comes from some moment of the copy.
 /// The copy comes after what was loaded before it and before what is stored after it (Intel SDM,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use local::ring::{Broken, Found, Reader, Word, memory_len};
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Tally;
 use node::world::{Before, Datagram, Hold};
 use node::{Guest, Input};
-use ring::{Broken, Found, Reader, Word, memory_len};
 use sys::fork::Fd;
 use transport::likely::unlikely;
 
@@ -161,7 +161,7 @@ impl RxRing {
     /// Whether there was nothing to read just now, as far as one tells without the token.
     #[inline]
     pub(crate) fn seems_empty(&self) -> bool {
-        let is_empty = ring::seems_empty(&self.memory, self.watched.load(Ordering::Relaxed));
+        let is_empty = local::ring::seems_empty(&self.memory, self.watched.load(Ordering::Relaxed));
         // Written where it says something else only: many threads may look at once.
         if is_empty && !self.was_empty.load(Ordering::Relaxed) {
             self.was_empty.store(true, Ordering::Relaxed);
@@ -340,8 +340,8 @@ fn dispatch_bulk<G: Guest>(
     // A guest that panics does not get it once more.
     let held = reader.hold(found);
     let headers = name_messages::read_bulk(&head, before).ok_or(Broken)?;
-    let body_len = len.checked_sub(ring::BODY).ok_or(Broken)?;
-    let body = &held.words()[ring::BODY / size_of::<Word>()..];
+    let body_len = len.checked_sub(local::ring::BODY).ok_or(Broken)?;
+    let body = &held.words()[local::ring::BODY / size_of::<Word>()..];
     add(&to.counters.ring_pieces_received, 1);
     to.guest.input(now, Input::Bulk(Datagram { hold, ..headers }, shared(body, body_len)));
     Ok(Taken { bytes: len.max(BULK), is_short: false })

@@ -3,7 +3,7 @@
 //!
 //! | thread | what it does |
 //! |---|---|
-//! | the thread | sits down, reads what is there, looks for a moment whether more comes (`linger`), says in each ring that it is to be woken ([`ring::Whom::Visitor`]), looks for its event, and waits by a plain readv(2) |
+//! | the thread | sits down, reads what is there, looks for a moment whether more comes (`linger`), says in each ring that it is to be woken ([`local::ring::Whom::Visitor`]), looks for its event, and waits by a plain readv(2) |
 //! | a neighbour | writes to the other end of that socket, which it was given with its ring |
 //! | another thread that has an event for it | does the same ([`crate::eventfd::Counter`]) |
 //! | the engine | does all else as ever. Where the thread did nothing for a turn ([`Watch`]) the engine takes the rings back |
@@ -50,7 +50,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ring::Whom;
+use local::ring::Whom;
 use sys::fork::Fd;
 use sys::refused::is_refused;
 use sys::thread;

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
+use local::ring::{PushError, Whom, Writer, memory_len};
 use locks::{Mutex, MutexGuard, Rank};
 use nic::link::Fill;
 use nic::{Path, Tally};
-use ring::{PushError, Whom, Writer, memory_len};
 use sys::fork::Fd;
 use transport::Short;
 use transport::batch::Run;

@@ -1,9 +1,9 @@
 //! The end that reads.
 
-use crate::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use crate::atomic::fence;
-use crate::words::copy_out;
-use crate::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty};
+use super::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use super::atomic::fence;
+use super::words::copy_out;
+use super::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty};
 
 /// The writer is told what was read when it is more than so many lines, or than an eighth of the
 /// ring.

@@ -1,5 +1,5 @@
 //! Every order of a writer and a reader that goes to sleep, on loom's models of the atomics:
-//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-ring --lib --target-dir target/loom
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-local --lib --target-dir target/loom
 //! wake_up`
 
 use loom::model::Builder;
@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use crate::{FEWEST, HEAD, LINE, Reader, Whom, Word, Writer};
+use super::{FEWEST, HEAD, LINE, Reader, Whom, Word, Writer};
 
 /// loom's words, shared.
 #[derive(Clone)]
@@ -20,7 +20,7 @@ impl std::ops::Deref for Memory {
     }
 }
 
-impl crate::Memory for Memory {}
+impl super::Memory for Memory {}
 
 fn memory() -> Memory {
     Memory(Arc::new((0..(HEAD + FEWEST) * LINE).map(|_| Word::new(0)).collect()))

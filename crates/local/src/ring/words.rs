@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use crate::atomic::Ordering::Relaxed;
-use crate::{Memory, Word};
+use super::atomic::Ordering::Relaxed;
+use super::{Memory, Word};
 
 /// From so many words on the memory may know a faster way than one by one.
 pub(crate) const MANY: usize = 32;

@@ -1,8 +1,6 @@
 //! A ring of records in memory that two processes share: one writes, one reads, and neither trusts
 //! the other.
 //!
-//! Internal to Verbena: it promises no stability.
-//!
 //! The memory is words of eight bytes, in lines of 64 bytes:
 //!
 //! | line | word | what | written by |
