@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use host::SameHost;
 use host::process::{self, Instance, environment};
+use local::SameHost;
 use nic::DeviceConfig;
 use nic::device::Port;
 use node::devices::DeviceSpec;
@@ -61,7 +61,7 @@ pub fn run(_: &Args) -> Result<ExitCode, String> {
             "no device        no network interface is up and has an address (`ip link set lo up`)\n",
         );
     }
-    let way = way(&host::same_host(), host::arena::take(1).is_some());
+    let way = way(&local::same_host(), local::arena::take(1).is_some());
     text.push_str(&format!("same host        {way}\n"));
     let others = host::other_builds();
     if others > 0 {

@@ -2,9 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use local::lease::MOST_PAUSE_NANOS;
 use sys::Bell;
-
-use crate::lease::MOST_PAUSE_NANOS;
 
 /// The next time something is due, in nanoseconds of the host's clock; `u64::MAX` for never.
 pub(crate) struct Alarm {

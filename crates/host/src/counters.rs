@@ -3,11 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {
+    ($($(#[$doc:meta])+ $name:ident,)+ local; $($(#[$after_doc:meta])+ $after:ident,)+) => {
         /// Counts since the start of the host; any thread may read them at any time.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])+ pub $name: AtomicU64,)+
+            /// What passed between processes of this host.
+            pub local: local::Counters,
+            $($(#[$after_doc])+ pub $after: AtomicU64,)+
         }
 
         impl Counters {
@@ -16,6 +19,8 @@ macro_rules! counters {
             /// ([`nic::program`]).
             pub fn snapshot(&self) -> Vec<(&'static str, u64)> {
                 let mut all = vec![$((stringify!($name), self.$name.load(Ordering::Relaxed)),)+];
+                all.extend(self.local.snapshot());
+                all.extend([$((stringify!($after), self.$after.load(Ordering::Relaxed)),)+]);
                 all.push(("program_panics", nic::program::caught()));
                 all
             }
@@ -62,52 +67,7 @@ counters! {
     forward_refused,
     /// Messages from other processes that could not be understood.
     forward_errors,
-    /// Peers on this host whose build has another protocol number; they use the network.
-    other_builds,
-    /// Shared-memory rings opened for sending to another process.
-    rings_offered,
-    /// Rings that could not be created or offered; packets use the network instead.
-    rings_refused,
-    /// Shared-memory rings accepted for receiving from another process.
-    rings_taken,
-    /// Packets sent through rings.
-    ring_packets_sent,
-    /// Packets received through rings.
-    ring_packets_received,
-    /// Short messages sent through rings without packets.
-    ring_messages_sent,
-    /// Short messages received through rings.
-    ring_messages_received,
-    /// Pieces of long messages sent through rings; each replaces several packets.
-    ring_pieces_sent,
-    /// Pieces of long messages received through rings.
-    ring_pieces_received,
-    /// System calls that woke the reader of a ring.
-    ring_wakes,
-    /// Packets dropped because a ring and its 16 MiB queue were full.
-    ring_drops,
-    /// Rings closed because they brought invalid data.
-    ring_errors,
-    /// WRITEs executed directly in the peer's memory.
-    writes_at_once,
-    /// READs executed directly in the peer's memory.
-    reads_at_once,
-    /// Atomic operations executed directly in the peer's memory.
-    atomics_at_once,
-    /// FLUSH operations completed without the peer.
-    flushes_at_once,
-    /// Pieces of messages that this process copied from the sender's memory.
-    pieces_pulled,
-    /// Pieces of SENDs that this process copied into the receiver's buffer.
-    pieces_put,
-    /// Processes of this host whose memory the system does not let this one copy.
-    reach_refused,
-    /// Buffers of other processes mapped here; operations on them need no system call.
-    buffers_mapped,
-    /// Buffers of other processes that could not be mapped or exceeded a limit.
-    buffers_refused,
-    /// Peers that lost direct access because they held revoked memory for too long.
-    reach_cut_off,
+    local;
     /// ICMP errors received for packets of this process.
     icmp_errors,
     /// Flows that received a socket of their own.

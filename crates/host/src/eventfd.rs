@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, f
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use local::rings::linger::Linger;
+use local::rings::seat::Seat;
 use nic::Signal;
 use sys::refused::is_refused;
 use sys::thread::own_thread;
-
-use crate::rings::linger::Linger;
-use crate::rings::seat::Seat;
 
 /// For how long one looks for the next step of a connection ([`Counter::of`]): a peer makes a queue
 /// pair meanwhile.

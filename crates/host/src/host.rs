@@ -8,6 +8,8 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use local::Drained;
+use local::rings::seat::LOOK_NANOS;
 use locks::{Mutex, Rank};
 use nic::cq::Stamp;
 use nic::{Cq, Error, Later};
@@ -17,8 +19,6 @@ use transport::op::Completion;
 
 use crate::eventfd::{Counter, Wait};
 use crate::progress;
-use crate::rings::seat::LOOK_NANOS;
-use crate::rx_socket::Drained;
 use crate::world::RealWorld;
 
 /// What can be chosen about a host.
@@ -230,8 +230,8 @@ impl<G: Guest> Host<G> {
         }
         let now = if is_new { self.look_at_clock(ticks) } else { self.time.load(Ordering::Relaxed) };
         let (to, at) = (self.world.delivery(&*self.guest), clock.instant(now));
-        rings.go_on(&self.world);
-        let by_rings = rings.poll(&list, at, now, &to);
+        rings.go_on(&*self.world);
+        let by_rings = rings.poll(&list, at, now, &to.of_rings());
         drop(list);
         let mut drained = by_rings.unwrap_or(Drained::Empty);
         if drained == Drained::Empty && (by_rings.is_none() || rings.sockets_are_due(now)) {
@@ -290,7 +290,7 @@ impl<G: Guest> Host<G> {
     pub fn drain_all(&self) {
         if self.is_ours() {
             let to = self.world.delivery(&*self.guest);
-            self.world.rings.drain_all(&to);
+            self.world.rings.drain_all(&to.of_rings());
             self.world.rx_sockets.drain_all(&to);
         }
     }
@@ -379,7 +379,7 @@ impl<G: Guest> Host<G> {
 
     fn leave_seat(&self, counter: Option<&Counter>, closed: bool) {
         let RealWorld { rings, alarm, counters, .. } = &*self.world;
-        rings.pay(counters);
+        rings.pay(&counters.local);
         counter.into_iter().for_each(|counter| counter.waits_in(None));
         if closed {
             rings.seat.close();
@@ -425,7 +425,7 @@ impl<G: Guest> Host<G> {
             }
             return if counter.take_in_hand() { Wait::Over } else { Wait::AtCounter };
         }
-        rings.pay(&self.world.counters);
+        rings.pay(&self.world.counters.local);
         alarm.set(clock.now() + LOOK_NANOS);
         Wait::InSeat(rings.seat.waits())
     }
@@ -435,7 +435,8 @@ impl<G: Guest> Host<G> {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.linger().may() && {
             alarm.set(clock.now() + LOOK_NANOS);
-            rings.linger(counter, clock, &self.world.delivery(&*self.guest))
+            let to = self.world.delivery(&*self.guest);
+            rings.linger(counter.linger(), || counter.has_events(), clock, &to.of_rings())
         }
     }
 
@@ -444,7 +445,7 @@ impl<G: Guest> Host<G> {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         let to = self.world.delivery(&*self.guest);
         for _ in 0..LOOKS {
-            if let Drained::Some { .. } = rings.drain(&to) {
+            if let Drained::Some { .. } = rings.drain(&to.of_rings()) {
                 if counter.has_events() {
                     return false;
                 }

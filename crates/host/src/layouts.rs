@@ -7,7 +7,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use local::fuzzed::{self, HAZARD_BYTES};
+use local::record::{self, Ends};
 use local::ring::{Reader, Whom, Word, Writer, memory_len};
+use local::rings::RING_BYTES;
 use nic::reach::{Grant, Region};
 use node::world::{Datagram, Hold};
 use transport::Short;
@@ -17,8 +20,6 @@ use wire::{Pkey, Psn, Qpn, Rkey};
 
 use crate::name_messages as messages;
 use crate::name_text::PROTOCOL;
-use crate::reach::{HAZARD_BYTES, fuzzed, layouts as reach};
-use crate::rings::RING_BYTES;
 
 /// FNV-1a (Fowler, Noll, Vo).
 #[derive(Clone, Copy)]
@@ -52,6 +53,11 @@ fn datagram() -> Datagram<'static> {
     }
 }
 
+fn ends() -> Ends {
+    let Datagram { source, dest, interface, .. } = datagram();
+    Ends { source, dest, interface }
+}
+
 /// The messages by the sockets of names.
 fn of_messages(hash: &mut Hash) {
     hash.add(&messages::ring_offer(0x0102_0304_0506_0708));
@@ -67,18 +73,18 @@ fn of_messages(hash: &mut Hash) {
 fn of_rings(hash: &mut Hash) {
     let memory = words(memory_len(4096) / 8);
     let mut writer = Writer::new(memory.clone()).unwrap();
-    let mut head = messages::emit_record(&datagram());
-    messages::set_size(&mut head, 100);
+    let mut head = record::emit_record(&ends());
+    record::set_size(&mut head, 100);
     writer.push(&[&head, &[7; 300]]).unwrap();
-    writer.push(&[&messages::same_head(64), &[8; 64]]).unwrap();
+    writer.push(&[&record::same_head(64), &[8; 64]]).unwrap();
     let (dest_qp, psn) = (Qpn::new(0x12_3456), Psn::new(0x65_4321));
     let whats =
         [What::Send, What::SendImmediate([1, 2, 3, 4]), What::WriteImmediate([5; 4], Rkey(6), 1 << 40)];
     for (what, acknowledged) in whats.into_iter().zip([None, Some(psn), Some(psn)]) {
         let short = Short { dest_qp, pkey: Pkey(0x8001), psn, solicited: true, what, acknowledged };
-        messages::write_short(&mut writer, &short, &[9; 21]).unwrap();
+        record::write_short(&mut writer, &short, &[9; 21]).unwrap();
     }
-    let (bulk, len) = messages::bulk_head(&[3; 20]).unwrap();
+    let (bulk, len) = record::bulk_head(&[3; 20]).unwrap();
     writer.push_with(&bulk[..len], 100, |_| Ok::<(), ()>(())).unwrap().unwrap();
     let remote = Remote { addr: 1 << 50, length: 77, rkey: Rkey(0x8765_4321) };
     hash.add(&Elsewhere::Lent(remote).to_bytes());
@@ -120,15 +126,15 @@ fn of_reach(hash: &mut Hash) {
         persists: true,
     };
     fuzzed::publish(&tables, 1, 4, &region);
-    reach::tell(&tables, qpn, region.key);
+    assert!(fuzzed::tell(&tables, qpn, region.key));
     for (at, word) in tables.iter().enumerate().filter(|(_, word)| word.load(Relaxed) != 0) {
         hash.add(&at.to_le_bytes());
         hash.add(&word.load(Relaxed).to_le_bytes());
     }
     let hazards = words(HAZARD_BYTES / 8);
     assert!(fuzzed::uses(&hazards, 77, qpn, (1, 4), || hash.add_words(&hazards)));
-    hash.add(&reach::granted_at().to_le_bytes());
-    reach::proof(1, 2, 3).iter().for_each(|word| hash.add(&word.to_le_bytes()));
+    hash.add(&fuzzed::granted_at().unwrap().to_le_bytes());
+    fuzzed::proof(1, 2, 3).iter().for_each(|word| hash.add(&word.to_le_bytes()));
 }
 
 /// Where this fails something of the protocol has changed: the number does so, too, and then the

@@ -16,13 +16,9 @@
 //! | `world` | the world's face: [`nic::Link`], [`nic::Frames`], [`nic::Platform`] and [`node::World`] |
 //! | `progress`, `alarm`, `reactor` | the engine thread, when it wakes, what it waits for |
 //! | `tx` | the send path |
-//! | `rx_sockets`, `rx_socket`, `lease`, `management` | the receive path: which sockets, one of them, whose turn it is to read it, the messages of connection managers that wait there |
+//! | `rx_sockets`, `rx_socket`, `management` | the receive path: which sockets, one of them, the messages of connection managers that wait there |
 //! | `sockets` | how both kinds are set up |
-//! | `rings` | packets between processes of this host, by memory that they share |
-//! | `reach` | memory of other processes of this host, without them |
-//! | `shown` | which regions of this process others reach by themselves: none that may keep them waiting |
-//! | [`arena`] | memory of this process that the others map, too |
-//! | `same_host` | what is to be expected of both, before a process sends |
+//! | `to_guest` | what comes by the rings of [`local`] |
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `names` over [`name_text`], [`name_messages`], `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
@@ -30,8 +26,9 @@
 //! | [`mount_namespace`], `user_namespace` | a file system view for one program; the namespace that programs of one ordinary user share |
 //! | `host_id`, `counters`, `random` | the host's identity, what it counts, random bytes |
 //!
-//! Its system calls are those of [`sys`]. Unsafe code is in `packet`, `rings::memory`, `arena`,
-//! `reach`, `eventfd` and `process` only.
+//! Its system calls are those of [`sys`]. Unsafe code is in `packet`, `eventfd` and `process` only.
+//! What processes of one host share is in [`local`]; this crate tells it what they say over their
+//! names, and when a thread polls, waits or leaves.
 //!
 //! # How data flows
 //!
@@ -42,7 +39,7 @@
 //! `reactor`) takes the receive token of a socket (`rx_socket`), reads it, and hands each packet to
 //! [`node::Guest::input`] under the token, so that packets keep their order. What is for another
 //! process of this host the node gives back ([`node::World::forward`]), and `names` hands it on.
-//! Which thread reads a socket is its `lease`'s matter.
+//! Which thread reads a socket is the matter of its [`local::lease`].
 //!
 //! Beside packets: the guest's timers run in the engine thread, which the guest wakes by the
 //! world's `wake_at` (`alarm`); changes of interfaces and neighbours, and the ends of other
@@ -67,7 +64,6 @@
 //! [`node`]; of a packet's way only its socket's token is.
 
 mod alarm;
-pub mod arena;
 mod counters;
 pub mod eventfd;
 mod frames;
@@ -76,7 +72,6 @@ mod host_id;
 mod interfaces;
 #[cfg(test)]
 mod layouts;
-mod lease;
 mod management;
 pub mod mount_namespace;
 pub mod name_messages;
@@ -88,15 +83,12 @@ mod packet;
 pub mod process;
 mod progress;
 mod random;
-mod reach;
 mod reactor;
-mod rings;
 mod routes;
 mod rx_socket;
 mod rx_sockets;
-mod same_host;
-mod shown;
 mod sockets;
+mod to_guest;
 mod tx;
 mod user;
 mod user_namespace;
@@ -109,9 +101,6 @@ use node::world::Interface;
 pub use counters::Counters;
 pub use host::{Config, Host};
 pub use names::other_builds;
-#[doc(hidden)]
-pub use reach::fuzzed;
-pub use same_host::{SameHost, same_host};
 pub use world::RealWorld;
 
 /// The interfaces of this host as they are now, with nothing started.

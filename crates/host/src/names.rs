@@ -11,37 +11,29 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use claim::{common_address, own_address};
+use local::Known;
 use locks::{Mutex, MutexGuard, Rank};
 use node::world::Datagram;
 use node::{Name, Watch};
 use socket2::{Domain, SockRef, Socket, Type};
 use sys::fork::Fd;
 use sys::{ControlBuffer, Room, limits};
-use wire::Qpn;
 
 use crate::counters::{Counters, add};
 use crate::name_messages;
-use crate::reach::{Borrower, Known};
 use crate::reactor::{HANG_UP, IN, Reactor, Source};
-use crate::rings::memory::Part;
 use crate::sockets;
 use crate::tx::Tx;
 use crate::user;
 pub(crate) use bearer::{Answer, Bearer};
 pub use claim::other_builds;
 pub(crate) use claim::{Listener, More, port_names};
-use claim::{common_address, own_address};
 
 /// Most connections to other processes that are kept for forwarding alone.
 const MAX_BEARERS: usize = 512;
 /// Bytes of queue on such a connection; the system's limit may be lower.
 const QUEUE_BYTES: u32 = 1 << 21;
-
-/// The block of a queue pair number; one process bears its name.
-#[inline]
-pub(crate) fn block(qpn: Qpn) -> u16 {
-    (qpn.get() >> 12) as u16
-}
 
 /// The processes that bear names we use.
 pub(crate) struct Names {
@@ -68,7 +60,7 @@ pub(crate) enum Message<'a> {
     /// A message of its connection manager.
     HandedOver(Datagram<'a>),
     /// The process will send by a ring in this memory, and wants this word repeated
-    /// ([`crate::reach`]).
+    /// (`local::reach`).
     Ring(Fd, u64),
 }
 
@@ -296,7 +288,7 @@ impl Connection {
                 ([name_messages::RING, ..], Some(memory)) => {
                     let Some(nonce) = name_messages::read_ring_offer(&room[..]) else {
                         // Another build's, whose records are others.
-                        add(&counters.other_builds, 1);
+                        add(&counters.local.other_builds, 1);
                         self.decline_ring();
                         continue;
                     };
@@ -328,39 +320,39 @@ impl Connection {
         let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::NO_RING], flags);
     }
 
-    /// Lends it these tables, for the ring that was offered here.
-    pub(crate) fn lend(&self, tables: &Fd, guard: Known) {
+    /// Takes it out of the epoll instance, which closes it.
+    pub(crate) fn close(&self, reactor: &Reactor) {
+        reactor.remove(self.token, &self.fd);
+    }
+}
+
+impl local::Connection for Connection {
+    fn token(&self) -> u64 {
+        self.token
+    }
+
+    fn lend(&self, tables: &Fd, guard: Known) {
         let _ = sys::send_descriptor(&self.fd, &name_messages::lend(guard.address, guard.says), tables);
     }
 
-    /// Lets it map a buffer that lies at this address here. False where it is not told.
-    pub(crate) fn show(&self, address: u64, writable: bool, buffer: &Fd) -> bool {
+    fn show(&self, address: u64, writable: bool, buffer: &Fd) -> bool {
         sys::send_descriptor(&self.fd, &name_messages::buffer(address, writable), buffer).is_ok()
     }
 
-    /// Tells it that such a buffer is gone.
-    pub(crate) fn tell_gone(&self, address: u64) {
+    fn tell_gone(&self, address: u64) {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let _ = SockRef::from(&self.fd).send_with_flags(&name_messages::gone(address), flags);
     }
 
-    /// Gives it what wakes a thread of this process, with the ring that was offered here.
-    pub(crate) fn give(&self, bell: &Fd) {
+    fn give(&self, bell: &Fd) {
         let _ = sys::send_descriptor(&self.fd, &[name_messages::BELL], bell);
     }
 
-    /// A process to lend to, which says in this memory what it uses.
-    pub(crate) fn borrower(&self, hazards: Part) -> Borrower {
-        Borrower::new(hazards, &self.fd)
-    }
-
-    /// Whether the other end is gone.
-    pub(crate) fn is_gone(&self) -> bool {
+    fn is_gone(&self) -> bool {
         sys::has_hung_up(&self.fd)
     }
 
-    /// Takes it out of the epoll instance, which closes it.
-    pub(crate) fn close(&self, reactor: &Reactor) {
-        reactor.remove(self.token, &self.fd);
+    fn fd(&self) -> &Fd {
+        &self.fd
     }
 }

@@ -16,6 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use local::Drained;
+use local::lease;
+use local::rings::seat::Watch;
 use nic::Later;
 use node::{Guest, Input};
 use sys::Room;
@@ -23,10 +26,8 @@ use sys::Room;
 use rings::ROOM_PAUSE;
 
 use crate::counters::add;
-use crate::lease;
 use crate::names::{Bearer, Listener};
-use crate::rings::seat::Watch;
-use crate::rx_socket::{Drained, RxSocket};
+use crate::rx_socket::RxSocket;
 use crate::world::RealWorld;
 
 /// How often one event reads its socket before the others get their turn.
@@ -253,7 +254,7 @@ impl<G: Guest> Engine<G> {
                 self.gone.push(gone);
                 continue;
             }
-            self.guarded(|guest| world.rings.drain_all(&world.delivery(guest)));
+            self.guarded(|guest| world.rings.drain_all(&world.delivery(guest).of_rings()));
             if let Some((name, watch)) = world.names.ended(&gone.bearer, &world.reactor) {
                 self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name, watch)));
             }

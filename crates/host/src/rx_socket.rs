@@ -14,6 +14,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use local::lease::Lease;
+use local::{Drained, Rings};
 use locks::{Mutex, Rank};
 use node::world::{Datagram, Hold};
 use node::{Guest, Input};
@@ -23,10 +25,9 @@ use sys::{ControlBuffer, Room};
 
 use crate::alarm::Alarm;
 use crate::counters::{Counters, add};
-use crate::lease::Lease;
 use crate::management::Management;
 use crate::reactor::{IN, Reactor};
-use crate::rings::Rings;
+use crate::to_guest::{Origin, ToGuest};
 
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders
 /// wait for them.
@@ -76,37 +77,22 @@ struct Receiver {
     passed_over: u32,
 }
 
-/// What became of an attempt to read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Drained {
-    /// Another thread holds the token.
-    Busy,
-    /// Nothing was there to read.
-    Empty,
-    /// Packets were dispatched; `bulk`: more at once than any single packet of ours.
-    Some { bulk: bool },
-}
-
-impl Drained {
-    /// What became of two attempts, this one and one after it.
-    #[inline]
-    pub(crate) fn plus(self, next: Drained) -> Drained {
-        match (self, next) {
-            (Drained::Some { bulk }, Drained::Some { bulk: more }) => Drained::Some { bulk: bulk || more },
-            (_, Drained::Some { .. }) => next,
-            _ => self,
-        }
-    }
-}
-
 /// Where packets go.
 pub(crate) struct Delivery<'a, G> {
     pub(crate) guest: &'a G,
     pub(crate) clock: &'a Clock,
     pub(crate) counters: &'a Counters,
-    pub(crate) rings: &'a Rings,
+    pub(crate) rings: &'a Rings<Origin>,
     /// Wakes the engine.
     pub(crate) alarm: &'a Alarm,
+}
+
+impl<'a, G: Guest> Delivery<'a, G> {
+    /// Where what comes by rings goes.
+    #[inline(always)]
+    pub(crate) fn of_rings(&self) -> local::Delivery<'a, ToGuest<'a, G>> {
+        local::Delivery { handler: ToGuest(self.guest), counters: &self.counters.local, rings: self.rings }
+    }
 }
 
 /// What one read brought.
@@ -283,7 +269,7 @@ impl RxSocket {
     fn serve<G: Guest>(&self, receiver: &mut Receiver, most: usize, to: &Delivery<'_, G>) -> usize {
         if most > 0 && !receiver.management.is_empty() {
             // What was sent by a ring before such a message was sent: an ACK before a DREQ.
-            to.rings.drain_all(to);
+            to.rings.drain_all(&to.of_rings());
         }
         let messages = std::iter::from_fn(|| receiver.management.pop()).take(most);
         messages

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
+use local::Drained;
+use local::lease::LEASE_NANOS;
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
 use node::Guest;
@@ -26,9 +28,8 @@ use sys::fork::Fd;
 use crate::Config;
 use crate::counters::{Counters, add};
 use crate::interfaces::Known;
-use crate::lease::LEASE_NANOS;
 use crate::reactor::{IN, Reactor, Source};
-use crate::rx_socket::{Delivery, Drained, RxSocket};
+use crate::rx_socket::{Delivery, RxSocket};
 use crate::sockets::{self, ROCE_PORT, endpoint};
 
 /// Most sockets that polling threads look at each time.

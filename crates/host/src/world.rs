@@ -1,6 +1,7 @@
 //! The real world, as a node sees it.
 
 mod reach;
+mod rings;
 
 use std::io;
 use std::net::IpAddr;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use local::Rings;
 use locks::{Mutex, Rank};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
@@ -26,13 +28,11 @@ use crate::names::{self, Names};
 use crate::neighbours::Neighbours;
 use crate::netlink::Netlink;
 use crate::random::Randomness;
-use crate::reach::Lent;
 use crate::reactor::{IN, Reactor, Source};
-use crate::rings::Rings;
 use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
-use crate::shown::Shown;
+use crate::to_guest::Origin;
 use crate::tx::{self, Sender, Tx};
 use crate::{Config, host_id, interfaces, neighbours};
 
@@ -63,10 +63,7 @@ pub struct RealWorld {
     pub(crate) tx: Arc<Tx>,
     /// When sockets may be closed as nothing went by them for seconds, by the clock.
     idle_at: AtomicU64,
-    pub(crate) rings: Rings,
-    pub(crate) lent: Lent,
-    /// The regions that it is of.
-    shown: Shown,
+    pub(crate) rings: Rings<Origin>,
     pub(crate) frames: Frames,
     pub(crate) names: Names,
     /// The process ends: the engine empties its sockets, then clears this.
@@ -101,8 +98,6 @@ impl RealWorld {
             names: Names::new(tx.clone()),
             tx,
             idle_at: AtomicU64::new(u64::MAX),
-            lent: Lent::default(),
-            shown: Shown::default(),
             frames: Frames::default(),
             sweep_asked: AtomicBool::new(false),
         })
@@ -110,7 +105,7 @@ impl RealWorld {
 
     /// What has been done so far. Waits 100 ms at most, for the lock over the rings.
     pub fn counters(&self) -> &Counters {
-        self.rings.tell(&self.counters);
+        self.rings.tell(&self.counters.local);
         self.tx.tell(&self.counters);
         &self.counters
     }
@@ -193,7 +188,7 @@ impl RealWorld {
     pub(crate) fn close(&self) {
         self.rx_sockets.close(&self.reactor);
         self.frames.close_all(&self.reactor);
-        self.rings.close(&self.counters);
+        self.rings.close(&self.counters.local);
         self.names.close(&self.reactor);
         self.tx.retain(|_| false, &self.reactor);
     }
@@ -201,7 +196,7 @@ impl RealWorld {
     /// Has a range of memory watched by userfaultfd(2), as `watch` does: no other process touches
     /// it from then on, and none is in a copy when `watch` is called.
     pub fn watched<T>(&self, range: std::ops::Range<u64>, watch: impl FnOnce() -> T) -> T {
-        let _coming = self.shown.coming(range, |(table, slot)| nic::LocalLink::withdraw(self, table, slot));
+        let _coming = self.rings.coming(range, self);
         watch()
     }
 
@@ -289,7 +284,7 @@ impl Platform for RealWorld {
     }
 
     fn is_late(&self, addr: u64, len: u64) -> bool {
-        self.is_ours() && self.shown.is_late(addr, len)
+        self.is_ours() && self.rings.is_late(addr, len)
     }
 
     fn bring(&self, addr: u64, len: u64) {
@@ -388,7 +383,7 @@ impl World for RealWorld {
     }
 
     fn hand_over(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {
-        self.is_ours() && self.rings.hand_over(names, path, batch, self)
+        self.is_ours() && self.hand_over_here(names, path, batch)
     }
 
     fn is_known(&self, name: Name) -> bool {

@@ -17,7 +17,7 @@ use transport::op::{AtOnce, Remote};
 use wire::Rkey;
 
 /// Bytes of tables.
-const TABLES: usize = host::fuzzed::WORDS * 8;
+const TABLES: usize = local::fuzzed::WORDS * 8;
 /// Where pages may be by which processes are known, and where this test maps one.
 const PAGE: u64 = (1 << 44) + (77 << 12);
 

@@ -11,10 +11,11 @@ use host::eventfd::Counter;
 use host::{Config, name_messages};
 use kit::lent::{INITIATOR, PD, TARGET, TERMS, copy, reach};
 use kit::{BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, raw, start_with};
+use local::record::{self, Ends};
 use nic::reach::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::World;
-use node::world::{Claim, Datagram, Hold};
+use node::world::Claim;
 use transport::op::{AtOnce, Remote};
 use wire::Rkey;
 
@@ -27,7 +28,7 @@ const RING: usize = local::ring::memory_len(1 << 20);
 const HAZARDS: usize = 4096;
 /// What a liar sends with its ring.
 const NONCE: u64 = 0x1234_5678_9abc_def0;
-/// What `host::reach` promises.
+/// What `local::reach` promises.
 const BELIEVED: Duration = Duration::from_secs(5);
 
 fn key(slot: u16) -> u32 {
@@ -360,9 +361,8 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
 fn packet() -> Vec<u8> {
     let source = std::net::SocketAddr::new(V4, 49_152);
     let dest = std::net::SocketAddr::new(V4, 4791);
-    let before = Datagram { source, dest, interface: LO, forwarded: false, hold: Hold::No, bytes: &[] };
-    let mut head = name_messages::emit_record(&before);
-    name_messages::set_size(&mut head, 100);
+    let mut head = record::emit_record(&Ends { source, dest, interface: LO });
+    record::set_size(&mut head, 100);
     [&head[..], &[1; 100]].concat()
 }
 
@@ -388,7 +388,7 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
     let _alone = alone();
     let target = Target::new();
     let packet = packet();
-    let (head, head_len) = name_messages::bulk_head(&[2; 12]).unwrap();
+    let (head, head_len) = record::bulk_head(&[2; 12]).unwrap();
     let piece = [&head[..], &[3; 2048]].concat();
     let too_long = |len: u8| [&[len], &piece[1..]].concat();
     let nonsense = [

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use host::fuzzed::{self, WORDS};
+use local::fuzzed::{self, WORDS};
 use nic::Path;
 use nic::reach::{Grant, Region};
 use transport::op::Remote;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use host::name_messages::{self, Record};
-use host::name_text;
+use host::{name_messages, name_text};
+use local::record::{self, Ends, Record};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Cq, Qp, QpCap, QpInit, QpType};
 use node::world::{Datagram, Hold, World};
@@ -88,7 +88,7 @@ pub(crate) struct Scene {
     qp: Arc<Qp>,
     known: Known,
     /// What the record before said of where its packets came from.
-    before: Option<Datagram<'static>>,
+    before: Option<Ends>,
 }
 
 impl Scene {
@@ -156,31 +156,40 @@ impl Scene {
 
     /// A record of a neighbour's ring, as the host takes it out; the packets of it are the node's.
     pub(crate) fn record(&mut self, bytes: &[u8]) {
-        let told = match name_messages::read_record(bytes, &mut self.before) {
+        let told = match record::read_record(bytes) {
             None => return,
-            Some(Record::Packets { run, size }) => {
-                assert!(size > 0 && !run.bytes.is_empty() && !run.forwarded);
+            Some(Record::Packets { ends, bytes, size }) => {
+                assert!(size > 0 && !bytes.is_empty());
+                self.before = ends.or(self.before);
+                let Some(run) = self.datagram(bytes) else { return };
                 Told::Unsealed { run, size }
             }
-            Some(Record::Short(message, short)) => {
+            Some(Record::Short(short, bytes)) => {
                 // One may be without a byte.
-                assert!(message.bytes.len() <= MAX_SHORT && !message.forwarded);
+                assert!(bytes.len() <= MAX_SHORT);
+                let Some(message) = self.datagram(bytes) else { return };
                 Told::Short(message, short)
             }
         };
         self.tell(told);
     }
 
+    /// Bytes from where the record before was from; `None` where it is the first one.
+    fn datagram<'a>(&self, bytes: &'a [u8]) -> Option<Datagram<'a>> {
+        let Ends { source, dest, interface } = self.before?;
+        Some(Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes })
+    }
+
     /// Reads a record where it lies, as the host takes a piece. `bytes`: what it was when it was
     /// copied out.
     pub(crate) fn record_in_place(&mut self, words: &[local::ring::Word], bytes: &[u8]) {
-        if !name_messages::is_bulk(words[0].load(Ordering::Relaxed)) {
+        if !record::is_bulk(words[0].load(Ordering::Relaxed)) {
             return self.record(bytes);
         }
         let Some((head, body)) = bytes.split_first_chunk() else { return };
-        let before = self.before;
-        let Some(headers) = name_messages::read_bulk(head, &before) else { return };
-        assert!(!headers.forwarded && headers.bytes.len() <= name_messages::BULK_HEAD - name_messages::SIZE);
+        let Some(headers) = record::read_bulk(head) else { return };
+        assert!(headers.len() <= record::BULK_HEAD - record::SIZE);
+        let Some(headers) = self.datagram(headers) else { return };
         self.tell(Told::Bulk(headers, SharedBytes::new(&words[local::ring::BODY / 8..], body.len())));
     }
 
@@ -218,10 +227,10 @@ impl Scene {
                 _ => What::Send,
             };
             let short = Short { dest_qp, pkey, psn, solicited, what, acknowledged };
-            return [&name_messages::short_head(&short)[..], input.bytes(300)].concat();
+            return [&record::short_head(&short)[..], input.bytes(300)].concat();
         }
         if input.one_in(4) {
-            let mut head = name_messages::same_head(packet.len());
+            let mut head = record::same_head(packet.len());
             head[0] ^= if input.one_in(8) { input.u8() } else { 0 };
             return [&head[..], &packets].concat();
         }
@@ -235,7 +244,7 @@ impl Scene {
         let header = Header { bth, service: Service::Rc, op: packets::op(input.below(packets::OPS), input) };
         let mut headers = vec![0; header.len()];
         header.emit(0, &mut headers);
-        let mut head = match name_messages::bulk_head(&headers) {
+        let mut head = match record::bulk_head(&headers) {
             Some((head, len)) => head[..len].to_vec(),
             None => headers,
         };

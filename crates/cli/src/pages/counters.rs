@@ -8,6 +8,7 @@ use super::{cell, code, compare, documented, read, table};
 fn the_page_of_counters_has_each_counter_with_its_meaning() {
     let field = ("pub ", ": AtomicU64,");
     let mut host = documented(&read("crates/host/src/counters.rs"), "", ",");
+    host.extend(documented(&read("crates/local/src/counters.rs"), "", ","));
     // That one is no field.
     let caught = "Panics in wakers and destructors of the Rust program, caught by Verbena.";
     host.insert("program_panics".to_owned(), caught.to_owned());

@@ -115,19 +115,19 @@ const CM_LIMITS: [HostLimit; 4] = [
 /// Limits between processes of one host.
 const HOST_LIMITS: [HostLimit; 8] = [
     (
-        "crates/host/src/rings/mod.rs",
+        "crates/local/src/rings/mod.rs",
         "MOST_READ",
         Unit::Count,
         "Rings that a process reads, one for each peer process.",
     ),
     (
-        "crates/host/src/rings/mod.rs",
+        "crates/local/src/rings/mod.rs",
         "RING_BYTES",
         Unit::Bytes,
         "Size of a ring; each direction between two processes has one.",
     ),
     (
-        "crates/host/src/rings/tx_ring.rs",
+        "crates/local/src/rings/tx_ring.rs",
         "MOST_WAITING",
         Unit::Bytes,
         "Data that waits for room in a full ring.",
@@ -145,13 +145,13 @@ const HOST_LIMITS: [HostLimit; 8] = [
         "Connections to other processes for passing packets on.",
     ),
     (
-        "crates/host/src/arena.rs",
+        "crates/local/src/arena.rs",
         "MOST_BUFFERS",
         Unit::Count,
         "Buffers of `ibv_alloc_buf` that peers can map.",
     ),
-    ("crates/host/src/arena.rs", "MOST_MAPPED", Unit::Count, "Buffers of peers that a process maps."),
-    ("crates/host/src/arena.rs", "MOST_MAPPED_BYTES", Unit::Bytes, "Size of these mapped buffers together."),
+    ("crates/local/src/arena.rs", "MOST_MAPPED", Unit::Count, "Buffers of peers that a process maps."),
+    ("crates/local/src/arena.rs", "MOST_MAPPED_BYTES", Unit::Bytes, "Size of these mapped buffers together."),
 ];
 
 /// Limits of a process at its UDP sockets.

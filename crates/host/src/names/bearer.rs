@@ -4,14 +4,13 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use local::Known;
 use node::Name;
 use socket2::SockRef;
 use sys::ControlBuffer;
 use sys::fork::Fd;
 
-use crate::arena::Theirs;
 use crate::name_messages::{self, Buffer};
-use crate::reach::{Known, Lender};
 
 /// A connection to the process that bears a name.
 pub(crate) struct Bearer {
@@ -46,18 +45,8 @@ pub(crate) enum Answer {
 }
 
 impl Bearer {
-    pub(crate) fn name(&self) -> Name {
-        self.name
-    }
-
     pub(crate) fn token(&self) -> u64 {
         self.token
-    }
-
-    /// Whether the same process bears both names, as far as one knows: it may have ended, and its
-    /// number be another one's.
-    pub(crate) fn seems_same_process(&self, other: &Bearer) -> bool {
-        self.pid != 0 && self.pid == other.pid
     }
 
     /// Whether it takes what comes by the network only.
@@ -68,25 +57,6 @@ impl Bearer {
     /// Whether the connection is used for more than handing on packets.
     pub(super) fn is_needed(&self) -> bool {
         self.watched.load(Ordering::Acquire) || self.has_ring.load(Ordering::Acquire)
-    }
-
-    /// Whether it is of a build with another protocol number, which takes packets only.
-    pub(crate) fn is_other_build(&self) -> bool {
-        self.other_build
-    }
-
-    /// Hands it the memory of a ring by which packets will come, and what it has to repeat.
-    pub(crate) fn offer_ring(&self, memory: &Fd, nonce: u64) -> io::Result<()> {
-        sys::send_descriptor(&self.fd, &name_messages::ring_offer(nonce), memory)?;
-        self.has_ring.store(true, Ordering::Release);
-        Ok(())
-    }
-
-    /// Tells it that there is something in the ring. Where its queue is full, what is in that wakes
-    /// it.
-    pub(crate) fn wake_reader(&self) {
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::LOOK], flags);
     }
 
     /// Reads what it says.
@@ -112,16 +82,43 @@ impl Bearer {
             _ => None,
         }
     }
+}
 
-    /// What the bearer lends us, so that its memory is reached, as [`Lender::new`].
-    pub(crate) fn lender(
-        &self,
-        tables: &Fd,
-        guard: Known,
-        proof: (u64, u64),
-        theirs: Theirs,
-    ) -> io::Result<Lender> {
-        Lender::new(&self.fd, tables, guard, proof, theirs)
+impl local::Bearer for Bearer {
+    fn token(&self) -> u64 {
+        self.token
+    }
+
+    fn block(&self) -> Option<u16> {
+        if let Name::Block(block) = self.name { Some(block) } else { None }
+    }
+
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn is_other_build(&self) -> bool {
+        self.other_build
+    }
+
+    fn has_declined(&self) -> bool {
+        self.has_declined()
+    }
+
+    fn offer_ring(&self, memory: &Fd, nonce: u64) -> io::Result<()> {
+        sys::send_descriptor(&self.fd, &name_messages::ring_offer(nonce), memory)?;
+        self.has_ring.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn wake_reader(&self) {
+        // Where its queue is full, what is in that wakes it.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let _ = SockRef::from(&self.fd).send_with_flags(&[name_messages::LOOK], flags);
+    }
+
+    fn fd(&self) -> &Fd {
+        &self.fd
     }
 }
 

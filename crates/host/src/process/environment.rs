@@ -56,37 +56,6 @@ fn cm_timeout() -> Option<Duration> {
     total
 }
 
-/// How what is for other processes of this host may travel.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum SameHost {
-    /// By the network.
-    Off,
-    /// By memory.
-    #[default]
-    On,
-    /// By memory, which any process of the user may reach, also under Yama.
-    Ptracer,
-}
-
-/// What `VERBENA_SAME_HOST` says.
-///
-/// # Errors
-///
-/// What is wrong with it.
-pub(crate) fn same_host() -> Result<SameHost, String> {
-    parse_same_host(std::env::var_os("VERBENA_SAME_HOST").as_deref())
-}
-
-fn parse_same_host(text: Option<&OsStr>) -> Result<SameHost, String> {
-    let Some(text) = text else { return Ok(SameHost::On) };
-    match text.to_str() {
-        Some("on") => Ok(SameHost::On),
-        Some("off") => Ok(SameHost::Off),
-        Some("ptracer") => Ok(SameHost::Ptracer),
-        _ => Err(format!("VERBENA_SAME_HOST: '{}' is none of on, off and ptracer", text.to_string_lossy())),
-    }
-}
-
 /// Whether registered memory shall lie in large pages: `VERBENA_LARGE_PAGES`, and what is set for
 /// this system. What has no meaning is explained on standard error.
 pub(super) fn large_pages() -> bool {
@@ -121,18 +90,6 @@ pub(super) fn counters_file() -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn how_processes_of_a_host_reach_each_other_is_one_of_three_words() {
-        let parse = |text: &str| parse_same_host(Some(OsStr::new(text)));
-        assert_eq!(parse_same_host(None), Ok(SameHost::On));
-        assert_eq!(parse("on"), Ok(SameHost::On));
-        assert_eq!(parse("off"), Ok(SameHost::Off));
-        assert_eq!(parse("ptracer"), Ok(SameHost::Ptracer));
-        for other in ["", "OFF", "0", "off ", "both"] {
-            assert!(parse(other).is_err_and(|said| said.contains(&format!("'{other}'"))));
-        }
-    }
 
     #[test]
     fn large_pages_are_on_or_off() {

@@ -24,13 +24,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use local::Wish;
 use locks::{Mutex, Rank};
 use nic::{Device, Element, Errno, EventKind};
 use node::Node;
 use sys::per_process::PerProcess;
 
 use crate::{Config, Host, RealWorld};
-use environment::SameHost;
 pub use exit_heap::ExitHeap;
 use exit_heap::Leaving;
 
@@ -170,14 +170,14 @@ fn start() -> io::Result<Instance> {
         }
         Node::new(world, &config, &interfaces)
     };
-    let wish = environment::same_host().unwrap_or_else(|e| {
+    let wish = local::wish().unwrap_or_else(|e| {
         eprintln!("verbena: {e}. {}", environment::SEE);
-        SameHost::default()
+        Wish::default()
     });
-    if wish == SameHost::Ptracer {
+    if wish == Wish::Ptracer {
         sys::thread::let_anybody_trace();
     }
-    let same_host = wish != SameHost::Off;
+    let same_host = wish != Wish::Off;
     let large_pages = environment::large_pages();
     let (on_failure, on_port_in_use) = (fail as fn(), explain_port_in_use as fn(&str, &[IpAddr]));
     let config = Config { on_failure, on_port_in_use, same_host, large_pages, ..Config::default() };
@@ -249,6 +249,5 @@ extern "C" fn at_last() {
 // SAFETY: the section holds functions of this type, which the dynamic linker calls at exit (ELF
 // gABI, "Initialization and Termination Functions"); this one lives as long as the process.
 #[used]
-// loom's models stand in place of locks in tests only, and nowhere after these.
-#[cfg_attr(not(loom), unsafe(link_section = ".fini_array"))]
+#[unsafe(link_section = ".fini_array")]
 static AT_LAST: extern "C" fn() = at_last;

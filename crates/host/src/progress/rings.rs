@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
+use local::Drained;
+use local::lease;
+use local::rings::Backlog;
 use node::Guest;
 
 use super::{BULK_PAUSE, Engine, sooner};
-use crate::lease;
-use crate::rings::Backlog;
-use crate::rx_socket::Drained;
 use crate::world::RealWorld;
 
 /// When the engine tries a full ring again: so many times in a row that its reader took nothing;
@@ -23,7 +23,7 @@ enum Reader {
     /// A thread that polls, or one that is expected back in the seat. The engine looks after this
     /// time whether it does.
     Program(Duration),
-    /// The thread in the seat. The engine's [`Watch`](crate::rings::seat::Watch) ends its turn.
+    /// The thread in the seat. The engine's [`Watch`](local::rings::seat::Watch) ends its turn.
     Seat,
 }
 
@@ -32,7 +32,7 @@ impl<G: Guest> Engine<G> {
     /// does. Returns how soon to come back at the latest.
     pub(super) fn rings(&mut self) -> Option<Duration> {
         let world = self.world.clone();
-        world.rings.pay(&world.counters);
+        world.rings.pay(&world.counters.local);
         let retry = self.write_backlog(&world);
         if world.rings.is_empty() {
             return retry;
@@ -94,7 +94,7 @@ impl<G: Guest> Engine<G> {
         let polled_at = world.rings.polled_at();
         self.polled_at = polled_at;
         let mut drained = Drained::Empty;
-        self.guarded(|guest| drained = world.rings.drain(&world.delivery(guest)));
+        self.guarded(|guest| drained = world.rings.drain(&world.delivery(guest).of_rings()));
         if let Drained::Some { bulk } = drained {
             world.rings.lease.engine_found(now, polled_at);
             if bulk {

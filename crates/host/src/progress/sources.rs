@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use local::Drained;
+use local::lease::LEASE_NANOS;
 use node::world::Datagram;
 use node::{Guest, Input};
 use sys::Room;
 
 use super::{BULK_PAUSE, Engine, Gone, READS_PER_EVENT};
 use crate::counters::add;
-use crate::lease::LEASE_NANOS;
 use crate::management::Management;
 use crate::names::{Answer, Bearer, Connection, Listener, Message, More};
 use crate::reactor::Source;
-use crate::rx_socket::{Delivery, Drained, RxSocket};
+use crate::rx_socket::{Delivery, RxSocket};
 use crate::world::RealWorld;
 
 /// The other end of a connection is gone (epoll(7)).
@@ -52,7 +53,7 @@ impl<G: Guest> Engine<G> {
         if world.sweep_asked.load(Ordering::Acquire) {
             self.guarded(|guest| {
                 let to = world.delivery(guest);
-                world.rings.drain_all(&to);
+                world.rings.drain_all(&to.of_rings());
                 world.rx_sockets.drain_all(&to);
             });
             world.sweep_asked.store(false, Ordering::Release);
@@ -137,14 +138,14 @@ impl<G: Guest> Engine<G> {
             open = connection.read(READS_PER_EVENT, &mut room, &world.counters, |message| match message {
                 Message::Packet(datagram) => forwarded(datagram, &world, &to),
                 Message::Ring(memory, nonce) => {
-                    if world.rings.add((&memory, nonce), connection, &world).is_err() {
+                    if world.rings.add((&memory, nonce), connection.clone(), &*world).is_err() {
                         connection.decline_ring();
                     }
                 }
                 Message::HandedOver(datagram) => handed_over(datagram, connection, &world, &to),
             });
             if !open {
-                world.rings.remove(connection.token(), &world.lent, &to);
+                world.rings.remove(connection.token(), &to.of_rings());
             }
         });
         self.room = room;
@@ -157,10 +158,12 @@ impl<G: Guest> Engine<G> {
     fn read_bearer(&self, bearer: &Bearer) {
         let world = &self.world;
         match bearer.hear() {
-            Some(Answer::NoRing) => world.rings.declined(bearer, world),
+            Some(Answer::NoRing) => world.rings.declined(bearer, &**world),
             Some(Answer::Bell(bell)) => world.rings.given(bearer, bell),
-            Some(Answer::Lend(tables, guard)) => world.rings.lent(bearer, &tables, guard, world),
-            Some(Answer::Buffer(memory, buffer)) => world.rings.shown(bearer, &memory, buffer, world),
+            Some(Answer::Lend(tables, guard)) => world.rings.lent(bearer, &tables, guard, &**world),
+            Some(Answer::Buffer(memory, buffer)) => {
+                world.rings.shown(bearer, &memory, (buffer.address, buffer.writable), &**world)
+            }
             Some(Answer::Gone(address)) => world.rings.gone(bearer, address),
             None => {}
         }
@@ -168,7 +171,7 @@ impl<G: Guest> Engine<G> {
 
     /// A process to whose name we send is gone.
     fn bearer_ended(&mut self, bearer: Arc<Bearer>) {
-        self.world.rings.ended(&bearer, &self.world);
+        self.world.rings.ended(&*bearer, &*self.world);
         // Said again in each round until it is removed.
         if !self.gone.iter().any(|gone| gone.bearer.token() == bearer.token()) {
             self.gone.push(Gone { bearer, rounds: 0 });
@@ -183,7 +186,7 @@ fn forwarded<G: Guest>(datagram: Datagram<'_>, world: &RealWorld, to: &Delivery<
         world.look_for_idle();
     }
     if Management::takes(datagram.bytes) {
-        world.rings.drain_all(to);
+        world.rings.drain_all(&to.of_rings());
     }
     to.guest.input(Instant::now(), Input::Datagram(datagram));
 }
@@ -199,6 +202,6 @@ fn handed_over<G: Guest>(
     if !world.config.same_host {
         connection.decline_ring();
     }
-    world.rings.drain_all(to);
+    world.rings.drain_all(&to.of_rings());
     to.guest.input(Instant::now(), Input::Datagram(datagram));
 }

@@ -9,7 +9,6 @@ use wire::{Qpn, Rkey};
 
 use super::RealWorld;
 use crate::counters::add;
-use crate::{names, rings};
 
 impl nic::LocalLink for RealWorld {
     fn has_unread(&self, path: &Path) -> bool {
@@ -28,7 +27,7 @@ impl nic::LocalLink for RealWorld {
         fill: &mut Fill<'_>,
     ) -> Result<Bulk, Fault> {
         let outcome = self.rings.send_bulk(path, (headers, len), fill, self)?;
-        add(&self.counters.ring_pieces_sent, (outcome == Bulk::Sent).into());
+        add(&self.counters.local.ring_pieces_sent, (outcome == Bulk::Sent).into());
         Ok(outcome)
     }
 
@@ -38,18 +37,15 @@ impl nic::LocalLink for RealWorld {
     }
 
     fn table(&self, _: &Regions) -> Option<u8> {
-        self.lent.table()
+        self.rings.table()
     }
 
     fn publish(&self, table: u8, slot: u16, region: &Region) {
-        self.shown.show((table, slot), region, || self.lent.publish(table, slot, region));
+        self.rings.publish(table, slot, region);
     }
 
     fn withdraw(&self, table: u8, slot: u16) {
-        self.shown.forget((table, slot));
-        if let Some(cleared) = self.lent.withdraw(table, slot) {
-            self.rings.wait_for(cleared, self);
-        }
+        self.rings.withdraw(table, slot, self);
     }
 
     fn prepare(&self, path: &Path) {
@@ -59,29 +55,27 @@ impl nic::LocalLink for RealWorld {
     }
 
     fn open(&self, grant: &Grant<'_>) -> bool {
-        self.lent.open(grant)
+        self.rings.open(grant)
     }
 
     fn named(&self, qpn: Qpn, key: Rkey, access: u32) {
-        self.rings.named(&self.lent, qpn, access, key.0);
+        self.rings.named(qpn, access, key.0);
     }
 
     fn heard(&self, qpn: Qpn) -> bool {
-        self.rings.heard(&self.lent, qpn)
+        self.rings.heard(qpn)
     }
 
     fn told(&self, qpn: Qpn, key: Rkey) -> bool {
-        self.rings.told(&self.lent, qpn, key.0)
+        self.rings.told(qpn, key.0)
     }
 
     fn is_closed(&self, qpn: Qpn) -> bool {
-        self.lent.close(qpn).is_none_or(|cleared| self.rings.is_unused(cleared))
+        self.rings.is_closed(qpn)
     }
 
     fn close(&self, qpn: Qpn, wait: bool) {
-        if let Some(cleared) = self.lent.close(qpn).filter(|_| wait) {
-            self.rings.wait_for(cleared, self);
-        }
+        self.rings.close_queue_pair(qpn, wait, self);
     }
 
     fn is_here(&self, path: &Path) -> bool {
@@ -89,7 +83,7 @@ impl nic::LocalLink for RealWorld {
     }
 
     fn channel(&self, path: &Path) -> Option<(u16, u32)> {
-        Some((names::block(path.dest_qpn), rings::ROOM))
+        Some((local::rings::block(path.dest_qpn), local::rings::ROOM))
     }
 
     fn reaches(&self, path: &Path) -> bool {
@@ -103,12 +97,12 @@ impl nic::LocalLink for RealWorld {
     fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> AtOnce {
         let became = self.rings.copy(prepared, way, self);
         let counter = match prepared.transfer().what {
-            Copy::Atomic(_) => &self.counters.atomics_at_once,
-            Copy::Write => &self.counters.writes_at_once,
-            Copy::Read => &self.counters.reads_at_once,
-            Copy::Pull => &self.counters.pieces_pulled,
-            Copy::Put => &self.counters.pieces_put,
-            Copy::Flush(_) => &self.counters.flushes_at_once,
+            Copy::Atomic(_) => &self.counters.local.atomics_at_once,
+            Copy::Write => &self.counters.local.writes_at_once,
+            Copy::Read => &self.counters.local.reads_at_once,
+            Copy::Pull => &self.counters.local.pieces_pulled,
+            Copy::Put => &self.counters.local.pieces_put,
+            Copy::Flush(_) => &self.counters.local.flushes_at_once,
         };
         add(counter, (became == AtOnce::Done).into());
         became

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use host::arena::Buffer;
 use host::{Config, RealWorld};
+use local::arena::Buffer;
 use nic::reach::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, terms};
 use nic::{Access, Link, LocalLink, Path};
 use node::world::Claim;
@@ -77,7 +77,7 @@ impl Pair {
     /// Like [`Pair::new`], with the bytes in memory that both map; `None` where that is not
     /// reached.
     pub fn near() -> Option<Pair> {
-        let buffer = host::arena::take(512).filter(|_| nic::memory::can_copy_granted());
+        let buffer = local::arena::take(512).filter(|_| nic::memory::can_copy_granted());
         if buffer.is_none() {
             println!("left out: no memory that processes map is reached");
         }

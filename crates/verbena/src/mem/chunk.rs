@@ -36,7 +36,7 @@ enum Owner {
     Anonymous(usize),
     /// Of the memory that processes of this host map.
     #[cfg(feature = "software")]
-    Arena(#[expect(dead_code, reason = "it keeps the bytes")] host::arena::Buffer),
+    Arena(#[expect(dead_code, reason = "it keeps the bytes")] local::arena::Buffer),
     /// A simulated host's.
     #[cfg(feature = "sim")]
     Simulated(::sim::Mapped),
@@ -75,7 +75,7 @@ impl Chunk {
     pub fn zeroed_for_peers(call: &'static str, len: usize) -> Result<Chunk> {
         #[cfg(feature = "software")]
         if !crate::provider::has_opened_libraries()
-            && let Some(buffer) = host::arena::take(len)
+            && let Some(buffer) = local::arena::take(len)
             && let Some(at) = NonNull::new(buffer.as_ptr())
         {
             return Ok(Chunk { at, len, owner: Owner::Arena(buffer) });

@@ -23,7 +23,7 @@ struct Buffer {
     addr: *mut c_void,
     size: usize,
     /// `None`: the C library's.
-    arena: Option<host::arena::Buffer>,
+    arena: Option<local::arena::Buffer>,
 }
 
 /// `ibv_reg_dmabuf_mr`, ibv_reg_mr(3): `addr` of the region is the offset. errno: EINVAL for other
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *
         if pd.is_null() || buf.is_null() || size == 0 {
             return Err(Errno(libc::EINVAL));
         }
-        let arena = host::arena::take(size);
+        let arena = local::arena::take(size);
         let mut addr: *mut c_void = arena.as_ref().map_or(null_mut(), |buffer| buffer.as_ptr().cast());
         if addr.is_null() {
             // SAFETY: a variable of ours and a power of two.

@@ -1,0 +1,55 @@
+//! What comes by rings, as a guest takes it in.
+
+use std::time::Instant;
+
+use local::PacketHandler;
+use local::record::Ends;
+use node::world::{Before, Datagram, Hold};
+use node::{Guest, Input};
+use transport::Short;
+use transport::op::SharedBytes;
+
+/// Where the packets of a ring came from last, and the queue pairs of its short messages.
+pub(crate) struct Origin {
+    from: Datagram<'static>,
+    before: Before,
+}
+
+/// Hands what comes by rings to a guest.
+pub(crate) struct ToGuest<'a, G>(pub(crate) &'a G);
+
+impl<G: Guest> PacketHandler for ToGuest<'_, G> {
+    type Origin = Origin;
+
+    fn come_from(&self, ends: &Ends, origin: &mut Option<Origin>) {
+        let from = datagram(ends);
+        match origin {
+            Some(origin) => origin.from = from,
+            None => *origin = Some(Origin { from, before: Before::default() }),
+        }
+    }
+
+    #[inline(always)]
+    fn packets(&self, now: Instant, origin: &Origin, hold: Hold, bytes: &[u8], size: usize) {
+        self.0.input(now, Input::Unsealed { run: Datagram { hold, bytes, ..origin.from }, size });
+    }
+
+    #[inline(always)]
+    fn short(&self, now: Instant, origin: &mut Origin, hold: Hold, short: &Short, bytes: &[u8]) {
+        self.0.short(now, &origin.from, hold, short, bytes, &mut origin.before);
+    }
+
+    #[inline(always)]
+    fn fragment(&self, now: Instant, origin: &Origin, hold: Hold, headers: &[u8], payload: SharedBytes<'_>) {
+        self.0.input(now, Input::Bulk(Datagram { hold, bytes: headers, ..origin.from }, payload));
+    }
+
+    fn release(&self) {
+        self.0.release(false);
+    }
+}
+
+/// Where a packet comes from and goes to, without its bytes.
+pub(crate) fn datagram(&Ends { source, dest, interface }: &Ends) -> Datagram<'static> {
+    Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &[] }
+}

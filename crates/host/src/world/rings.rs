@@ -1,0 +1,95 @@
+//! What rings ask of the real world, and messages of the connection manager that go by them.
+
+use std::io;
+use std::sync::Arc;
+
+use local::Counters;
+use local::record::Ends;
+use nic::Path;
+use node::Name;
+use node::world::Datagram;
+use sys::clock::Clock;
+use transport::TxBatch;
+use wire::icrc::{self, Flow};
+
+use super::RealWorld;
+use crate::sockets::{ROCE_PORT, endpoint};
+use crate::to_guest::datagram;
+
+impl local::World for RealWorld {
+    #[inline]
+    fn version(&self) -> u64 {
+        self.interfaces.version()
+    }
+
+    fn ends(&self, path: &Path) -> Option<Ends> {
+        let known = self.interfaces.current();
+        let interface = known.bearing(path.dest, path.interface)?.index;
+        Some(Ends {
+            source: endpoint(path.source, ROCE_PORT, path.interface),
+            dest: endpoint(path.dest, ROCE_PORT, interface),
+            interface,
+        })
+    }
+
+    fn bearer(&self, block: u16) -> io::Result<Arc<dyn local::Bearer>> {
+        Ok(self.names.bearer(Name::Block(block), &self.reactor)?)
+    }
+
+    fn wake_engine(&self) {
+        self.alarm.set(0);
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    #[inline]
+    fn counters(&self) -> &Counters {
+        &self.counters.local
+    }
+}
+
+impl RealWorld {
+    /// Hands messages of the connection manager to the process of this host that bears one of
+    /// `names`; false where they have to go by the network.
+    pub(super) fn hand_over_here(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {
+        let version = self.interfaces.version();
+        let ends = self.rings.ends_here(path, self);
+        let Some(ends) = ends.filter(|_| !path.dest.is_multicast()) else { return false };
+        // To ask for a name that no process bears is a few system calls.
+        let known = names.iter().find(|name| self.names.known(**name).is_some());
+        let mut names = known.map_or(names, std::slice::from_ref).iter();
+        names.any(|&name| {
+            if let Name::Block(block) = name
+                && let Some(sent) = self.rings.hand_to_block(block, path, (version, &ends), batch, self)
+            {
+                return sent;
+            }
+            let bearer = self.names.known(name);
+            bearer.is_some_and(|bearer| {
+                self.rings.hand_to_process(&*bearer, path, (version, &ends), batch, self)
+            }) || self.over_connection(name, &ends, batch)
+        })
+    }
+
+    /// Sends each message over the connection to a name; false where no process bears it that we
+    /// may send to so.
+    fn over_connection(&self, name: Name, ends: &Ends, batch: &mut TxBatch) -> bool {
+        let head = datagram(ends);
+        let flow = Flow { source: head.source, dest: head.dest };
+        let (mut bytes, runs) = batch.parts_mut();
+        for run in runs {
+            let (packets, rest) = bytes.split_at_mut(run.len);
+            for packet in packets.chunks_mut(run.size) {
+                icrc::seal(&flow, 0, packet);
+                let message = Datagram { bytes: packet, ..head };
+                if !self.names.hand_over(name, &message, &self.reactor, &self.counters) {
+                    return false;
+                }
+            }
+            bytes = rest;
+        }
+        true
+    }
+}

@@ -1,0 +1,71 @@
+//! What a queue pair knows of its way to a process of this host, from one message or copy to the
+//! next: nothing of it is looked up again where nothing has changed.
+
+use std::sync::Arc;
+
+use nic::Path;
+use transport::op::Remote;
+
+use super::tx_ring::TxRing;
+use crate::reach::{Lender, ends};
+use crate::world::World;
+
+/// What a queue pair keeps of its way to a peer on this host. It is of one path.
+pub(super) struct KnownWay {
+    pub(super) ring: Arc<TxRing>,
+    /// Which of the ring's heads is of the path ([`TxRing::send_short`]).
+    pub(super) head: u64,
+    /// With which version of the interfaces the path was found to lead to this host, and a number
+    /// for its ends.
+    here: Option<(u64, u32)>,
+    /// What the ring's reader lends.
+    lent: Lending,
+}
+
+/// What the reader of a ring lends, as it was after so many changes.
+#[derive(Default)]
+pub(super) struct Lending {
+    pub(super) changes: u64,
+    pub(super) lender: Option<Arc<Lender>>,
+}
+
+impl KnownWay {
+    pub(super) fn by(ring: Arc<TxRing>) -> KnownWay {
+        KnownWay { ring, head: 0, here: None, lent: Lending::default() }
+    }
+
+    /// A number for the ends of the path, as the other process sees them ([`ends`]); `None` where
+    /// it does not lead to this host any more.
+    #[inline]
+    pub(super) fn ends(&mut self, path: &Path, world: &impl World) -> Option<u32> {
+        let version = world.version();
+        match self.here {
+            Some((known, ends)) if known == version => Some(ends),
+            _ => self.find_ends(path, version, world),
+        }
+    }
+
+    #[cold]
+    fn find_ends(&mut self, path: &Path, version: u64, world: &impl World) -> Option<u32> {
+        world.ends(path)?;
+        Some(self.here.insert((version, ends(path))).1)
+    }
+
+    /// The ring, and what its reader lends.
+    #[inline]
+    pub(super) fn lender(&mut self) -> (&TxRing, Option<&Lender>) {
+        if self.ring.changes() != self.lent.changes {
+            self.lent = self.ring.lending();
+        }
+        (&self.ring, self.lent.lender.as_deref())
+    }
+
+    /// Whether what a peer names seems to lie in memory of the reader's that is mapped here, too.
+    #[inline]
+    pub(super) fn is_near(&self, path: &Path, remote: Remote) -> bool {
+        if self.ring.changes() != self.lent.changes {
+            return self.ring.is_near(path.dest_qpn, remote);
+        }
+        self.lent.lender.as_ref().is_some_and(|lender| lender.is_near(path.dest_qpn, remote))
+    }
+}

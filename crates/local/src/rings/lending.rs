@@ -1,0 +1,57 @@
+//! What this process lends to those that write rings which it reads, as [`nic::LocalLink`] says.
+
+use std::ops::Range;
+
+use nic::reach::{Grant, Region};
+use wire::Qpn;
+
+use crate::rings::Rings;
+use crate::shown::Coming;
+use crate::world::World;
+
+impl<O: Send> Rings<O> {
+    /// As [`nic::LocalLink::table`].
+    pub fn table(&self) -> Option<u8> {
+        self.lent.table()
+    }
+
+    /// As [`nic::LocalLink::publish`].
+    pub fn publish(&self, table: u8, slot: u16, region: &Region) {
+        self.shown.show((table, slot), region, || self.lent.publish(table, slot, region));
+    }
+
+    /// As [`nic::LocalLink::withdraw`].
+    pub fn withdraw(&self, table: u8, slot: u16, world: &impl World) {
+        self.shown.forget((table, slot));
+        if let Some(cleared) = self.lent.withdraw(table, slot) {
+            self.wait_for(cleared, world);
+        }
+    }
+
+    /// As [`nic::LocalLink::open`].
+    pub fn open(&self, grant: &Grant<'_>) -> bool {
+        self.lent.open(grant)
+    }
+
+    /// As [`nic::LocalLink::is_closed`].
+    pub fn is_closed(&self, qpn: Qpn) -> bool {
+        self.lent.close(qpn).is_none_or(|cleared| self.is_unused(cleared))
+    }
+
+    /// As [`nic::LocalLink::close`].
+    pub fn close_queue_pair(&self, qpn: Qpn, wait: bool, world: &impl World) {
+        if let Some(cleared) = self.lent.close(qpn).filter(|_| wait) {
+            self.wait_for(cleared, world);
+        }
+    }
+
+    /// Whether a range of this process's memory is watched by userfaultfd(2), or about to be.
+    pub fn is_late(&self, addr: u64, len: u64) -> bool {
+        self.shown.is_late(addr, len)
+    }
+
+    /// A range is about to be watched; until what is returned is dropped no region of it is lent.
+    pub fn coming(&self, range: Range<u64>, world: &impl World) -> Coming<'_> {
+        self.shown.coming(range, |(table, slot)| self.withdraw(table, slot, world))
+    }
+}

@@ -1,0 +1,270 @@
+//! A thread that waits for an event looks at the rings for a moment before it sleeps: the answer of
+//! a process of this host may be there in less time than it takes to wake a thread. Where it was
+//! not there several times in a row, as where many processes want the processor, hardly any thread
+//! looks. Nor where others compute without a break (`Hogs`): the scheduler gives them some
+//! milliseconds each time, while a thread that is woken goes before them.
+
+use std::hint;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use sys::clock::Clock;
+
+use crate::rings::Rings;
+use crate::world::{Delivery, Drained, PacketHandler};
+
+/// How often a thread may look in vain in a row; then one in so many waits tries again.
+const FEW: u32 = 2;
+const SELDOM: u32 = 32;
+/// A thread looks so often, about a microsecond, before it lets others have the processor. It looks
+/// only once where they had the processor for longer than that the last time.
+const LOOKS: u32 = 32;
+const OTHERS_NANOS: u64 = 5_000;
+/// Others may have the processor so often: the answer is there by then, as a rule, and a turn takes
+/// less than to be woken.
+const TURNS: u32 = 8;
+/// Others have the processor for so long, so many times in a row, before it is asked which threads
+/// they are. So many waits in a row do not see that of hogs that are gone.
+const LONG_NANOS: u64 = 2_000_000;
+const IN_A_ROW: u32 = 4;
+/// Threads that wait for each other, as ours do, have the processor for less than this each.
+const HOG_NANOS: u64 = 500_000;
+/// Where there are hogs one in so many waits looks, to see whether they are gone, and not more
+/// often than this: each time takes some 3 ms.
+const HARDLY_EVER: u32 = 512;
+const TRY_NANOS: u64 = 100_000_000;
+
+/// For how long a thread looks that waits for one kind of event, and whether that was of use
+/// lately. Hints: that two threads change them at once does no harm.
+pub struct Linger {
+    moment: Duration,
+    in_vain: AtomicU32,
+    waits: AtomicU32,
+    /// Others had the processor for long when they had it last.
+    others_wait: AtomicBool,
+    hogs: Hogs,
+}
+
+/// Whether there are threads that compute without a break on our processors.
+#[derive(Default)]
+struct Hogs {
+    are_there: AtomicBool,
+    /// How many times in a row the looks said otherwise than `are_there`.
+    against: AtomicU32,
+    /// There were no hogs when it was asked: until then it is not asked again.
+    none_until: AtomicU64,
+    /// When a wait looked last to see whether they are gone, and the waits since.
+    tried_at: AtomicU64,
+    waits: AtomicU32,
+}
+
+impl Hogs {
+    fn are_there(&self) -> bool {
+        self.are_there.load(Ordering::Relaxed)
+    }
+
+    /// No hogs are known of, and others had the processor for `took` until now.
+    fn had(&self, now: u64, took: u64, threads_a_processor: impl FnOnce() -> u64) {
+        // Where it was back at once no other thread wanted it, or the scheduler gave it to none.
+        // Many that wait for each other take long each time: to ask takes up to 17 us of the
+        // processor.
+        let is_long = took > OTHERS_NANOS && self.count(took > LONG_NANOS);
+        if is_long && now >= self.none_until.load(Ordering::Relaxed) {
+            let there = took > threads_a_processor().max(1) * HOG_NANOS;
+            self.are_there.store(there, Ordering::Relaxed);
+            self.none_until.store(if there { 0 } else { now + TRY_NANOS }, Ordering::Relaxed);
+        }
+    }
+
+    /// There are hogs: whether it is time that a wait looks.
+    fn is_time(&self, now: u64) -> bool {
+        let waits = self.waits.load(Ordering::Relaxed) + 1;
+        let is_time =
+            waits >= HARDLY_EVER && now.saturating_sub(self.tried_at.load(Ordering::Relaxed)) >= TRY_NANOS;
+        if is_time {
+            self.tried_at.store(now, Ordering::Relaxed);
+        }
+        self.waits.store(if is_time { 0 } else { waits.min(HARDLY_EVER) }, Ordering::Relaxed);
+        is_time
+    }
+
+    /// There were hogs, and a wait looked all the same.
+    fn tried(&self, had_it_for_long: bool) {
+        if self.count(!had_it_for_long) {
+            self.are_there.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether this is the last time in a row that it takes.
+    fn count(&self, otherwise: bool) -> bool {
+        let before = self.against.load(Ordering::Relaxed);
+        let now = if otherwise { (before + 1) % IN_A_ROW } else { 0 };
+        if now != before {
+            self.against.store(now, Ordering::Relaxed);
+        }
+        otherwise && now == 0
+    }
+}
+
+/// How many threads want each processor, as the system counts them (proc_loadavg(5)); 0 where it
+/// does not say.
+fn threads_a_processor() -> u64 {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let wanting = load.split(' ').nth(3).and_then(|of| of.split('/').next()?.parse::<u64>().ok());
+    wanting.unwrap_or(0) / sys::thread::processors()
+}
+
+impl Linger {
+    /// For how long a thread looks.
+    pub fn new(moment: Duration) -> Linger {
+        Linger {
+            moment,
+            in_vain: AtomicU32::new(0),
+            waits: AtomicU32::new(0),
+            others_wait: AtomicBool::new(false),
+            hogs: Hogs::default(),
+        }
+    }
+
+    /// Whether a thread may look at all.
+    pub fn may(&self) -> bool {
+        !self.moment.is_zero()
+    }
+
+    fn is_worth_it(&self, now: u64) -> bool {
+        if self.hogs.are_there() {
+            return self.hogs.is_time(now);
+        }
+        self.in_vain.load(Ordering::Relaxed) < FEW
+            || self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(SELDOM)
+    }
+
+    /// Whether to sleep now: hogs have it, as is known for long or just now.
+    fn ends(&self, beside_hogs: bool, had_it_for_long: bool) -> bool {
+        if beside_hogs { had_it_for_long } else { self.hogs.are_there() }
+    }
+
+    fn note(&self, found: bool) {
+        let before = self.in_vain.load(Ordering::Relaxed);
+        self.in_vain.store(if found { 0 } else { FEW.min(before + 1) }, Ordering::Relaxed);
+    }
+}
+
+impl<O: Send> Rings<O> {
+    /// For the thread in the seat: takes in what comes until it has an event, or for a moment;
+    /// whether it has. No thread is woken for what is written meanwhile.
+    pub fn linger<H: PacketHandler<Origin = O>>(
+        &self,
+        linger: &Linger,
+        has_event: impl Fn() -> bool,
+        clock: &Clock,
+        to: &Delivery<'_, H>,
+    ) -> bool {
+        if has_event() {
+            return true;
+        }
+        let mut now = clock.now();
+        if !linger.is_worth_it(now) {
+            return false;
+        }
+        self.stay_awake();
+        let end = now + linger.moment.as_nanos() as u64;
+        let beside_hogs = linger.hogs.are_there();
+        let (mut found, mut turns, mut long) = (false, 0, false);
+        while !found && !linger.ends(beside_hogs, long) && (now < end || turns < TURNS) {
+            turns += 1;
+            // Where many want the processor they get it.
+            let looks = if linger.others_wait.load(Ordering::Relaxed) { 1 } else { LOOKS };
+            found = self.brings_an_event(looks, &has_event, to) || has_event();
+            let took = clock.now().saturating_sub(now);
+            now += took;
+            long |= took > LONG_NANOS;
+            if !found {
+                linger.others_wait.store(took > OTHERS_NANOS, Ordering::Relaxed);
+                if !beside_hogs {
+                    linger.hogs.had(now, took, threads_a_processor);
+                }
+            }
+        }
+        if beside_hogs {
+            linger.hogs.tried(long);
+        }
+        linger.note(found);
+        found
+    }
+
+    /// One turn.
+    fn brings_an_event<H: PacketHandler<Origin = O>>(
+        &self,
+        looks: u32,
+        has_event: &impl Fn() -> bool,
+        to: &Delivery<'_, H>,
+    ) -> bool {
+        self.pay(to.counters);
+        let rings = self.rx.load();
+        for _ in 0..looks {
+            if !rings.iter().all(|ring| ring.seems_empty()) {
+                return self.drain(to) != Drained::Empty && has_event();
+            }
+            hint::spin_loop();
+        }
+        drop(rings);
+        thread::yield_now();
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn who_looked_in_vain_looks_seldom_until_it_was_of_use_again() {
+        let linger = Linger::new(Duration::from_micros(1));
+        let tries = |count| (0..count).filter(|_| linger.is_worth_it(0)).count();
+        assert_eq!(tries(100), 100);
+        (0..FEW).for_each(|_| linger.note(false));
+        assert_eq!(tries(10 * SELDOM), 10);
+        linger.note(true);
+        assert_eq!(tries(100), 100);
+    }
+
+    #[test]
+    fn beside_hogs_hardly_any_thread_looks_until_they_are_gone() {
+        let linger = Linger::new(Duration::from_micros(1));
+        let (now, asked) = (Cell::new(0), Cell::new(0));
+        let wait = |_: &u32| {
+            now.set(now.get() + TRY_NANOS);
+            linger.is_worth_it(now.get())
+        };
+        let tries = |count| (0..count).filter(wait).count();
+        let ask = |threads| {
+            asked.set(asked.get() + 1);
+            threads
+        };
+        let long =
+            |times, threads| (0..times).for_each(|_| linger.hogs.had(now.get(), 3_000_000, || ask(threads)));
+        long(IN_A_ROW - 1, 2);
+        linger.hogs.had(now.get(), 100, || 2);
+        assert_eq!(tries(100), 100, "few times, so far");
+        linger.hogs.had(now.get(), LONG_NANOS / 2, || 2);
+        long(IN_A_ROW - 1, 2);
+        assert_eq!(tries(100), 100, "they gave it back soon meanwhile");
+        long(1, 2);
+        assert_eq!(tries(10 * HARDLY_EVER), 10);
+        (0..2).for_each(|_| (1..=IN_A_ROW).for_each(|n| linger.hogs.tried(n == IN_A_ROW)));
+        assert_eq!(tries(10 * HARDLY_EVER), 10, "they are there now and then");
+        (0..IN_A_ROW).for_each(|_| linger.hogs.tried(false));
+        assert_eq!(tries(100), 100, "they are gone");
+        asked.set(0);
+        long(10 * IN_A_ROW, 32);
+        assert_eq!((tries(100), asked.get()), (100, 1), "many threads, each for a moment");
+        long(IN_A_ROW, 0);
+        assert_eq!(tries(HARDLY_EVER), 1, "nobody says how many");
+        let at_once = (0..10 * HARDLY_EVER).filter(|_| linger.is_worth_it(now.get())).count();
+        assert_eq!(at_once, 0, "not so often");
+    }
+}

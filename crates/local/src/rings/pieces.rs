@@ -1,0 +1,74 @@
+//! What goes by a ring in another form than packets: short messages, and several packets of a
+//! message as one piece.
+
+use nic::Path;
+use nic::link::Fill;
+use transport::Short;
+use transport::op::{Bulk, Fault};
+
+use crate::rings::block;
+use crate::rings::known_way::KnownWay;
+use crate::rings::{Rings, Way};
+use crate::world::World;
+
+/// Bytes of the longest piece: long enough for a processor's string instruction, and many of them
+/// in a ring.
+const LONGEST_PIECE: usize = 64 << 10;
+
+impl<O: Send> Rings<O> {
+    /// Sends a short message to a process of this host; false where it has to be a packet. `way` is
+    /// of those before.
+    #[inline]
+    pub fn send_short(
+        &self,
+        path: &Path,
+        short: &Short,
+        bytes: &[u8],
+        way: &mut nic::Way,
+        world: &impl World,
+    ) -> bool {
+        if !way.is_known() && !self.find_way(path, way) {
+            return false;
+        }
+        let Some(KnownWay { ring, head, .. }) = way.known_mut() else { return false };
+        let sent = ring.send_short((path, head), world.version(), short, bytes, world.counters());
+        if !sent {
+            way.forget();
+        }
+        sent
+    }
+
+    /// Finds the ring to the process at the end of a path, where there is one.
+    #[cold]
+    pub(super) fn find_way(&self, path: &Path, way: &mut nic::Way) -> bool {
+        let ring = self.known(path);
+        let is_there = ring.is_some();
+        ring.into_iter().for_each(|ring| way.know(KnownWay::by(ring)));
+        is_there
+    }
+
+    /// Bytes of the longest piece that [`Rings::send_bulk`] takes.
+    pub fn most_bulk(&self) -> usize {
+        if self.enabled { LONGEST_PIECE } else { 0 }
+    }
+
+    /// Sends several packets as one piece, of these headers and so many bytes, to a process of this
+    /// host.
+    ///
+    /// # Errors
+    ///
+    /// Those of `fill`.
+    pub fn send_bulk(
+        &self,
+        path: &Path,
+        piece: (&[u8], usize),
+        fill: &mut Fill<'_>,
+        world: &impl World,
+    ) -> Result<Bulk, Fault> {
+        let (block, version) = (block(path.dest_qpn), world.version());
+        match self.tx.read().get(&block) {
+            Some(Way::Ring(ring)) => ring.send_bulk(path, version, piece, fill, world.counters()),
+            _ => Ok(Bulk::NoWay),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Memory at the other end of a ring: what its reader lends us, and copies.
+
+use nic::Path;
+use nic::reach::Prepared;
+use sys::fork::Fd;
+use transport::op::{AtOnce, Remote};
+
+use super::Rings;
+use super::known_way::KnownWay;
+use crate::counters::add;
+use crate::reach::Known;
+use crate::world::{Bearer, World};
+
+impl<O: Send> Rings<O> {
+    /// The process at the end of this connection took our ring, and lets its memory be reached.
+    pub fn lent(&self, bearer: &dyn Bearer, tables: &Fd, guard: Known, world: &impl World) {
+        let lent = self.ring_over(bearer).map(|ring| ring.lent(tables, guard, world.counters()));
+        add(&world.counters().reach_refused, lent.is_some_and(|lent| lent.is_err()).into());
+    }
+
+    /// A buffer of the process at the end of this connection may be mapped, which has it at an
+    /// address; whether it may be written to.
+    pub fn shown(
+        &self,
+        bearer: &dyn Bearer,
+        memory: &Fd,
+        (address, writable): (u64, bool),
+        world: &impl World,
+    ) {
+        let Some(ring) = self.ring_over(bearer) else { return };
+        match ring.shown(memory, address, writable) {
+            Ok(()) => add(&world.counters().buffers_mapped, 1),
+            Err(_) => add(&world.counters().buffers_refused, 1),
+        }
+    }
+
+    /// A buffer of the process at the end of this connection is gone.
+    pub fn gone(&self, bearer: &dyn Bearer, address: u64) {
+        if let Some(ring) = self.ring_over(bearer) {
+            ring.gone(address);
+        }
+    }
+
+    /// Copies to or from the memory of a process of this host, or flushes it, as
+    /// [`nic::LocalLink::copy`].
+    pub fn copy(&self, prepared: &Prepared<'_>, way: &mut nic::Way, world: &impl World) -> AtOnce {
+        let path = prepared.transfer().path;
+        if !way.is_known() && !self.find_way(path, way) {
+            return AtOnce::NoWay;
+        }
+        let Some(known) = way.known_mut::<KnownWay>() else { return AtOnce::NoWay };
+        let Some(ends) = known.ends(path, world) else { return AtOnce::Refused };
+        let (ring, Some(lender)) = known.lender() else {
+            // It has ended, or nothing is lent yet; where the system refuses copies the way is good
+            // for messages all the same.
+            way.forget();
+            return AtOnce::NoWay;
+        };
+        lender.copy(ring.hazards(), prepared, ends)
+    }
+
+    /// Whether memory of the process at the end of a path is reached.
+    pub fn reaches(&self, path: &Path) -> bool {
+        self.known(path).is_some_and(|ring| ring.reaches())
+    }
+
+    /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here,
+    /// too.
+    pub fn is_near(&self, path: &Path, remote: Remote, way: &nic::Way) -> bool {
+        way.known::<KnownWay>().map_or_else(
+            || self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote)),
+            |known| known.is_near(path, remote),
+        )
+    }
+}

@@ -1,0 +1,110 @@
+//! What is shown to the process at the other end of a ring, as what it sent is executed.
+//!
+//! A thread that dispatches what came by a ring says so, while it does ([`brought_by`]). A request
+//! that is executed meanwhile was named by the process at the other end of that ring: its number,
+//! its key and its range have passed all that the responder asks. So that process may reach the
+//! region from then on, as its next packet would.
+
+use std::cell::Cell;
+
+use wire::Qpn;
+
+use crate::arena;
+use crate::reach::{As, Showing};
+use crate::rings::Rings;
+
+/// What was shown lately is remembered in so many places.
+const PLACES: usize = 16;
+
+/// Something that was shown by a ring, after so many changes of what may be reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Lately {
+    ring: u64,
+    changes: u64,
+    qpn: Qpn,
+    key: u32,
+    how: As,
+    /// What the queue pair lets its peer do.
+    access: u32,
+}
+
+thread_local! {
+    /// The ring whose records this thread dispatches; 0 where it dispatches none.
+    static RING: Cell<u64> = const { Cell::new(0) };
+    static LATELY: [Cell<Option<Lately>>; PLACES] = const { [const { Cell::new(None) }; PLACES] };
+}
+
+/// What this thread dispatches came by a ring, as long as this is there.
+pub(crate) struct BroughtBy(u64);
+
+/// See [`BroughtBy`].
+#[inline]
+pub(crate) fn brought_by(ring: u64) -> BroughtBy {
+    BroughtBy(RING.replace(ring))
+}
+
+impl Drop for BroughtBy {
+    fn drop(&mut self) {
+        RING.set(self.0);
+    }
+}
+
+/// The ring whose records this thread dispatches.
+#[inline]
+fn ring() -> Option<u64> {
+    Some(RING.get()).filter(|ring| *ring != 0)
+}
+
+impl<O: Send> Rings<O> {
+    /// The peer of a queue pair, which lets it do so much, has named a region in a request that was
+    /// executed.
+    #[inline]
+    pub fn named(&self, qpn: Qpn, access: u32, key: u32) {
+        if let Some(ring) = ring() {
+            let lent = &self.lent;
+            let changes = lent.changes();
+            let lately = Lately { ring, changes, qpn, key, how: As::Named, access };
+            let place = (key >> 16) as usize % PLACES;
+            if LATELY.with(|all| all[place].get()) != Some(lately) {
+                lent.hear(qpn, ring);
+                self.show(lately, place);
+            }
+        }
+    }
+
+    /// The peer of a queue pair was heard: what came bore the right numbers. Whether it came by a
+    /// ring.
+    pub fn heard(&self, qpn: Qpn) -> bool {
+        ring().is_some_and(|ring| self.lent.hear(qpn, ring))
+    }
+
+    /// A queue pair lends its peer a region for a message. Whether the peer's process is shown it.
+    pub fn told(&self, qpn: Qpn, key: u32) -> bool {
+        let lent = &self.lent;
+        let Some(ring) = lent.heard(qpn) else { return false };
+        let lately = Lately { ring, changes: lent.changes(), qpn, key, how: As::Told, access: 0 };
+        // Another part of the places than that of named ones.
+        let place = ((key >> 16) as usize + PLACES / 2) % PLACES;
+        LATELY.with(|all| all[place].get()) == Some(lately) || self.show(lately, place)
+    }
+
+    #[cold]
+    fn show(&self, lately: Lately, place: usize) -> bool {
+        let Lately { ring, qpn, key, how, access: granted, .. } = lately;
+        let Some(rx) = self.reading(ring) else { return false };
+        let lent = &self.lent;
+        if !rx.may_show(lent) {
+            return false;
+        }
+        let give = |addr, len, access| {
+            arena::give(addr, len, access & granted, rx.connection());
+        };
+        match lent.show(ring, qpn, key, how, give) {
+            Showing::Nothing => return false,
+            Showing::Done => {}
+            Showing::First(tables) => rx.lend(&tables),
+        }
+        LATELY.with(|all| all[place].set(Some(lately)));
+        true
+    }
+}

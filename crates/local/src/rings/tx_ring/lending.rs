@@ -1,0 +1,89 @@
+//! What the reader of a ring lends: its tables, its buffers that are mapped here.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sys::fork::Fd;
+use transport::op::Remote;
+use wire::Qpn;
+
+use super::TxRing;
+use crate::arena::Theirs;
+use crate::counters::{Counters, add};
+use crate::memory::Part;
+use crate::reach::{Known, Lender};
+use crate::rings::known_way::Lending;
+
+impl TxRing {
+    /// The reader's memory can be reached from now on, by what it lends.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lender::new`].
+    pub(crate) fn lent(&self, tables: &Fd, guard: Known, counters: &Counters) -> io::Result<()> {
+        let theirs = self.theirs.lock().clone();
+        let lender = Lender::new(self.bearer.fd(), tables, guard, self.proof, theirs)?;
+        add(&counters.reach_refused, (!lender.is_there()).into());
+        self.set_lender(Some(Arc::new(lender)));
+        Ok(())
+    }
+
+    /// A buffer of the reader's may be mapped from now on, which lies in this memory. Called by the
+    /// thread that calls [`TxRing::lent`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Theirs::with`].
+    pub(crate) fn shown(&self, memory: &Fd, address: u64, writable: bool) -> io::Result<()> {
+        let theirs = self.theirs.lock().with(memory, address, writable)?;
+        self.map(theirs);
+        Ok(())
+    }
+
+    /// The reader's buffer that it had at an address is gone.
+    pub(crate) fn gone(&self, address: u64) {
+        let theirs = self.theirs.lock().without(address);
+        self.map(theirs);
+    }
+
+    fn map(&self, theirs: Theirs) {
+        *self.theirs.lock() = theirs.clone();
+        if let Some(lender) = self.lender.load_full() {
+            self.set_lender(Some(Arc::new(lender.mapping(theirs))));
+        }
+    }
+
+    pub(super) fn set_lender(&self, lender: Option<Arc<Lender>>) {
+        self.lender.store(lender);
+        self.lender_changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often what the reader lends has changed.
+    #[inline]
+    pub(in crate::rings) fn changes(&self) -> u64 {
+        self.lender_changes.load(Ordering::Acquire)
+    }
+
+    /// What the reader lends now: not older than it says.
+    #[cold]
+    pub(in crate::rings) fn lending(&self) -> Lending {
+        Lending { changes: self.changes(), lender: self.lender.load_full() }
+    }
+
+    /// Where we say what we use of the reader's memory.
+    #[inline]
+    pub(in crate::rings) fn hazards(&self) -> &Part {
+        &self.hazards
+    }
+
+    /// Whether the reader's memory can be reached.
+    pub(crate) fn reaches(&self) -> bool {
+        self.lender.load().as_ref().is_some_and(|lender| lender.is_there())
+    }
+
+    /// Whether what a peer names seems to lie in memory of the reader's that is mapped here, too.
+    pub(crate) fn is_near(&self, qpn: Qpn, remote: Remote) -> bool {
+        self.lender.load().as_ref().is_some_and(|lender| lender.is_near(qpn, remote))
+    }
+}
