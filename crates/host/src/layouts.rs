@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use local::fuzzed::{self, HAZARD_BYTES};
-use local::record::{self, Ends};
+use local::record::{self, Ends, RING_BYTES};
 use local::ring::{Reader, Whom, Word, Writer, memory_len};
-use local::rings::RING_BYTES;
 use nic::reach::{Grant, Region};
 use node::world::{Datagram, Hold};
 use transport::Short;

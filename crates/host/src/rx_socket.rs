@@ -91,7 +91,7 @@ impl<'a, G: Guest> Delivery<'a, G> {
     /// Where what comes by rings goes.
     #[inline(always)]
     pub(crate) fn of_rings(&self) -> local::Delivery<'a, ToGuest<'a, G>> {
-        local::Delivery { handler: ToGuest(self.guest), counters: &self.counters.local, rings: self.rings }
+        self.rings.delivery(ToGuest(self.guest), &self.counters.local)
     }
 }
 

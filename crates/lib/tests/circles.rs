@@ -1,5 +1,5 @@
 //! Files that know each other in a circle must be read all at once: there is no circle of more than
-//! three in `capi` and `nic`.
+//! three in `capi`, `nic` and `local`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -133,6 +133,11 @@ fn no_more_than_three_files_of_capi_know_each_other_in_a_circle() {
 #[test]
 fn no_more_than_three_files_of_nic_know_each_other_in_a_circle() {
     check("nic", 40);
+}
+
+#[test]
+fn no_more_than_three_files_of_local_know_each_other_in_a_circle() {
+    check("local", 30);
 }
 
 #[test]

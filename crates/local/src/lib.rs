@@ -45,9 +45,8 @@ mod shown;
 pub mod world;
 
 pub use counters::Counters;
-pub use reach::Known;
 #[doc(hidden)]
 pub use reach::fuzzed;
 pub use rings::Rings;
 pub use same_host::{SameHost, Wish, same_host, wish};
-pub use world::{Bearer, Connection, Delivery, Drained, PacketHandler, World};
+pub use world::{Bearer, Connection, Delivery, Drained, Known, PacketHandler, World};

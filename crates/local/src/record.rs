@@ -36,6 +36,10 @@ pub struct Ends {
     pub interface: u32,
 }
 
+/// Bytes of a ring.
+pub const RING_BYTES: usize = 1 << 20;
+/// Bytes of the longest record: its packets leave in one segmented send elsewhere.
+pub(crate) const LONGEST_RECORD: usize = transport::batch::MAX_RUN + HEADER + SIZE;
 /// Bytes of the ends of packets ([`emit`]).
 pub const HEADER: usize = 52;
 /// Bytes before the ends ([`HEADER`]) in a record.

@@ -6,7 +6,8 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 
-use crate::rings;
+use crate::memory::SharedMemory;
+use crate::record::RING_BYTES;
 
 /// May trace, and so reach, any process (capabilities(7)).
 const CAP_SYS_PTRACE: u32 = 19;
@@ -63,7 +64,7 @@ pub fn same_host() -> SameHost {
     if wish == Wish::Off {
         return SameHost::Network;
     }
-    if let Err(error) = rings::try_memory() {
+    if let Err(error) = SharedMemory::create(RING_BYTES) {
         return SameHost::NoMemory(format!("memfd_create(2): {error}"));
     }
     match sys::try_copies() {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nic::Path;
@@ -13,9 +14,7 @@ use transport::op::SharedBytes;
 use transport::rc::Hold;
 
 use crate::counters::Counters;
-use crate::reach::Known;
 use crate::record::Ends;
-use crate::rings::Rings;
 
 /// What rings ask of the host around them.
 pub trait World {
@@ -31,7 +30,8 @@ pub trait World {
     ///
     /// ECONNREFUSED where no process bears it, those of connect(2) otherwise.
     fn bearer(&self, block: u16) -> io::Result<Arc<dyn Bearer>>;
-    /// Wakes the engine thread: packets wait for room in a ring ([`Rings::go_on`]).
+    /// Wakes the engine thread: packets wait for room in a ring
+    /// ([`Rings::go_on`](crate::Rings::go_on)).
     fn wake_engine(&self);
     /// The host's time.
     fn clock(&self) -> &Clock;
@@ -81,6 +81,15 @@ pub trait Connection: Send + Sync {
     fn fd(&self) -> &Fd;
 }
 
+/// The page by which others know a process whose memory they reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The address of the page.
+    pub address: u64,
+    /// What the page's first eight bytes say.
+    pub says: u64,
+}
+
 /// What takes in what comes by rings.
 pub trait PacketHandler {
     /// What it keeps for each ring: where the packets of the last record came from, and what it
@@ -107,14 +116,24 @@ pub trait PacketHandler {
     fn release(&self);
 }
 
-/// Where what comes by rings goes.
+/// Where what comes by rings goes ([`Rings::delivery`](crate::Rings::delivery)).
 pub struct Delivery<'a, H: PacketHandler> {
     /// What takes it in.
-    pub handler: H,
-    /// What is counted.
-    pub counters: &'a Counters,
-    /// The rings.
-    pub rings: &'a Rings<H::Origin>,
+    pub(crate) handler: H,
+    pub(crate) counters: &'a Counters,
+    /// An ACK is held back until all is read that is there.
+    pub(crate) ack_waits: &'a AtomicBool,
+}
+
+impl<H: PacketHandler> Delivery<'_, H> {
+    /// All is read that is there: ACKs that wait for that leave.
+    #[inline]
+    pub(crate) fn all_is_read(&self) {
+        // A thread that had one wait meanwhile comes by here, too.
+        if self.ack_waits.load(Ordering::Relaxed) && self.ack_waits.swap(false, Ordering::AcqRel) {
+            self.handler.release();
+        }
+    }
 }
 
 /// What became of an attempt to read a ring or a socket.

@@ -121,7 +121,7 @@ const HOST_LIMITS: [HostLimit; 8] = [
         "Rings that a process reads, one for each peer process.",
     ),
     (
-        "crates/local/src/rings/mod.rs",
+        "crates/local/src/record.rs",
         "RING_BYTES",
         Unit::Bytes,
         "Size of a ring; each direction between two processes has one.",

@@ -40,11 +40,13 @@ use std::time::{Duration, Instant};
 use locks::{Mutex, Rank};
 use sys::fork::Fd;
 
-use super::guard::{Guard, Known, Proof};
+use super::guard::{Guard, Proof};
+use super::hazards;
+use super::lent::Cleared;
 use super::tables::Entry;
-use super::{Cleared, hazards};
 use crate::memory::Part;
 use crate::ring::Word;
+use crate::world::Known;
 
 /// How long a process may use what is taken back before it is asked what keeps it. That is longer
 /// than a copy takes, and the turn of another thread that its processor may have given up in the

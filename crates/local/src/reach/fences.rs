@@ -43,14 +43,14 @@ pub(super) use model::{fence, fence as fence_behind_exchange};
 pub(super) mod model {
     use std::cell::Cell;
 
-    use super::At;
+    use crate::reach::fences::At;
 
     thread_local! {
         /// The one that is left out. All threads of a model are one of the system's.
-        pub(in crate::reach) static LEFT_OUT: Cell<Option<At>> = const { Cell::new(None) };
+        pub(crate) static LEFT_OUT: Cell<Option<At>> = const { Cell::new(None) };
     }
 
-    pub(in crate::reach) fn fence(at: At) {
+    pub(crate) fn fence(at: At) {
         if LEFT_OUT.get() != Some(at) {
             loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
         }

@@ -27,6 +27,7 @@ use sys::fork;
 
 use super::hazards;
 use crate::memory::Part;
+use crate::world::Known;
 
 const PAGE: usize = 4096;
 /// Most pages of a range that is looked at.
@@ -54,15 +55,6 @@ pub(crate) struct Guard {
 unsafe impl Send for Guard {}
 // SAFETY: as above.
 unsafe impl Sync for Guard {}
-
-/// What others know of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
-    /// The address of the page.
-    pub address: u64,
-    /// What the page's first eight bytes say.
-    pub says: u64,
-}
 
 /// What the page says after its first word, for the process that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

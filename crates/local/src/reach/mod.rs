@@ -67,15 +67,15 @@ use wire::Qpn;
 use crate::arena::{How, Theirs};
 use crate::memory::{Part, SharedMemory};
 use crate::ring::Word;
+use crate::world::Known;
 pub(crate) use borrower::{After, Borrower};
-pub use guard::Known;
 pub(crate) use guard::Proof;
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
 pub(crate) use lent::{As, Cleared, Lent, Showing, Tables};
 
 use guard::{Copied, Process};
 use initiator::Request;
-use near::Near;
+use near::{Near, with_last_word};
 use present::Pages;
 
 /// Pieces of a transfer at most.
@@ -230,13 +230,6 @@ impl Lender {
 /// A number for the ends of a path to another process, as that one sees them.
 pub(crate) fn ends(path: &Path) -> u32 {
     tables::ends(path.dest, path.source)
-}
-
-/// A range and its last word: from the last multiple of eight below its end.
-fn with_last_word(at: u64, len: u64) -> (Piece, Piece) {
-    let end = at.saturating_add(len);
-    let last = (end.saturating_sub(1) & !7).max(at);
-    (Piece { addr: at, len: last - at }, Piece { addr: last, len: end - last })
 }
 
 thread_local! {

@@ -7,9 +7,15 @@ use nic::memory::{Ended, Grant, IN_ORDER, change_granted, copy_granted, copy_her
 use nic::reach::{Copy, Piece, Prepared, Transfer};
 use transport::op::AtomicOp;
 
-use super::with_last_word;
 use crate::arena::{How, Theirs};
 use crate::ring::Word;
+
+/// A range and its last word: from the last multiple of eight below its end.
+pub(super) fn with_last_word(at: u64, len: u64) -> (Piece, Piece) {
+    let end = at.saturating_add(len);
+    let last = (end.saturating_sub(1) & !7).max(at);
+    (Piece { addr: at, len: last - at }, Piece { addr: last, len: end - last })
+}
 
 /// What may be copied so, and while which word says what.
 pub(super) struct Near<'a> {

@@ -1,9 +1,11 @@
 //! The end that reads.
 
-use super::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use super::atomic::fence;
+use super::layout::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use super::layout::atomic::fence;
+use super::layout::{
+    ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty,
+};
 use super::words::copy_out;
-use super::{ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty};
 
 /// The writer is told what was read when it is more than so many lines, or than an eighth of the
 /// ring.

@@ -3,6 +3,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 
+use super::layout::*;
 use super::*;
 
 type Memory = Arc<[Word]>;

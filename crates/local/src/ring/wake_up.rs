@@ -7,7 +7,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use super::{FEWEST, HEAD, LINE, Reader, Whom, Word, Writer};
+use super::layout::{FEWEST, HEAD, LINE};
+use super::{Reader, Whom, Word, Writer};
 
 /// loom's words, shared.
 #[derive(Clone)]
@@ -20,7 +21,7 @@ impl std::ops::Deref for Memory {
     }
 }
 
-impl super::Memory for Memory {}
+impl super::layout::Memory for Memory {}
 
 fn memory() -> Memory {
     Memory(Arc::new((0..(HEAD + FEWEST) * LINE).map(|_| Word::new(0)).collect()))

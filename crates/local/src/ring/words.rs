@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::atomic::Ordering::Relaxed;
-use super::{Memory, Word};
+use super::layout::atomic::Ordering::Relaxed;
+use super::layout::{Memory, Word};
 
 /// From so many words on the memory may know a faster way than one by one.
 pub(crate) const MANY: usize = 32;

@@ -1,9 +1,9 @@
 //! The end that writes.
 
-use super::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use super::atomic::fence;
+use super::layout::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use super::layout::atomic::fence;
+use super::layout::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
 use super::words::{self, Filler};
-use super::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
 
 /// Lines after which a writer begins again ([`Writer::begin_again`]).
 const ENOUGH: usize = 128;
@@ -61,7 +61,7 @@ impl<M: Memory> Writer<M> {
     /// Bytes of the longest record that is taken: half of the ring.
     #[inline]
     pub fn longest(&self) -> usize {
-        self.capacity / 2 * super::LINE_BYTES - super::RECORD_HEADER
+        self.capacity / 2 * super::layout::LINE_BYTES - super::layout::RECORD_HEADER
     }
 
     /// Writes one record, these parts one after the other, and publishes it. Nothing is written

@@ -28,8 +28,9 @@
 //! | `known_way` | what a queue pair keeps of its way |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `seat`, `linger` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
-//! | `lending`, `shown` | what this process lends, and to which ring: that by which what is executed just now came |
+//! | `lending`, `shown`, `brought_by` | what this process lends, and to which ring: that by which what is executed just now came |
 
+mod brought_by;
 mod known_way;
 mod lending;
 pub mod linger;
@@ -56,9 +57,8 @@ use wire::Qpn;
 
 use crate::counters::{Counters, add};
 use crate::lease::Lease;
-use crate::memory::SharedMemory;
 use crate::reach::{Cleared, Lent};
-use crate::record::{self, Ends};
+use crate::record::Ends;
 use crate::shown::Shown;
 use crate::world::{Bearer, Connection, Delivery, Drained, PacketHandler, World};
 pub use tx_ring::{Backlog, ROOM};
@@ -67,10 +67,6 @@ use rx_ring::RxRing;
 use seat::Seat;
 use tx_ring::{Head, Sent, TxRing};
 
-/// Bytes of a ring.
-pub const RING_BYTES: usize = 1 << 20;
-/// Bytes of the longest record: its packets leave in one segmented send elsewhere.
-const LONGEST_RECORD: usize = transport::batch::MAX_RUN + record::HEADER + record::SIZE;
 /// How long a thread that reads counters waits for the lock over the rings.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 /// Most rings that are read: so much memory others can make us map.
@@ -281,6 +277,16 @@ impl<O: Send> Rings<O> {
         };
     }
 
+    /// Where what comes by these rings goes.
+    #[inline(always)]
+    pub fn delivery<'a, H: PacketHandler<Origin = O>>(
+        &'a self,
+        handler: H,
+        counters: &'a Counters,
+    ) -> Delivery<'a, H> {
+        Delivery { handler, counters, ack_waits: &self.ack_waits }
+    }
+
     /// Sends what waited for room in rings.
     #[inline]
     pub fn go_on(&self, world: &impl World) -> Backlog {
@@ -461,15 +467,6 @@ impl<O: Send> Rings<O> {
         let _changing = self.changing.lock();
         self.rx.store(Arc::default());
     }
-}
-
-/// Whether the system gives the memory of a ring.
-///
-/// # Errors
-///
-/// What it refused.
-pub(crate) fn try_memory() -> std::io::Result<()> {
-    SharedMemory::create(RING_BYTES).map(drop)
 }
 
 /// The block of a queue pair number; one process bears its name.

@@ -29,19 +29,10 @@ const QUIET_NANOS: u64 = 100_000;
 pub struct List<O>(Guard<Arc<Vec<Arc<RxRing<O>>>>>);
 
 impl<O: Send> Rings<O> {
-    /// An ACK is held back until all is read that is there (`Rings::all_is_read`).
+    /// An ACK is held back until all is read that is there (`Delivery::all_is_read`).
     #[inline]
     pub fn ack_waits(&self) {
         self.ack_waits.store(true, Ordering::Release);
-    }
-
-    /// All is read that is there: ACKs that wait for that leave.
-    #[inline]
-    pub(crate) fn all_is_read(&self, handler: &impl PacketHandler) {
-        // A thread that had one wait meanwhile comes by here, too.
-        if self.ack_waits.load(Ordering::Relaxed) && self.ack_waits.swap(false, Ordering::AcqRel) {
-            handler.release();
-        }
     }
 
     /// The rings that are read now; they stay while one looks at them.
@@ -132,13 +123,14 @@ mod tests {
     use transport::rc::Hold;
 
     use super::*;
+    use crate::counters::Counters;
     use crate::record::Ends;
 
     /// Counts how often ACKs that need not wait for the program leave.
     #[derive(Default)]
     struct Released(AtomicUsize);
 
-    impl PacketHandler for Released {
+    impl PacketHandler for &Released {
         type Origin = ();
         fn come_from(&self, _: &Ends, _: &mut Option<()>) {}
         fn packets(&self, _: Instant, (): &(), _: Hold, _: &[u8], _: usize) {}
@@ -152,11 +144,12 @@ mod tests {
     #[test]
     fn acks_that_wait_until_all_is_read_leave_then_and_nobody_is_asked_where_there_are_none() {
         let (rings, handler) = (Rings::<()>::new(true).unwrap(), Released::default());
+        let counters = Counters::default();
         let mut released = |waits: bool| {
             if waits {
                 rings.ack_waits();
             }
-            rings.all_is_read(&handler);
+            rings.delivery(&handler, &counters).all_is_read();
             handler.0.swap(0, Ordering::Relaxed)
         };
         assert_eq!([false, true, false, true].map(&mut released), [0, 1, 0, 1]);

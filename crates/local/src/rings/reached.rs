@@ -8,8 +8,7 @@ use transport::op::{AtOnce, Remote};
 use super::Rings;
 use super::known_way::KnownWay;
 use crate::counters::add;
-use crate::reach::Known;
-use crate::world::{Bearer, World};
+use crate::world::{Bearer, Known, World};
 
 impl<O: Send> Rings<O> {
     /// The process at the end of this connection took our ring, and lets its memory be reached.

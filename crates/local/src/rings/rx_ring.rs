@@ -14,11 +14,10 @@ use transport::rc::Hold;
 use crate::counters::{Counters, add};
 use crate::memory::{Part, SharedMemory, shared};
 use crate::reach::{After, Borrower, Cleared, HAZARD_BYTES, Lent, Proof, Tables};
-use crate::record::{self, Record};
+use crate::record::{self, LONGEST_RECORD, RING_BYTES, Record};
 use crate::ring::{Broken, Found, Reader, Word, memory_len};
+use crate::rings::brought_by::brought_by;
 use crate::rings::seat::Seat;
-use crate::rings::shown::brought_by;
-use crate::rings::{LONGEST_RECORD, RING_BYTES};
 use crate::world::{Connection, Delivery, Drained, PacketHandler, World};
 
 /// After so many records ACKs leave even if there is more to read: senders wait for them.
@@ -245,7 +244,7 @@ impl<O: Send> RxRing<O> {
                 Ok(Some(Taken { bytes, is_short })) => {
                     (any, bulk) = (true, bulk || bytes >= BULK);
                     if (n + 1).is_multiple_of(RECORDS_PER_ACK) {
-                        to.rings.all_is_read(&to.handler);
+                        to.all_is_read();
                     }
                     if polled.is_some() && bytes < BULK && !is_short {
                         break;
@@ -268,7 +267,7 @@ impl<O: Send> RxRing<O> {
             // read.
             receiver.reader.is_empty();
         }
-        to.rings.all_is_read(&to.handler);
+        to.all_is_read();
         Drained::Some { bulk }
     }
 

@@ -1,6 +1,6 @@
 //! What is shown to the process at the other end of a ring, as what it sent is executed.
 //!
-//! A thread that dispatches what came by a ring says so, while it does ([`brought_by`]). A request
+//! A thread that dispatches what came by a ring says so, while it does (`brought_by`). A request
 //! that is executed meanwhile was named by the process at the other end of that ring: its number,
 //! its key and its range have passed all that the responder asks. So that process may reach the
 //! region from then on, as its next packet would.
@@ -9,6 +9,7 @@ use std::cell::Cell;
 
 use wire::Qpn;
 
+use super::brought_by::ring;
 use crate::arena;
 use crate::reach::{As, Showing};
 use crate::rings::Rings;
@@ -29,30 +30,7 @@ struct Lately {
 }
 
 thread_local! {
-    /// The ring whose records this thread dispatches; 0 where it dispatches none.
-    static RING: Cell<u64> = const { Cell::new(0) };
     static LATELY: [Cell<Option<Lately>>; PLACES] = const { [const { Cell::new(None) }; PLACES] };
-}
-
-/// What this thread dispatches came by a ring, as long as this is there.
-pub(crate) struct BroughtBy(u64);
-
-/// See [`BroughtBy`].
-#[inline]
-pub(crate) fn brought_by(ring: u64) -> BroughtBy {
-    BroughtBy(RING.replace(ring))
-}
-
-impl Drop for BroughtBy {
-    fn drop(&mut self) {
-        RING.set(self.0);
-    }
-}
-
-/// The ring whose records this thread dispatches.
-#[inline]
-fn ring() -> Option<u64> {
-    Some(RING.get()).filter(|ring| *ring != 0)
 }
 
 impl<O: Send> Rings<O> {

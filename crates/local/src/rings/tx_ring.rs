@@ -21,9 +21,8 @@ use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::memory::{Part, SharedMemory, shared};
 use crate::reach::{HAZARD_BYTES, Lender};
-use crate::record::{self, Ends, HEADER, SIZE};
+use crate::record::{self, Ends, HEADER, RING_BYTES, SIZE};
 use crate::ring::{PushError, Whom, Writer, memory_len};
-use crate::rings::RING_BYTES;
 use crate::world::Bearer;
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.

@@ -12,8 +12,9 @@ use super::TxRing;
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::memory::Part;
-use crate::reach::{Known, Lender};
+use crate::reach::Lender;
 use crate::rings::known_way::Lending;
+use crate::world::Known;
 
 impl TxRing {
     /// The reader's memory can be reached from now on, by what it lends.
