@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::device::async_events::AsyncEventQueue;
+use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Access, Buffer, Cq, Pd, Qp, QpCap, QpInit, QpType};
-use node::{Config, ConnParam, Event, EventChannel, EventKind, Id, Node};
+use node::{Config, Event, EventChannel, Id, Node};
 use sim::{Faults, HostId, Mark, Sim, SimWorld};
 use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;

@@ -13,6 +13,7 @@
 //! | [`cq`] | completion queues, their channels, moderation, completion counters |
 //! | [`srq`] | shared receive queues, tag matching |
 //! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
+//! | [`rdma_cm`] | events, connection parameters and limits of rdma_cm, as every provider has them |
 //! | [`reach`] | what the adapter asks of a world whose processes reach each other's memory |
 //! | [`steering`] | which queue pair gets what names none: flow rules, multicast groups, the hash over work queues |
 //! | [`later`] | what is done when no lock is held |
@@ -83,6 +84,7 @@ pub mod memory;
 pub mod program;
 pub mod qp;
 mod quota;
+pub mod rdma_cm;
 pub mod reach;
 pub mod srq;
 pub mod steering;

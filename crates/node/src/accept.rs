@@ -10,15 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use cm::ib::{REJ_DATA, REP_DATA};
 use cm::{Ece, Refusal, Request, SidrRequest};
+use nic::rdma_cm::{ConnParam, EventKind};
 use wire::Qpn;
+use wire::mad::{REJ_DATA, REP_DATA};
 
 use crate::address::{everywhere, with_scope};
 use crate::cm_agent::{ConnKey, Core, ListenKey, plain};
 use crate::connect::refused;
 use crate::datagram::toward;
-use crate::event::{ConnParam, Event, EventKind, check_private_data};
+use crate::event::{Event, check_private_data, parameters, told};
 use crate::id::{Claimed, Id, NOT_CONNECTED, Progress};
 use crate::listener::Listener;
 use crate::world::{Route, RouteQuery, Watch, World};
@@ -64,7 +65,7 @@ impl Core {
 
 impl<W: World> Node<W> {
     /// `rdma_listen`: an identifier not bound gets a free port on all addresses first. A backlog of
-    /// 0 or above [`MAX_BACKLOG`](crate::listener::MAX_BACKLOG) means that many. EADDRNOTAVAIL
+    /// 0 or above [`MAX_BACKLOG`](nic::rdma_cm::MAX_BACKLOG) means that many. EADDRNOTAVAIL
     /// or EADDRINUSE where another that shares the port listens.
     pub fn listen(&self, id: &Arc<Id>, backlog: u32) -> Result<(), Error> {
         if id.lock().progress == Progress::Idle {
@@ -249,7 +250,7 @@ impl<W: World> Node<W> {
             inner.listener = Some(at);
             inner.ib = ib;
             if let Asked::Connection(request) = asked {
-                inner.offered = ConnParam::from(&request.parameters);
+                inner.offered = told(&request.parameters);
                 inner.remote_ece = request.parameters.ece;
             }
         }
@@ -277,7 +278,7 @@ impl<W: World> Node<W> {
             // The vendor is the asker's, whichever ours is (rdma_set_local_ece(3)).
             let ece = Ece { vendor_id: inner.remote_ece.vendor_id, options: inner.local_ece.options };
             let starting_psn = inner.starting_psn.unwrap_or(random);
-            let parameters = param.parameters(inner.qp.as_deref(), starting_psn, ece);
+            let parameters = parameters(&param, inner.qp.as_deref(), starting_psn, ece);
             param.srq = parameters.srq;
             (inner.conn.ok_or(NOT_CONNECTED)?, param, parameters, inner.qp.is_some())
         };
@@ -405,7 +406,7 @@ impl Asked {
     /// What the program sees of it.
     fn event(self, id: &Arc<Id>, listener: &Arc<Id>) -> Event {
         let (param, ud, header, data) = match self {
-            Asked::Connection(r) => (ConnParam::from(&r.parameters), None, r.header, r.private_data),
+            Asked::Connection(r) => (told(&r.parameters), None, r.header, r.private_data),
             Asked::Service(r) => {
                 let ud = toward(id, Qpn::default(), wire::Qkey::default());
                 (ConnParam::default(), ud, r.header, r.private_data)

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cm::ib::REQ_DATA;
 use cm::{PathRecord, Refusal, Service};
 use nic::Device;
+use nic::rdma_cm::{ConnParam, EventKind};
 use wire::Psn;
+use wire::mad::REQ_DATA;
 
 use crate::cm_agent::{ConnKey, Core, plain};
-use crate::event::{ConnParam, Event, EventKind, check_private_data};
+use crate::event::{Event, check_private_data, parameters, told};
 use crate::id::{Id, Inner, NOT_CONNECTED, Progress};
 use crate::number_blocks::process_name;
 use crate::world::{Route, Watch, World};
@@ -79,7 +80,7 @@ impl<W: World> Node<W> {
             id.lock().progress = Progress::Answered;
             EventKind::ConnectResponse
         };
-        let param = ConnParam::from(&reply.parameters);
+        let param = told(&reply.parameters);
         core.push(Event { param, private_data: reply.private_data, ..plain(id, kind, 0) });
         if watch.is_none()
             && let Some((cm, conn)) = core.cm(key)
@@ -179,7 +180,7 @@ fn asked(
         source_port: source.port(),
         path: path(device, &route, &inner),
         transport_service: id.transport_service(),
-        parameters: param.parameters(inner.qp.as_deref(), starting_psn, inner.local_ece),
+        parameters: parameters(param, inner.qp.as_deref(), starting_psn, inner.local_ece),
         private_data: private_data.to_vec(),
     };
     Ok((device.clone(), connect))

@@ -11,21 +11,20 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cm::ib::{Cm, SIDR_REP_DATA, SIDR_REQ_DATA};
+use cm::ib::Cm;
 use cm::{ConnId, PortSpace, Refusal, Service, SidrAnswer};
+use nic::rdma_cm::{EventKind, UDP_QKEY, UdParam};
 use nic::{AddressVector, Qp, QpAttr, QpState, QpType, mask};
+use wire::mad::{SIDR_REP_DATA, SIDR_REQ_DATA};
 use wire::{Qkey, Qpn};
 
 use crate::cm_agent::{Core, plain};
 use crate::connect::{path, refused};
-use crate::event::{Event, EventKind, UdParam, check_private_data};
+use crate::event::{Event, check_private_data};
 use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::world::World;
 use crate::{Errno, Error, Node};
 
-/// Q_Key of every queue pair and group of RDMA_PS_UDP, and of datagrams in RDMA_PS_IB
-/// (RDMA_UDP_QKEY of <rdma/rdma_cma.h>).
-pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 /// Consumer private data of a request for a datagram service, in bytes (rdma_connect(3)).
 pub const ASK_DATA: usize = SIDR_REQ_DATA;
 /// Consumer private data of its answer, accept or reject, in bytes (rdma_accept(3)).

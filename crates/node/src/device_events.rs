@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use locks::{Mutex, Rank};
+use nic::rdma_cm::EventKind;
 use nic::{Device, Element, EventKind as AsyncKind, GidTable};
 
 use crate::Node;
 use crate::cm_agent::Core;
 use crate::disconnect::stop_listening;
-use crate::event::EventKind;
 use crate::id::{Id, Progress};
 use crate::world::World;
 

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use cm::ib::{Cm, Output};
 use nic::DeviceId;
+use nic::rdma_cm::EventKind;
 use transport::TxBatch;
 use wire::{CommId, Gid};
 
 use crate::cm_agent::{ConnKey, Core, ListenKey};
-use crate::event::EventKind;
 use crate::farewell;
 use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::number_blocks::comm_owner;

@@ -39,6 +39,7 @@ use std::sync::atomic::AtomicU64;
 
 use cm::{Ece, PortSpace};
 use locks::{Mutex, MutexGuard, Rank};
+use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Device, Error, Qp, QpType};
 use wire::{Mtu, Psn};
 
@@ -46,7 +47,7 @@ use crate::Node;
 use crate::address::everywhere;
 use crate::af_ib::IbService;
 use crate::cm_agent::{ConnKey, ListenKey, plain};
-use crate::event::{ConnParam, Event, EventChannel, EventKind};
+use crate::event::{Event, EventChannel};
 use crate::multicast::Membership;
 use crate::ports::Place;
 use crate::world::{Claim, Route, Watch, World};

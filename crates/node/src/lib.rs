@@ -13,7 +13,7 @@
 //! | [`devices`] | which devices there are |
 //! | `device_events` | what identifiers learn of their device |
 //! | [`id`] | rdma_cm identifiers |
-//! | [`event`] | rdma_cm events, their channels, connection parameters |
+//! | [`event`] | rdma_cm events and their channels |
 //! | `bind`, `ports`, `af_ib`, `address` | addresses and ports: which identifier may have which |
 //! | `resolve` | rdma_resolve_addr, rdma_resolve_route |
 //! | [`connect`] | the side that connects |
@@ -92,7 +92,7 @@ use nic::{Device, GidTable};
 pub use af_ib::IbService;
 pub use devices::DeviceSpec;
 pub use dispatch::Counters;
-pub use event::{ConnParam, Event, EventChannel, EventKind, UdParam};
+pub use event::{Event, EventChannel};
 pub use id::{Id, PathChoice, Progress};
 pub use nic::{Errno, Error};
 pub use number_blocks::NumberBlocks;

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cm::Service;
+use nic::rdma_cm::MAX_BACKLOG;
 
 use crate::address::family_fits;
 use crate::cm_agent::{Core, ListenKey};
@@ -36,8 +37,6 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(1);
 /// How long a request may find the backlog full; less than the time after which any peer repeats or
 /// gives up.
 pub const FULL_FOR: Duration = Duration::from_secs(2);
-/// Requests that may wait at a listener, whatever backlog it asks for.
-pub const MAX_BACKLOG: usize = 1024;
 /// Requests that a device knows and no program has answered, at all listeners together.
 pub const MAX_PENDING: usize = 4096;
 /// What a listener may have waiting however many listeners there are.
@@ -217,9 +216,10 @@ impl Core {
 mod tests {
     use super::*;
     use crate::cm_agent::plain;
-    use crate::event::{EventChannel, EventKind};
+    use crate::event::EventChannel;
     use cm::PortSpace;
     use nic::Signal;
+    use nic::rdma_cm::EventKind;
 
     struct Nobody;
     impl Signal for Nobody {

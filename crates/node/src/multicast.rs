@@ -9,12 +9,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use nic::Qp;
+use nic::rdma_cm::{EventKind, UdParam};
 use wire::Qpn;
 
 use crate::address::normal;
 use crate::cm_agent::plain;
 use crate::datagram::address_vector;
-use crate::event::{Event, EventKind, UdParam};
+use crate::event::Event;
 use crate::id::{Id, Progress};
 use crate::world::World;
 use crate::{Errno, Error, Node};

@@ -12,20 +12,6 @@ use crate::id::{Id, Progress};
 use crate::world::World;
 use crate::{Error, Node};
 
-/// What `rdma_init_qp_attr` sets for INIT.
-pub const INIT_MASK: u32 = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
-/// ... for RTR.
-pub const RTR_MASK: u32 = mask::STATE
-    | mask::AV
-    | mask::PATH_MTU
-    | mask::DEST_QPN
-    | mask::RQ_PSN
-    | mask::MAX_DEST_RD_ATOMIC
-    | mask::MIN_RNR_TIMER;
-/// ... for RTS.
-pub const RTS_MASK: u32 =
-    mask::STATE | mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY | mask::SQ_PSN | mask::MAX_QP_RD_ATOMIC;
-
 impl<W: World> Node<W> {
     /// Gives an identifier its queue pair, in state Reset, and takes it to INIT as `rdma_create_qp`
     /// does; one for datagrams to RTS.
@@ -48,7 +34,7 @@ impl<W: World> Node<W> {
             self.begin_datagram_qp(id, now, qp)
         } else {
             let attr = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };
-            qp.modify(now, &attr, INIT_MASK)
+            qp.modify(now, &attr, mask::INIT)
         };
         begun.inspect_err(|_| id.lock().qp = None)
     }
@@ -106,9 +92,9 @@ impl<W: World> Node<W> {
             attr.rq_psn = *id.lock().starting_psn.get_or_insert(chosen);
         }
         let bits = match state {
-            QpState::Init => INIT_MASK,
-            QpState::Rtr if wants.is_some() => RTR_MASK & !id.kind.lacks(),
-            QpState::Rts if wants.is_some() => RTS_MASK & !id.kind.lacks(),
+            QpState::Init => mask::INIT,
+            QpState::Rtr if wants.is_some() => mask::RTR & !id.kind.lacks(),
+            QpState::Rts if wants.is_some() => mask::RTS & !id.kind.lacks(),
             _ => return Err(Error::name("the connection has no attributes for a move to", state.name())),
         };
         Ok((attr.with_state(state), bits))
@@ -133,9 +119,9 @@ impl<W: World> Node<W> {
         };
         let attr = self.rtr_attributes(id, &device, &wants)?;
         let lacks = qp.init().kind.lacks();
-        qp.modify(now, &attr.with_state(QpState::Init), INIT_MASK)?;
-        qp.modify(now, &attr.with_state(QpState::Rtr), RTR_MASK & !lacks)?;
-        qp.modify(now, &attr.with_state(QpState::Rts), RTS_MASK & !lacks)
+        qp.modify(now, &attr.with_state(QpState::Init), mask::INIT)?;
+        qp.modify(now, &attr.with_state(QpState::Rtr), mask::RTR & !lacks)?;
+        qp.modify(now, &attr.with_state(QpState::Rts), mask::RTS & !lacks)
     }
 
     /// The attributes of all steps to RTS.

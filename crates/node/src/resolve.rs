@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cm::PortSpace;
+use nic::rdma_cm::EventKind;
 use wire::Gid;
 
 use crate::address::{everywhere, normal, scope_of, with_scope};
 use crate::cm_agent::CmAgent;
-use crate::event::EventKind;
 use crate::id::{Id, NO_IPOIB, PathChoice, Progress};
 use crate::world::{Route, RouteQuery, World};
 use crate::{Errno, Error, Node};

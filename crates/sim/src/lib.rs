@@ -22,7 +22,8 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use node::{EventChannel, EventKind};
+//! use nic::rdma_cm::EventKind;
+//! use node::EventChannel;
 //! use sim::{Faults, Mark, Sim};
 //! use wire::mad::PortSpace;
 //!

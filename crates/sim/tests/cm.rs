@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kit::connections::{param, resolved};
 use kit::plans::{LIMIT, Run, bad, plans};
-use node::EventKind;
+use nic::rdma_cm::EventKind;
 use sim::Dice;
 
 const SEEDS: u64 = 1000;

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use kit::connections::{PORT, Party, Side, connected, param, resolved};
-use node::{ConnParam, EventKind};
+use nic::rdma_cm::{ConnParam, EventKind};
 use sim::{Faults, Sim};
 use wire::mad::PortSpace;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use kit::Endpoint;
 use kit::connections::{MESSAGES, connected, param, resolved};
-use node::EventKind;
+use nic::rdma_cm::EventKind;
 use transport::op::Status;
 
 const SOON: Duration = Duration::from_millis(10);

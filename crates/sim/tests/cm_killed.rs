@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use kit::connections::{PORT, Party, Side, param};
 use kit::{Endpoint, SimNode};
-use node::{ConnParam, Event, EventKind, Guest, Input, Watch, World};
+use nic::rdma_cm::{ConnParam, EventKind};
+use node::{Event, Guest, Input, Watch, World};
 use sim::{Dice, Faults, Sim};
 use transport::op::Status;
 use wire::mad::PortSpace;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use kit::connections::{Party, Side, param, resolved};
-use node::EventKind;
+use nic::rdma_cm::EventKind;
 use sim::{Faults, HostId, Sim};
 use wire::mad::PortSpace;
 

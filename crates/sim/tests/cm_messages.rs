@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use kit::Endpoint;
 use kit::connections::{MESSAGES, Party, Side, param, resolved};
-use node::{Event, EventKind, Id};
+use nic::rdma_cm::EventKind;
+use node::{Event, Id};
 use sim::{Dice, Faults, HostId, Sim};
 use transport::op::Status;
 use wire::mad::PortSpace;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use kit::SimNode;
 use kit::connections::{MESSAGES, PORT, Party, Side, param, resolved};
+use nic::rdma_cm::EventKind;
 use nic::{Link, Path};
-use node::EventKind;
 use sim::{Dice, Faults, Sim};
 use transport::TxBatch;
 use wire::bth::{Bth, Deth};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{Endpoint, RIGHTS, SimNode};
+use nic::rdma_cm::{EventKind, UDP_QKEY, UdParam};
 use nic::{Ah, Buffer, Datagram, QpType};
-use node::datagram::UDP_QKEY;
-use node::{Config, EventChannel, EventKind, Id, UdParam};
+use node::{Config, EventChannel, Id};
 use sim::{Faults, Mark, Sim};
 use transport::op::RecvWr;
 use wire::Qpn;
@@ -188,6 +188,6 @@ fn a_group_answers_no_questions() {
     let (_sim, [a, ..]) = three(group());
     a.node.resolve_route(&a.id).unwrap();
     assert_eq!(a.node.next_event(&a.channel).unwrap().kind, EventKind::RouteResolved);
-    let asked = a.node.connect(&a.id, &node::ConnParam::default(), &[]);
+    let asked = a.node.connect(&a.id, &nic::rdma_cm::ConnParam::default(), &[]);
     assert_eq!(asked.map_err(node::Error::errno), Err(node::Errno::EINVAL));
 }

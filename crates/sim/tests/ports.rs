@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use kit::SimNode;
-use node::{Config, ConnParam, Event, EventChannel, EventKind, Id};
+use nic::rdma_cm::{ConnParam, EventKind};
+use node::{Config, Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, ProcessId, Sim};
 use wire::mad::PortSpace;
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kit::{Endpoint, RIGHTS, SimNode};
+use nic::rdma_cm::{ConnParam, EventKind, UDP_QKEY};
 use nic::{Ah, Buffer, Datagram, QpState, QpType};
-use node::datagram::{ANSWER_DATA, ASK_DATA, UDP_QKEY};
-use node::{Config, ConnParam, Event, EventChannel, EventKind, Id};
+use node::datagram::{ANSWER_DATA, ASK_DATA};
+use node::{Config, Event, EventChannel, Id};
 use sim::{Dice, Faults, Mark, ProcessId, Sim};
 use transport::op::{RecvWr, Status};
 use wire::Qpn;

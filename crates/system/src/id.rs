@@ -9,8 +9,8 @@ use std::time::Duration;
 use abi::cma::{RDMA_PS_TCP, RDMA_PS_UDP, rdma_cm_id, rdma_conn_param};
 use libc::c_int;
 use locks::{Mutex, Rank};
+use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Errno, Error, QpType};
-use node::{ConnParam, EventKind};
 
 use crate::device::{Device, mtu};
 use crate::events::{Event, Inbox};

@@ -39,6 +39,17 @@ pub use req::{Req, ReqPath};
 pub use rtu::Rtu;
 pub use sidr::{SidrRep, SidrReq, sidr_status};
 
+/// A program's private data in a REQ, in bytes (rdma_connect(3)): after [`IpCm`].
+pub const REQ_DATA: usize = 92 - IpCm::LEN;
+/// A program's private data in a REP, in bytes (rdma_accept(3)).
+pub const REP_DATA: usize = 196;
+/// A program's private data in a REJ, in bytes (rdma_reject(3)).
+pub const REJ_DATA: usize = 148;
+/// A program's private data in a SIDR_REQ, in bytes: after [`IpCm`].
+pub const SIDR_REQ_DATA: usize = 216 - IpCm::LEN;
+/// A program's private data in a SIDR_REP, in bytes.
+pub const SIDR_REP_DATA: usize = 136;
+
 use crate::bytes::{Reader, Writer};
 use crate::{Malformed, Qkey};
 

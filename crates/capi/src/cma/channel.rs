@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use abi::cma::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param};
-use node::{EventKind, UdParam};
+use nic::rdma_cm::{EventKind, UdParam};
 
 use crate::cma::cm_id::CmId;
 use crate::cma::event_channel::{self, Channel, create, find, free};

@@ -10,7 +10,8 @@ use abi::verbs::{IBV_EVENT_COMM_EST, ibv_event_type, ibv_qp_attr};
 
 use host::RealWorld;
 use nic::QpState;
-use node::{ConnParam, EventKind, Id, Node};
+use nic::rdma_cm::{ConnParam, EventKind};
+use node::{Id, Node};
 
 use crate::cma::channel::rdma_get_cm_event;
 use crate::cma::cm_id::CmId;

@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_int};
 
 use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
-use node::{EventKind, Progress};
+use nic::rdma_cm::EventKind;
+use node::Progress;
 
 use crate::cma::addrinfo::{Failure, Owned, Resolution, look_up};
 use crate::cma::cm_id::CmId;

@@ -87,7 +87,7 @@ type HostLimit = (&'static str, &'static str, Unit, &'static str);
 /// Limits of the connection manager.
 const CM_LIMITS: [HostLimit; 4] = [
     (
-        "crates/node/src/listener.rs",
+        "crates/nic/src/rdma_cm.rs",
         "MAX_BACKLOG",
         Unit::Count,
         "Requests that wait at one listener, whatever its backlog.",

@@ -3,15 +3,15 @@
 //!
 //! | message | room for the program | before it |
 //! |---|---|---|
-//! | REQ | [`REQ_DATA`] | the RDMA IP CM header (annex A11), 36 bytes |
+//! | REQ | [`REQ_DATA`](wire::mad::REQ_DATA) | the RDMA IP CM header (annex A11), 36 bytes |
 //! | REP | [`REP_DATA`] | |
 //! | REJ | [`REJ_DATA`] | |
-//! | SIDR_REQ | [`SIDR_REQ_DATA`] | the RDMA IP CM header |
+//! | SIDR_REQ | [`SIDR_REQ_DATA`](wire::mad::SIDR_REQ_DATA) | the RDMA IP CM header |
 //! | SIDR_REP | [`SIDR_REP_DATA`] | |
 
 use wire::mad::{
-    Apr, Drep, Dreq, IpCm, Lap, Mad, Message, Mra, Rej, Rep, Req, ReqPath, Rtu, SidrRep, SidrReq, reason,
-    sidr_status,
+    Apr, Drep, Dreq, IpCm, Lap, Mad, Message, Mra, REJ_DATA, REP_DATA, Rej, Rep, Req, ReqPath, Rtu,
+    SIDR_REP_DATA, SidrRep, SidrReq, reason, sidr_status,
 };
 use wire::{CommId, Gid, Guid, Qkey, Qpn, ServiceId};
 
@@ -22,17 +22,6 @@ use crate::parameters::{
     Accept, Connect, Parameters, PathRecord, Refusal, Reply, Request, Service, SidrAnswer, SidrAsk,
     SidrRequest, TransportService,
 };
-
-/// The program's private data in a REQ, in bytes (rdma_connect(3)).
-pub const REQ_DATA: usize = 92 - IpCm::LEN;
-/// ... in a REP (rdma_accept(3)).
-pub const REP_DATA: usize = 196;
-/// ... in a REJ (rdma_reject(3)).
-pub const REJ_DATA: usize = 148;
-/// ... in a SIDR_REQ.
-pub const SIDR_REQ_DATA: usize = 216 - IpCm::LEN;
-/// ... in a SIDR_REP.
-pub const SIDR_REP_DATA: usize = 136;
 
 /// Values of "message rejected" in a REJ, and of "message MRAed" in an MRA.
 pub(super) const REJECTS_REQ: u8 = 0;

@@ -64,7 +64,7 @@ mod timers;
 pub mod timing;
 
 pub use config::{Config, Origin, Output};
-pub use messages::{REJ_DATA, REP_DATA, REQ_DATA, SIDR_REP_DATA, SIDR_REQ_DATA, is_question};
+pub use messages::is_question;
 pub use routing::{Destination, Undelivered, destination, refuse_unknown_service, undelivered};
 pub use table::Cm;
 pub use timing::Timing;

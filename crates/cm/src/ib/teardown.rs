@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 use std::time::Instant;
 
-use wire::mad::{Drep, Dreq, Rej, reason};
+use wire::mad::{Drep, Dreq, REJ_DATA, Rej, reason};
 use wire::{CommId, Gid, Guid};
 
 use super::config::Origin;
 use super::connection::{CmState, Connection};
-use super::messages::{REJ_DATA, REJECTS_OTHER, REJECTS_REQ, drep};
+use super::messages::{REJECTS_OTHER, REJECTS_REQ, drep};
 use super::table::{Addressee, Cm};
 use super::timing::{Retry, timeout};
 use crate::event::{ConnId, ETIMEDOUT, Error, Event};

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cm::ib::{Cm, Config, Origin, Output, REP_DATA, REQ_DATA};
+use cm::ib::{Cm, Config, Origin, Output};
 use cm::{Accept, ConnId, Connect, Event, Parameters, PathRecord, PortSpace, Service, TransportService};
-use wire::mad::{Mad, Message};
+use wire::mad::{Mad, Message, REP_DATA, REQ_DATA};
 use wire::{CommId, Gid, Guid, Mtu, Psn, Qpn, ServiceId};
 
 /// The service that is asked for, as messages name it.

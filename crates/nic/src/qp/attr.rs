@@ -123,6 +123,13 @@ pub mod mask {
     pub const CAP: u32 = 1 << 19;
     pub const DEST_QPN: u32 = 1 << 20;
     pub const RATE_LIMIT: u32 = 1 << 25;
+
+    /// What `rdma_init_qp_attr` sets for INIT.
+    pub const INIT: u32 = STATE | PKEY_INDEX | PORT | ACCESS_FLAGS;
+    /// What `rdma_init_qp_attr` sets for RTR.
+    pub const RTR: u32 = STATE | AV | PATH_MTU | DEST_QPN | RQ_PSN | MAX_DEST_RD_ATOMIC | MIN_RNR_TIMER;
+    /// What `rdma_init_qp_attr` sets for RTS.
+    pub const RTS: u32 = STATE | TIMEOUT | RETRY_CNT | RNR_RETRY | SQ_PSN | MAX_QP_RD_ATOMIC;
 }
 
 /// Where a queue pair's packets go (`struct ibv_ah_attr`).

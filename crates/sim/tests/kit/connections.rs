@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Buffer, QpState};
-use node::{Config, ConnParam, Event, EventChannel, EventKind, Id};
+use node::{Config, Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, ProcessId, Sim};
 use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;

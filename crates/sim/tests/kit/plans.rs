@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use node::{Event, EventKind, Id, Name};
+use nic::rdma_cm::EventKind;
+use node::{Event, Id, Name};
 use sim::{Dice, Faults, Sim};
 use wire::mad::PortSpace;
 

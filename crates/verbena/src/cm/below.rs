@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nic::rdma_cm::{EventKind, UdParam};
 use nic::{Error, QpType, Signal};
-use node::{EventChannel, EventKind, UdParam};
+use node::EventChannel;
 use wire::Mtu;
 use wire::mad::PortSpace;
 
@@ -38,7 +39,7 @@ pub(crate) struct Event {
     /// A negative errno; of a rejection its reason.
     pub status: i32,
     /// What the peer said, as it looks from here.
-    pub param: node::ConnParam,
+    pub param: nic::rdma_cm::ConnParam,
     /// Of a datagram service or a group: the destination to send to.
     pub ud: Option<UdParam>,
     pub private_data: Vec<u8>,
@@ -249,7 +250,7 @@ impl Id {
             }
         }
     }
-    pub fn accept(&self, param: &node::ConnParam, data: &[u8]) -> Result<(), Error> {
+    pub fn accept(&self, param: &nic::rdma_cm::ConnParam, data: &[u8]) -> Result<(), Error> {
         match self {
             Id::Ours(ours, id) => node!(ours, node => node.accept(id, Some(param), data)),
             #[cfg(feature = "system")]

@@ -70,7 +70,7 @@ impl<T: Connected> Connection<T> {
     /// A connection that stands. `told` is the peer's, `asked` ours.
     pub(super) fn new(
         ends: Attached,
-        told: node::ConnParam,
+        told: nic::rdma_cm::ConnParam,
         private_data: Vec<u8>,
         asked: &ConnParam,
     ) -> Connection<T> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use locks::{Mutex, Rank};
 use nic::program::wake_all;
+use nic::rdma_cm::{EventKind, UdParam};
 use nic::{Errno, Later, QpState, QpType, Signal, Work};
-use node::{EventKind, UdParam};
 use wire::mad::sidr_status;
 
 use super::below::{Event, Events, Id};
@@ -23,7 +23,7 @@ use crate::qp::inner::QpInner;
 /// What the peer said when the connection came to be.
 #[derive(Clone)]
 pub(crate) struct Answer {
-    pub param: node::ConnParam,
+    pub param: nic::rdma_cm::ConnParam,
     pub private_data: Vec<u8>,
     /// The destination to send to, where it is a datagram service's.
     pub ud: Option<UdParam>,

@@ -69,15 +69,15 @@ use crate::qp::QueueConfig;
 /// The largest values that a program may give; what is beyond is [`ErrorKind::OutOfRange`].
 pub mod limits {
     /// Private data of a connection request (REQ): 56 bytes, after the 36 of the address header.
-    pub const REQ_PRIVATE_DATA_MAX: usize = node::connect::CONNECT_DATA;
+    pub const REQ_PRIVATE_DATA_MAX: usize = wire::mad::REQ_DATA;
     /// Private data of an acceptance (REP): 196 bytes.
-    pub const REP_PRIVATE_DATA_MAX: usize = node::accept::ACCEPT_DATA;
+    pub const REP_PRIVATE_DATA_MAX: usize = wire::mad::REP_DATA;
     /// Private data of a rejection (REJ): 148 bytes.
-    pub const REJ_PRIVATE_DATA_MAX: usize = node::accept::REJECT_DATA;
+    pub const REJ_PRIVATE_DATA_MAX: usize = wire::mad::REJ_DATA;
     /// Private data of a request for a datagram service (SIDR_REQ): 180 bytes.
-    pub const SIDR_REQ_PRIVATE_DATA_MAX: usize = node::datagram::ASK_DATA;
+    pub const SIDR_REQ_PRIVATE_DATA_MAX: usize = wire::mad::SIDR_REQ_DATA;
     /// Private data of the response of a datagram service (SIDR_REP): 136 bytes.
-    pub const SIDR_REP_PRIVATE_DATA_MAX: usize = node::datagram::ANSWER_DATA;
+    pub const SIDR_REP_PRIVATE_DATA_MAX: usize = wire::mad::SIDR_REP_DATA;
     /// READs and atomics outstanding at once, in either direction.
     pub const RD_ATOMIC_MAX: u8 = nic::limits::MAX_RD_ATOMIC;
     /// Retries after a timeout.
@@ -87,7 +87,7 @@ pub mod limits {
     /// Code n of the local ACK timeout, which is 4.096 us * 2^n.
     pub const ACK_TIMEOUT_MAX: u8 = 31;
     /// Connection requests that wait at a listener.
-    pub const BACKLOG_MAX: u32 = node::listener::MAX_BACKLOG as u32;
+    pub const BACKLOG_MAX: u32 = nic::rdma_cm::MAX_BACKLOG as u32;
     /// A timeout of an address or route resolution, in milliseconds.
     pub const TIMEOUT_MAX_MS: u64 = i32::MAX as u64;
     /// Name lookups that run at once in a process.

@@ -97,7 +97,7 @@ impl ConnParam {
     }
 
     /// What a peer has told.
-    pub(super) fn told(told: &node::ConnParam) -> ConnParam {
+    pub(super) fn told(told: &nic::rdma_cm::ConnParam) -> ConnParam {
         ConnParam {
             responder_resources: Some(told.responder_resources),
             initiator_depth: Some(told.initiator_depth),
@@ -122,8 +122,8 @@ impl ConnParam {
     }
 
     /// As the node takes it; the queue pair speaks for itself.
-    pub(super) fn to_node(&self) -> node::ConnParam {
-        node::ConnParam {
+    pub(super) fn to_node(&self) -> nic::rdma_cm::ConnParam {
+        nic::rdma_cm::ConnParam {
             responder_resources: self.responder_resources.unwrap_or(limits::RD_ATOMIC_MAX),
             initiator_depth: self.initiator_depth.unwrap_or(limits::RD_ATOMIC_MAX),
             flow_control: self.flow_control == FlowControl::EndToEnd,
@@ -132,7 +132,7 @@ impl ConnParam {
                 RnrRetry::Times(times) => times,
                 RnrRetry::Forever => limits::RNR_RETRY_COUNT_MAX + 1,
             },
-            ..node::ConnParam::default()
+            ..nic::rdma_cm::ConnParam::default()
         }
     }
 }

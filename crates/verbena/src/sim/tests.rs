@@ -10,8 +10,9 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use locks::{Mutex, Rank};
+use nic::rdma_cm::EventKind;
 use nic::{Later, Signal, Work};
-use node::{Event, EventChannel, EventKind};
+use node::{Event, EventChannel};
 use wire::mad::PortSpace;
 
 use super::{Faults, Host, Task, addresses_of};
@@ -113,7 +114,7 @@ async fn ask(host: &'static str) -> i32 {
         assert_eq!(channel.next().await.kind, EventKind::AddrResolved);
         node!(stack.ours().unwrap(), node => node.resolve_route(&id)).unwrap();
         assert_eq!(channel.next().await.kind, EventKind::RouteResolved);
-        node!(stack.ours().unwrap(), node => node.connect(&id, &node::ConnParam::default(), b"please"))
+        node!(stack.ours().unwrap(), node => node.connect(&id, &nic::rdma_cm::ConnParam::default(), b"please"))
             .unwrap();
         let event = channel.next().await;
         if event.kind == EventKind::Rejected && event.private_data.starts_with(b"no") {

@@ -28,7 +28,7 @@ impl UdAddress {
     pub const fn from_raw(ip: IpAddr, qp_num: u32, qkey: u32) -> UdAddress {
         UdAddress { ip, qp_num: qp_num & 0xff_ffff, qkey }
     }
-    pub(crate) fn of(to: &node::UdParam) -> UdAddress {
+    pub(crate) fn of(to: &nic::rdma_cm::UdParam) -> UdAddress {
         UdAddress { ip: to.av.dgid.ip(), qp_num: to.qpn.get(), qkey: to.qkey.0 }
     }
     /// The address of a host, or of a group.

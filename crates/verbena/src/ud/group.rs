@@ -104,7 +104,7 @@ impl Membership {
             (number, begun)
         };
         identifier.called(CALL, begun)?;
-        let address = UdAddress::from_raw(group, wire::Qpn::MULTICAST.get(), node::datagram::UDP_QKEY.0);
+        let address = UdAddress::from_raw(group, wire::Qpn::MULTICAST.get(), nic::rdma_cm::UDP_QKEY.0);
         Ok(Membership { socket: socket.clone(), group, number, address })
     }
 

@@ -121,7 +121,7 @@ impl Datagram {
             Grh::V4 { source, dest, .. } => (source.into(), dest.into()),
             Grh::V6 { source, dest, .. } => (source.into(), dest.into()),
         };
-        let from = UdAddress::from_raw(ip, qp_num, node::datagram::UDP_QKEY.0);
+        let from = UdAddress::from_raw(ip, qp_num, nic::rdma_cm::UDP_QKEY.0);
         Some(Datagram { message, from, to })
     }
 }
@@ -156,7 +156,7 @@ impl UdSocket {
 
     /// Where others send to reach us, to be told by other ways than [`lookup`](UdSocket::lookup).
     pub fn address(&self) -> UdAddress {
-        UdAddress::from_raw(self.local_addr().ip(), self.qp.number(), node::datagram::UDP_QKEY.0)
+        UdAddress::from_raw(self.local_addr().ip(), self.qp.number(), nic::rdma_cm::UDP_QKEY.0)
     }
 
     /// Bytes that a message has at most, 256 to 4096: the link's. A route with less loses longer

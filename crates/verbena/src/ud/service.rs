@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
+use nic::rdma_cm::ConnParam;
 use nic::{Later, QpType, Signal, Work};
-use node::ConnParam;
 
 use crate::cm::below::{Events, Id};
 use crate::cm::listener::taken;

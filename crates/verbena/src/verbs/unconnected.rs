@@ -4,8 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use nic::{Access, AddressVector, QpAttr, QpState, QpType};
-use node::queue_pair::{INIT_MASK, RTR_MASK, RTS_MASK};
+use nic::{Access, AddressVector, QpAttr, QpState, QpType, mask};
 use wire::{Psn, Qpn};
 
 use super::ConnectAttr;
@@ -170,7 +169,7 @@ pub(super) fn to_init(stack: &Stack, qp: &nic::Qp) -> Result<()> {
         | Access::FLUSH_GLOBAL
         | Access::FLUSH_PERSISTENT;
     let attr = QpAttr { state: QpState::Init, port: 1, access, ..QpAttr::default() };
-    modify(stack, qp, &attr, INIT_MASK)
+    modify(stack, qp, &attr, mask::INIT)
 }
 
 /// The attributes of a queue pair whose first PSN and address are these, and whose peer this is.
@@ -205,8 +204,8 @@ pub(super) fn toward(device: &Device, from: IpAddr, psn: u32, peer: Endpoint) ->
 /// To RTR and RTS.
 pub(super) fn to_rts(stack: &Stack, qp: &nic::Qp, kind: QpType, attr: &QpAttr) -> Result<()> {
     let lacks = kind.lacks();
-    modify(stack, qp, &attr.with_state(QpState::Rtr), RTR_MASK & !lacks)?;
-    modify(stack, qp, &attr.with_state(QpState::Rts), RTS_MASK & !lacks)
+    modify(stack, qp, &attr.with_state(QpState::Rtr), mask::RTR & !lacks)?;
+    modify(stack, qp, &attr.with_state(QpState::Rts), mask::RTS & !lacks)
 }
 
 fn modify(stack: &Stack, qp: &nic::Qp, attr: &QpAttr, bits: u32) -> Result<()> {

@@ -5,7 +5,7 @@ use super::*;
 fn seen(events: &[(EventKind, i32)]) -> Seen {
     let mut seen = Seen::default();
     for &(kind, status) in events {
-        let (param, private_data) = (node::ConnParam::default(), vec![7]);
+        let (param, private_data) = (nic::rdma_cm::ConnParam::default(), vec![7]);
         let event = Event { request: None, kind, status, param, ud: None, private_data };
         if let Some(why) = seen.take_in(event) {
             seen.end(&why);
@@ -30,7 +30,7 @@ fn a_rejection_before_the_answer_is_the_answer_and_after_it_the_end() {
 #[test]
 fn a_peer_that_disconnects_has_had_our_acceptance() {
     let mut seen = Seen { accepted: true, ..Seen::default() };
-    let (kind, param) = (EventKind::Disconnected, node::ConnParam::default());
+    let (kind, param) = (EventKind::Disconnected, nic::rdma_cm::ConnParam::default());
     let event = Event { request: None, kind, status: 0, param, ud: None, private_data: Vec::new() };
     let why = seen.take_in(event).expect("an end");
     seen.end(&why);

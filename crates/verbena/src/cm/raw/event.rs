@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use nic::Errno;
-use node::EventKind;
+use nic::rdma_cm::EventKind;
 
 use super::Id;
 use crate::cm::ConnParam;
@@ -41,17 +41,17 @@ impl Parameters {
         self
     }
 
-    fn told(told: &node::ConnParam) -> Parameters {
+    fn told(told: &nic::rdma_cm::ConnParam) -> Parameters {
         Parameters { param: ConnParam::told(told), qp_num: told.qp_num, srq: told.srq }
     }
 
-    pub(super) fn to_node(&self, call: &'static str) -> Result<node::ConnParam> {
+    pub(super) fn to_node(&self, call: &'static str) -> Result<nic::rdma_cm::ConnParam> {
         self.param.check(call)?;
         let most = wire::Qpn::MULTICAST.get();
         if self.qp_num > most {
             return Err(Error::number(call, "qp_num", self.qp_num.into(), 0..=most.into()));
         }
-        Ok(node::ConnParam { qp_num: self.qp_num, srq: self.srq, ..self.param.to_node() })
+        Ok(nic::rdma_cm::ConnParam { qp_num: self.qp_num, srq: self.srq, ..self.param.to_node() })
     }
 }
 
