@@ -1,5 +1,5 @@
 //! The machine's own libibverbs.so.1 and librdmacm.so.1, opened by dlopen(3) while the program
-//! runs, as safe objects that speak the types of `transport` and `node`. Crate `verbena` runs over
+//! runs, as safe objects that speak the types of `transport` and `nic`. Crate `verbena` runs over
 //! it (`Provider::system`) on a real adapter, on the kernel's rdma_rxe, and over Verbena's own
 //! shared object alike.
 //!

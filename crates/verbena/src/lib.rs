@@ -265,15 +265,23 @@
 //!
 //! - `software` (default): the stack linked in, [`Provider::software`].
 //! - `sim` (default): the module [`sim`] and `#[verbena::test]`.
-//! - `system`: `Provider::system`. The libraries are opened while the program runs.
+//! - `system`: `Provider::system`. The libraries are opened while the program runs. Alone
+//!   (`default-features = false`), it compiles neither Verbena's host nor its connection manager.
+//!   It does compile `verbena-nic` and `verbena-transport`, whose types this crate uses for work
+//!   requests, completions and attributes. [`Provider::current`] then fails, and the module
+//!   [`cm::raw`] is left out.
 //! - `serde`: `Serialize` and `Deserialize` for [`RemoteMemory`] and [`UdAddress`].
 //! - `tokio`: `AsyncRead`, `AsyncBufRead` and `AsyncWrite` of tokio for [`RdmaStream`]. The crate
 //!   starts no runtime of tokio.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(any(feature = "software", feature = "sim")),
+    allow(dead_code, unused_variables, reason = "code of Verbena's own stack, which is not there")
+)]
 
-#[cfg(not(any(feature = "software", feature = "sim")))]
-compile_error!("verbena has no provider: enable the feature `software` or `sim`");
+#[cfg(not(any(feature = "software", feature = "sim", feature = "system")))]
+compile_error!("verbena has no provider: enable the feature `software`, `sim` or `system`");
 
 extern crate self as verbena;
 
@@ -292,7 +300,7 @@ mod remote;
 mod scope;
 #[cfg(feature = "sim")]
 pub mod sim;
-#[cfg(feature = "software")]
+#[cfg(any(feature = "software", feature = "system"))]
 mod sleepers;
 mod spawn;
 mod stack;

@@ -15,7 +15,7 @@ use crate::mem::FIRST_IOVA;
 pub(crate) use crate::stack::SimProcess;
 #[cfg(feature = "system")]
 use crate::stack::unsupported;
-pub(crate) use crate::stack::{Ours, Stack, node};
+pub(crate) use crate::stack::{NodeChannel, NodeId, Ours, Stack, node};
 use crate::thread_safe::ThreadSafe;
 
 /// A provider: a handle, clones are the same one. Calls of the crate's root use
@@ -147,7 +147,8 @@ impl Provider {
     /// # Errors
     ///
     /// Those of [`Provider::software`]; `WrongState` in a simulation's test function itself, which
-    /// runs on no host.
+    /// runs on no host; `ProviderMissing` outside of simulations where the feature `software` is
+    /// off, also with the feature `system`.
     pub fn current() -> Result<Provider> {
         #[cfg(feature = "sim")]
         if let Some(provider) = crate::sim::current_provider() {
@@ -160,7 +161,11 @@ impl Provider {
         #[cfg(feature = "software")]
         return Provider::software();
         #[cfg(not(feature = "software"))]
-        Err(Error::new(ErrorKind::ProviderMissing, "Provider::current"))
+        {
+            let text = "the feature `software` is off: builders take the provider, by `.provider()`";
+            let text = crate::Value::Text(text.to_owned());
+            Err(Error::new(ErrorKind::ProviderMissing, "Provider::current").with(text))
+        }
     }
 
     /// Blocks until a future of this provider's objects is ready, polling in this thread for 50 to
@@ -198,8 +203,8 @@ impl Provider {
         self.stack().check("ibv_get_device_list")?;
         match self.stack() {
             Stack::Ours(ours) => {
-                let devices = node!(ours, node => node.devices());
-                Ok(devices.into_iter().map(|nic| self.device(Adapter::Ours(nic))).collect())
+                let device = |nic| self.device(Adapter::Ours(nic));
+                node!(ours, node => Ok(node.devices().into_iter().map(device).collect()))
             }
             #[cfg(feature = "system")]
             Stack::System(system) => {
@@ -220,8 +225,10 @@ impl Provider {
             Stack::Ours(ours) => {
                 self.stack().check("Provider::device_of")?;
                 let bears = |nic: &Arc<nic::Device>| nic.port().gids.index_of(address).is_some();
-                let nic = node!(ours, node => node.devices()).into_iter().find(bears);
-                Ok(self.device(Adapter::Ours(nic.ok_or_else(not_there)?)))
+                node!(ours, node => {
+                    let nic = node.devices().into_iter().find(bears).ok_or_else(not_there)?;
+                    Ok(self.device(Adapter::Ours(nic)))
+                })
             }
             #[cfg(feature = "system")]
             Stack::System(system) => {
@@ -254,10 +261,7 @@ impl PartialEq for Provider {
 impl std::fmt::Debug for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.stack() {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(_)) => f.write_str("Provider(software)"),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => f.write_str("Provider(sim)"),
+            Stack::Ours(ours) => write!(f, "Provider({})", ours.name()),
             #[cfg(feature = "system")]
             Stack::System(system) => write!(f, "Provider({:?})", **system),
         }

@@ -21,7 +21,8 @@ pub(crate) enum Stack {
     System(ThreadSafe<Arc<system::System>>),
 }
 
-/// Verbena's own stack, over either world.
+/// Verbena's own stack, over either world. It has no value without the features `software` and
+/// `sim`.
 #[derive(Clone)]
 pub(crate) enum Ours {
     /// This process's host, over sockets.
@@ -40,7 +41,20 @@ pub(crate) struct SimProcess {
     pub later: Arc<Later>,
 }
 
+#[cfg(any(feature = "software", feature = "sim"))]
+pub(crate) use node::{EventChannel as NodeChannel, Id as NodeId};
+
+/// What stands for a node's channel of events where there is no node.
+#[cfg(not(any(feature = "software", feature = "sim")))]
+pub(crate) enum NodeChannel {}
+
+/// What stands for a node's identifier where there is no node.
+#[cfg(not(any(feature = "software", feature = "sim")))]
+pub(crate) enum NodeId {}
+
 /// Calls the node of [`Ours`], whatever its world: `node!(ours, node => node.disconnect(&id))`.
+/// Without the features `software` and `sim` the call is not compiled.
+#[cfg(any(feature = "software", feature = "sim"))]
 macro_rules! node {
     ($ours:expr, $node:ident => $call:expr) => {
         match $ours {
@@ -55,6 +69,12 @@ macro_rules! node {
                 $call
             }
         }
+    };
+}
+#[cfg(not(any(feature = "software", feature = "sim")))]
+macro_rules! node {
+    ($ours:expr, $node:ident => $call:expr) => {
+        match *$ours {}
     };
 }
 pub(crate) use node;
@@ -100,10 +120,7 @@ impl Stack {
     /// things arrive.
     pub fn poll(&self) {
         match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => _ = instance.host.poll(),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => {}
+            Stack::Ours(ours) => ours.poll(),
             // A thread that waits polls the queue pairs that it waits for: see `qp::waited`.
             #[cfg(feature = "system")]
             Stack::System(_) => {}
@@ -120,16 +137,9 @@ impl Stack {
     /// Like [`Stack::poll`], for a thread that will not come back soon: until what has arrived says
     /// something to it, or there is no more.
     #[inline]
-    #[cfg_attr(
-        not(feature = "software"),
-        allow(unused_variables, reason = "nothing is waited for in a simulation")
-    )]
     pub fn poll_until(&self, says_something: impl Fn() -> bool) {
         match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.host.poll_until(says_something),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => {}
+            Stack::Ours(ours) => ours.poll_until(says_something),
             // Its queues are not of this kind.
             #[cfg(feature = "system")]
             Stack::System(_) => {}
@@ -147,10 +157,7 @@ impl Stack {
     /// This thread polls no more for now: the engine thread takes what arrives.
     pub fn end_polling(&self) {
         match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.host.end_polling(),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => {}
+            Stack::Ours(ours) => ours.end_polling(),
             // A thread that waits polls the queue pairs that it waits for: see `qp::waited`.
             #[cfg(feature = "system")]
             Stack::System(_) => {}
@@ -159,10 +166,7 @@ impl Stack {
     /// Whether this process made it: not so in a forked child.
     pub fn is_ours(&self) -> bool {
         match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.is_ours(),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => true,
+            Stack::Ours(ours) => ours.is_ours(),
             #[cfg(feature = "system")]
             Stack::System(system) => system.is_ours(),
         }
@@ -191,6 +195,22 @@ impl Stack {
             _ => false,
         }
     }
+    /// Hands on what was sent to other processes of this host, as this process may end at once.
+    pub fn drain_sent(&self) {
+        match self {
+            Stack::Ours(ours) => ours.drain_sent(),
+            #[cfg(feature = "system")]
+            Stack::System(_) => {}
+        }
+    }
+    /// Takes in all that has arrived. In a simulation nothing waits.
+    pub fn drain_all(&self) {
+        match self {
+            Stack::Ours(ours) => ours.drain_all(),
+            #[cfg(feature = "system")]
+            Stack::System(_) => {}
+        }
+    }
 }
 
 impl nic::Time for Stack {
@@ -204,30 +224,96 @@ impl nic::Time for Stack {
     }
 }
 
+// A match of `*self` needs no arm where the type has no value; a match of `self` does.
 impl Ours {
+    /// The provider's name, as it is shown.
+    pub fn name(&self) -> &'static str {
+        match *self {
+            #[cfg(feature = "software")]
+            Ours::Software(_) => "software",
+            #[cfg(feature = "sim")]
+            Ours::Sim(_) => "sim",
+        }
+    }
     fn now(&self) -> Instant {
-        match self {
+        match *self {
             #[cfg(feature = "software")]
             Ours::Software(_) => Instant::now(),
             #[cfg(feature = "sim")]
-            Ours::Sim(process) => node::World::now(&**process.node.world()),
+            Ours::Sim(ref process) => node::World::now(&**process.node.world()),
         }
     }
     #[inline]
     fn just_now(&self) -> Instant {
-        match self {
+        match *self {
             #[cfg(feature = "software")]
-            Ours::Software(instance) => instance.host.just_now(),
+            Ours::Software(ref instance) => instance.host.just_now(),
             #[cfg(feature = "sim")]
             Ours::Sim(_) => self.now(),
         }
     }
     fn later(&self) -> &Arc<Later> {
-        match self {
+        match *self {
             #[cfg(feature = "software")]
-            Ours::Software(instance) => instance.host.later(),
+            Ours::Software(ref instance) => instance.host.later(),
             #[cfg(feature = "sim")]
-            Ours::Sim(process) => &process.later,
+            Ours::Sim(ref process) => &process.later,
+        }
+    }
+    #[inline]
+    fn poll(&self) {
+        match *self {
+            #[cfg(feature = "software")]
+            Ours::Software(ref instance) => _ = instance.host.poll(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(_) => {}
+        }
+    }
+    #[inline]
+    #[cfg_attr(
+        not(feature = "software"),
+        allow(unused_variables, reason = "nothing is waited for in a simulation")
+    )]
+    fn poll_until(&self, says_something: impl Fn() -> bool) {
+        match *self {
+            #[cfg(feature = "software")]
+            Ours::Software(ref instance) => instance.host.poll_until(says_something),
+            #[cfg(feature = "sim")]
+            Ours::Sim(_) => {}
+        }
+    }
+    #[inline]
+    fn end_polling(&self) {
+        match *self {
+            #[cfg(feature = "software")]
+            Ours::Software(ref instance) => instance.host.end_polling(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(_) => {}
+        }
+    }
+    #[inline]
+    fn is_ours(&self) -> bool {
+        match *self {
+            #[cfg(feature = "software")]
+            Ours::Software(ref instance) => instance.is_ours(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(_) => true,
+        }
+    }
+    fn drain_sent(&self) {
+        match *self {
+            #[cfg(feature = "software")]
+            Ours::Software(ref instance) => instance.host.drain_sent(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(_) => {}
+        }
+    }
+    fn drain_all(&self) {
+        match *self {
+            #[cfg(feature = "software")]
+            Ours::Software(ref instance) => instance.host.drain_all(),
+            #[cfg(feature = "sim")]
+            Ours::Sim(_) => {}
         }
     }
 }

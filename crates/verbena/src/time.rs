@@ -6,11 +6,10 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-#[cfg(any(feature = "sim", feature = "software"))]
 use nic::program::Kept;
 
 use crate::error::{Error, ErrorKind, Result};
-#[cfg(feature = "software")]
+#[cfg(any(feature = "software", feature = "system"))]
 use crate::sleepers::{self, Sleeper};
 
 /// The time: in a simulation the virtual one, to be compared with others of that simulation only.
@@ -74,7 +73,7 @@ pub struct Sleep {
 enum Timer {
     #[cfg(feature = "sim")]
     Virtual(crate::sim::Timer),
-    #[cfg(feature = "software")]
+    #[cfg(any(feature = "software", feature = "system"))]
     Real(Sleeper),
 }
 
@@ -87,7 +86,6 @@ impl Future for Sleep {
             return Poll::Ready(());
         }
         // Cloned before anything is changed: a panic of the clone leaves the timer as it is.
-        #[cfg(any(feature = "sim", feature = "software"))]
         let (kept, before) = (Kept::of(cx), self.timer.take());
         #[cfg(feature = "sim")]
         if crate::sim::is_running() {
@@ -95,13 +93,13 @@ impl Future for Sleep {
             self.timer = crate::sim::wake_at(until, before, kept).map(Timer::Virtual);
             return Poll::Pending;
         }
-        #[cfg(feature = "software")]
+        #[cfg(any(feature = "software", feature = "system"))]
         {
             let before = if let Some(Timer::Real(before)) = before { Some(before) } else { None };
             self.timer = Some(Timer::Real(sleepers::wake_at(until, before, cx.waker(), kept)));
         }
         // No provider works outside of a simulation then, and no thread is kept for this.
-        #[cfg(not(feature = "software"))]
+        #[cfg(not(any(feature = "software", feature = "system")))]
         nic::program::wake_now(cx);
         Poll::Pending
     }
@@ -112,7 +110,7 @@ impl Sleep {
         match self.timer.take() {
             #[cfg(feature = "sim")]
             Some(Timer::Virtual(timer)) => crate::sim::forget(&timer),
-            #[cfg(feature = "software")]
+            #[cfg(any(feature = "software", feature = "system"))]
             Some(Timer::Real(sleeper)) => sleepers::forget(&sleeper),
             None => {}
         }

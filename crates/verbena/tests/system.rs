@@ -86,6 +86,7 @@ fn talk(client: &Connection, server: &Connection) {
     }
 }
 
+#[cfg(feature = "software")]
 #[test]
 fn both_stacks_live_in_one_process_and_reach_each_other() {
     let Some(system) = over_object() else { return };
@@ -106,6 +107,14 @@ fn both_stacks_live_in_one_process_and_reach_each_other() {
         });
     }
     assert!(format!("{system:?}").contains("leaked: 0"), "{system:?}");
+}
+
+#[cfg(not(any(feature = "software", feature = "sim")))]
+#[test]
+fn without_the_software_stack_a_program_names_its_provider() {
+    let error = Provider::current().expect_err("no stack is linked in");
+    assert_eq!(error.kind(), ErrorKind::ProviderMissing);
+    assert!(text(&error).contains("provider"), "{error}");
 }
 
 #[test]

@@ -7,26 +7,25 @@ use std::time::Duration;
 
 use nic::rdma_cm::{EventKind, UdParam};
 use nic::{Error, QpType, Signal};
-use node::EventChannel;
 use wire::Mtu;
 use wire::mad::PortSpace;
 
 use super::ConnParam;
-use crate::provider::{Adapter, Ours, Stack, node};
+use crate::provider::{Adapter, NodeChannel, NodeId, Ours, Stack, node};
 use crate::qp::carrier::Carrier;
 use crate::thread_safe::ThreadSafe;
 
 /// An identifier: a handle.
 #[derive(Clone)]
 pub(crate) enum Id {
-    Ours(Ours, ThreadSafe<Arc<node::Id>>),
+    Ours(Ours, ThreadSafe<Arc<NodeId>>),
     #[cfg(feature = "system")]
     System(ThreadSafe<Arc<system::Id>>),
 }
 
 /// Where the events of one come in.
 pub(crate) enum Events {
-    Ours(Ours, ThreadSafe<Arc<EventChannel>>),
+    Ours(Ours, ThreadSafe<Arc<NodeChannel>>),
     #[cfg(feature = "system")]
     System(ThreadSafe<Arc<system::System>>, ThreadSafe<Arc<system::Inbox>>),
 }
@@ -49,7 +48,9 @@ impl Events {
     /// A channel that calls `signal` for each event, with locks held.
     pub fn new(stack: &Stack, signal: Box<dyn Signal>) -> Events {
         match stack {
-            Stack::Ours(ours) => Events::Ours(ours.clone(), ThreadSafe::new(EventChannel::new(signal))),
+            Stack::Ours(ours) => node!(ours, _node => {
+                Events::Ours(ours.clone(), ThreadSafe::new(NodeChannel::new(signal)))
+            }),
             #[cfg(feature = "system")]
             Stack::System(system) => {
                 Events::System(system.clone(), ThreadSafe::new(system::Inbox::new(signal)))
@@ -60,15 +61,17 @@ impl Events {
     pub fn next(&self) -> Option<Event> {
         match self {
             Events::Ours(ours, channel) => {
-                let event = node!(ours, node => node.next_event(channel))?;
-                let is_request = event.kind == EventKind::ConnectRequest;
-                Some(Event {
-                    request: is_request.then(|| Id::Ours(ours.clone(), ThreadSafe::new(event.id))),
-                    kind: event.kind,
-                    status: event.status,
-                    param: event.param,
-                    ud: event.ud,
-                    private_data: event.private_data,
+                node!(ours, node => {
+                    let event = node.next_event(channel)?;
+                    let is_request = event.kind == EventKind::ConnectRequest;
+                    Some(Event {
+                        request: is_request.then(|| Id::Ours(ours.clone(), ThreadSafe::new(event.id))),
+                        kind: event.kind,
+                        status: event.status,
+                        param: event.param,
+                        ud: event.ud,
+                        private_data: event.private_data,
+                    })
                 })
             }
             #[cfg(feature = "system")]
@@ -90,8 +93,10 @@ impl Events {
                     // The one whose identifiers have a type of their own.
                     _ => PortSpace::Ib,
                 };
-                let id = node!(ours, node => node.create_id_for(channel, space, kind));
-                Ok(Id::Ours(ours.clone(), ThreadSafe::new(id)))
+                node!(ours, node => {
+                    let id = node.create_id_for(channel, space, kind);
+                    Ok(Id::Ours(ours.clone(), ThreadSafe::new(id)))
+                })
             }
             #[cfg(feature = "system")]
             Events::System(system, inbox) => {
@@ -116,7 +121,7 @@ impl Id {
     /// Our address, where there is one.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         match self {
-            Id::Ours(_, id) => id.lock().source,
+            Id::Ours(ours, id) => node!(ours, _node => id.lock().source),
             #[cfg(feature = "system")]
             Id::System(id) => id.local_addr(),
         }
@@ -124,7 +129,7 @@ impl Id {
     /// The peer's address.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match self {
-            Id::Ours(_, id) => id.lock().dest,
+            Id::Ours(ours, id) => node!(ours, _node => id.lock().dest),
             #[cfg(feature = "system")]
             Id::System(id) => id.peer_addr(),
         }
@@ -132,7 +137,7 @@ impl Id {
     /// The device that it leads over, where there is one.
     pub fn device(&self) -> Option<Adapter> {
         match self {
-            Id::Ours(_, id) => id.lock().device.clone().map(Adapter::Ours),
+            Id::Ours(ours, id) => node!(ours, _node => id.lock().device.clone().map(Adapter::Ours)),
             #[cfg(feature = "system")]
             Id::System(id) => id.device().map(Adapter::System),
         }
@@ -140,10 +145,10 @@ impl Id {
     /// Largest payload of a packet that the route takes, in bytes.
     pub fn path_mtu(&self) -> u32 {
         match self {
-            Id::Ours(_, id) => {
+            Id::Ours(ours, id) => node!(ours, _node => {
                 let route = id.lock().route;
                 route.and_then(|route| Mtu::for_link(route.mtu)).unwrap_or(Mtu::M256).bytes() as u32
-            }
+            }),
             #[cfg(feature = "system")]
             Id::System(id) => id.path_mtu().unwrap_or(Mtu::M4096.bytes() as u32),
         }
@@ -152,11 +157,11 @@ impl Id {
     /// Type of service and local ACK timeout, where they are said.
     pub fn set_options(&self, tos: Option<u8>, ack_timeout: Option<u8>) {
         match self {
-            Id::Ours(_, id) => {
+            Id::Ours(ours, id) => node!(ours, _node => {
                 let mut id = id.lock();
                 id.tos = tos.or(id.tos);
                 id.ack_timeout = ack_timeout.or(id.ack_timeout);
-            }
+            }),
             #[cfg(feature = "system")]
             Id::System(id) => {
                 // A kernel that can not has its own: the type of service is a wish.
@@ -190,7 +195,7 @@ impl Id {
     /// keys allow, and wait for receives by the timer of this code (IBA 1.4 §9.7.5.2.8).
     pub fn set_qp(&self, qp: &Carrier, min_rnr_timer: u8) -> Result<(), Error> {
         match (self, qp) {
-            (Id::Ours(ours, id), Carrier::Ours(qp)) => {
+            (Id::Ours(ours, id), Carrier::Ours(qp)) => node!(ours, node => {
                 {
                     let mut id = id.lock();
                     // Memory says by its own rights what peers may do: the queue pair allows all of
@@ -198,8 +203,8 @@ impl Id {
                     id.more_access = nic::Access::FLUSH_GLOBAL | nic::Access::FLUSH_PERSISTENT;
                     id.min_rnr_timer = Some(min_rnr_timer);
                 }
-                node!(ours, node => node.set_qp(id, qp.nic()))
-            }
+                node.set_qp(id, qp.nic())
+            }),
             #[cfg(feature = "system")]
             (Id::System(id), Carrier::System(theirs)) => id.set_qp(theirs.qp(), min_rnr_timer),
             #[cfg(feature = "system")]

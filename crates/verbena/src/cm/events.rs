@@ -17,7 +17,7 @@ use wire::mad::sidr_status;
 use super::below::{Event, Events, Id};
 use super::waiters::{Awaited, Owner, Standing, Waiters, until};
 use crate::error::{Error, ErrorKind, RejectReason, Rejection, Result};
-use crate::provider::{Ours, Stack};
+use crate::provider::Stack;
 use crate::qp::inner::QpInner;
 
 /// What the peer said when the connection came to be.
@@ -469,31 +469,6 @@ impl Drop for Identifier {
 
 fn nowhere() -> SocketAddr {
     SocketAddr::from(([0, 0, 0, 0], 0))
-}
-
-impl Stack {
-    /// Hands on what was sent to other processes of this host, as this process may end at once.
-    pub(super) fn drain_sent(&self) {
-        match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.host.drain_sent(),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => {}
-            #[cfg(feature = "system")]
-            Stack::System(_) => {}
-        }
-    }
-    /// Takes in all that has arrived. In a simulation nothing waits.
-    fn drain_all(&self) {
-        match self {
-            #[cfg(feature = "software")]
-            Stack::Ours(Ours::Software(instance)) => instance.host.drain_all(),
-            #[cfg(feature = "sim")]
-            Stack::Ours(Ours::Sim(_)) => {}
-            #[cfg(feature = "system")]
-            Stack::System(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

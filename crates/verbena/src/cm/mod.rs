@@ -41,6 +41,7 @@ pub(crate) mod names;
 mod operations;
 mod param;
 mod pending;
+#[cfg(any(feature = "software", feature = "sim"))]
 pub mod raw;
 mod request;
 mod requests;

@@ -37,7 +37,7 @@ pub(crate) async fn look_up(stack: &Stack, addr: &Addr) -> Result<Vec<SocketAddr
             let known = crate::sim::addresses_of(host);
             known.into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
         }
-        #[cfg(feature = "software")]
+        #[cfg(any(feature = "software", feature = "system"))]
         _ => asked(host.to_owned(), port).await.map_err(|e| match e.raw_os_error() {
             Some(_) => Error::of_io(CALL, &e),
             None => unknown(),
@@ -77,7 +77,10 @@ impl Drop for Place {
     }
 }
 
-#[cfg_attr(not(feature = "software"), allow(dead_code, reason = "only the software stack asks"))]
+#[cfg_attr(
+    not(any(feature = "software", feature = "system")),
+    allow(dead_code, reason = "simulated hosts do not ask")
+)]
 async fn asked(host: String, port: u16) -> std::io::Result<Vec<SocketAddr>> {
     let question = Arc::new(Question(Mutex::new(Rank::ConnectionState, Asked::default())));
     let (place, asks) = (Place::take()?, question.clone());

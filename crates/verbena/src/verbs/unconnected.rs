@@ -152,12 +152,12 @@ impl<T: Transport> QueuePair<T> {
 pub(super) fn random_psn(device: &Device, from: IpAddr) -> Result<u32> {
     let (ours, nic) = (device.stack().ours()?, device.nic()?);
     index_of(device, from)?;
-    let mut random = [0; 4];
     node!(ours, node => {
         node.attach(nic).map_err(|e| Error::of_nic("ibv_open_device", e))?;
+        let mut random = [0; 4];
         nic::Platform::fill_random(&**node.world(), &mut random);
-    });
-    Ok(Psn::new(u32::from_ne_bytes(random)).get())
+        Ok(Psn::new(u32::from_ne_bytes(random)).get())
+    })
 }
 
 /// To state Init.

@@ -46,7 +46,10 @@ pub fn provider() -> Provider {
         _ => {}
     }
     assert_eq!(named, "software", "VERBENA_TEST_PROVIDER");
-    Provider::software().expect("a provider")
+    #[cfg(feature = "software")]
+    return Provider::software().expect("a provider");
+    #[cfg(not(feature = "software"))]
+    panic!("the feature software is off: VERBENA_TEST_PROVIDER is to name another provider")
 }
 
 /// An address of ours.
