@@ -198,20 +198,17 @@ impl<R> Slots<R> {
     #[inline]
     pub fn complete(&mut self, wr_id: u64, result: R) -> Option<Left> {
         let entry = self.entry(wr_id)?;
-        match &mut entry.state {
-            State::Flying(waker) => {
-                let waker = waker.take();
-                entry.state = State::Done(result);
-                self.waited_for -= usize::from(waker.is_some());
-                waker.map(Left::Woken)
-            }
-            State::Abandoned => {
-                entry.state = State::Free;
-                self.waited_for -= 1;
-                self.release(wr_id).map(Left::Value)
-            }
-            State::Free | State::Done(_) => None,
+        if !entry.is_flying() {
+            return None;
         }
+        // Replaced, not assigned: the compiler sees that nothing of the old state is to be dropped.
+        if let State::Flying(waker) = std::mem::replace(&mut entry.state, State::Done(result)) {
+            self.waited_for -= usize::from(waker.is_some());
+            return waker.map(Left::Woken);
+        }
+        entry.state = State::Free;
+        self.waited_for -= 1;
+        self.release(wr_id).map(Left::Value)
     }
     /// Completes all that is under way; the queue pair is no more.
     pub fn complete_all(&mut self, mut result: impl FnMut() -> R) -> Vec<Left> {

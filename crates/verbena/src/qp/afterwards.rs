@@ -25,10 +25,14 @@ pub(super) struct Afterwards {
 impl Afterwards {
     #[inline]
     pub fn add(&mut self, left: Option<Left>) {
+        if let Some(left) = left {
+            self.keep(left);
+        }
+    }
+    fn keep(&mut self, left: Left) {
         match left {
-            None => {}
-            Some(Left::Woken(waker)) => self.wakers.push(waker),
-            Some(left) => self.left.push(left),
+            Left::Woken(waker) => self.wakers.push(waker),
+            left => self.left.push(left),
         }
     }
     /// Has all wakers that wait there woken.
