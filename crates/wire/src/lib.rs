@@ -7,6 +7,7 @@
 //! narrower than its type the low bits are sent).
 #![forbid(unsafe_code)]
 
+pub mod address;
 pub mod bth;
 mod bytes;
 pub mod grh;
@@ -17,6 +18,7 @@ mod opcode;
 pub mod roce;
 pub mod tm;
 
+pub use address::{Address, Endpoint, LidAddress};
 pub use id::{CommId, Gid, Guid, Mtu, Pkey, Psn, Qkey, Qpn, Rkey, ServiceId};
 
 /// UDP port of RoCEv2 (IBA annex A17 §A17.3.1.1).
