@@ -3,7 +3,7 @@
 //! is refused.
 
 use wire::mad::{Ece, PortSpace};
-use wire::{Gid, Mtu, Pkey, Psn, Qkey, Qpn};
+use wire::{Address, Gid, LidAddress, Mtu, Pkey, Psn, Qkey, Qpn};
 
 /// A service of a host: a port of one of rdma_cm's port spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,6 +33,9 @@ pub struct PathRecord {
     pub local_gid: Gid,
     /// Theirs.
     pub remote_gid: Gid,
+    /// Our LID and theirs, where packets go by LIDs; `None` where they go to the addresses that the
+    /// GIDs are (RoCE).
+    pub lids: Option<[LidAddress; 2]>,
     /// The caller's own mark for the link or GID index; carried, never looked at.
     pub link: u32,
     /// Payload MTU.
@@ -60,6 +63,7 @@ impl PathRecord {
         PathRecord {
             local_gid,
             remote_gid,
+            lids: None,
             link,
             mtu,
             traffic_class: 0,
@@ -69,6 +73,24 @@ impl PathRecord {
             packet_rate: 0,
             packet_life_time: 16,
             pkey: Pkey::default(),
+        }
+    }
+
+    /// The address that our packets bear.
+    #[inline]
+    pub fn source(&self) -> Address {
+        match self.lids {
+            None => self.local_gid.ip().into(),
+            Some([ours, _]) => ours.into(),
+        }
+    }
+
+    /// The address of the peer, to which our packets go and from which its come.
+    #[inline]
+    pub fn dest(&self) -> Address {
+        match self.lids {
+            None => self.remote_gid.ip().into(),
+            Some([_, theirs]) => theirs.into(),
         }
     }
 }

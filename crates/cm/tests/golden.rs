@@ -52,7 +52,7 @@ fn next(cm: &mut Cm) -> [u8; MAD_LEN] {
 }
 
 fn input(w: &World, cm: &mut Cm, from: u8, to: u8, bytes: &[u8]) {
-    let origin = cm::ib::Origin { source: gid(from), dest: gid(to), link: 7 };
+    let origin = cm::ib::Origin { source: gid(from).ip().into(), dest: gid(to).ip().into(), link: 7 };
     cm.input(w.now, origin, &Mad::parse(bytes).unwrap());
 }
 

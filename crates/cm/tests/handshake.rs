@@ -2,10 +2,11 @@
 
 mod support;
 
+use cm::ib::Origin;
 use cm::{Event, Refusal};
 use support::*;
 use wire::mad::{Lap, Mad, Message, Rep, Req, apr_status, reason};
-use wire::{CommId, Guid, Psn, Qkey, Qpn, ServiceId};
+use wire::{Address, CommId, Guid, LidAddress, Psn, Qkey, Qpn, ServiceId};
 
 #[test]
 fn a_connection_is_made_by_three_messages() {
@@ -20,6 +21,36 @@ fn a_connection_is_made_by_three_messages() {
             && (r.parameters.responder_resources, r.parameters.initiator_depth) == (3, 4))));
     assert_eq!(w.hosts[0].cm.deadline(), None);
     assert_eq!(w.hosts[1].cm.deadline(), None);
+}
+
+#[test]
+fn a_connection_between_lids_is_made_and_ended_like_one_between_ip_addresses() {
+    let mut w = World::new(&[2, 3]);
+    let lids = [5, 6].map(|lid| LidAddress::new(lid, 3, 1).unwrap());
+    w.hosts.iter_mut().zip(lids).for_each(|(host, lid)| host.lid = Some(lid));
+    let (active, passive) = w.connected();
+    let kinds: Vec<_> = w.sent.iter().map(|s| (s.from, kind(&s.mad), s.attempt)).collect();
+    assert_eq!(kinds, [(0, "REQ", 0), (1, "REP", 0), (0, "RTU", 0)]);
+    let there = w.hosts[0].cm.qp_attr(active).unwrap().path;
+    let back = w.hosts[1].cm.qp_attr(passive).unwrap().path;
+    assert_eq!((there.source(), there.dest()), (lids[0].into(), lids[1].into()));
+    assert_eq!((back.source(), back.dest()), (there.dest(), there.source()));
+    // Packets need not bear GIDs: the request says them.
+    assert_eq!((back.local_gid, back.remote_gid), (gid(3), gid(2)));
+
+    let message = |lid: u16, mad| (Origin { source: address(lid), dest: lids[1].into(), link: 7 }, mad);
+    let rtu = w.sent_by(0, "RTU")[0].mad.clone();
+    let (from, mad) = message(7, rtu);
+    w.hosts[1].cm.input(w.now, from, &mad);
+    assert_eq!(w.hosts[1].cm.unmatched(), 1, "another LID than the peer's");
+    w.hosts[1].cm.peer_unreachable(w.now, address(7), None);
+    w.hosts[0].cm.disconnect(w.now, active).unwrap();
+    w.run_for(10 * MS);
+    assert!(w.saw(0, active, disconnected) && w.saw(1, passive, disconnected));
+}
+
+fn address(lid: u16) -> Address {
+    LidAddress::new(lid, 3, 1).unwrap().into()
 }
 
 #[test]

@@ -3,10 +3,9 @@
 
 mod support;
 
-use std::net::IpAddr;
-
 use cm::ib::Config;
 use support::*;
+use wire::Address;
 use wire::mad::Message;
 
 /// Hosts that take each other for kin; a process is a block of communication ids.
@@ -14,7 +13,7 @@ fn kin(addresses: &[u8]) -> World {
     World::with(addresses, |config| Config { is_kin: |_| true, process_of: |id| id.0 >> 20, ..config })
 }
 
-fn address(last: u8) -> IpAddr {
+fn address(last: u8) -> Address {
     [10, 77, 0, last].into()
 }
 

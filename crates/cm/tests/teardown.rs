@@ -269,7 +269,7 @@ fn killed_process_disconnects_its_peers() {
     assert_eq!(w.sent_by(1, "MRA").len(), 1, "which tells whose process it is");
     let now = w.now;
     let dead_block = w.hosts[1].block;
-    w.hosts[0].cm.peer_gone(now, |id, of| of == gid(3) && id.is_some_and(|id| id.0 >> 20 == dead_block));
+    w.hosts[0].cm.peer_gone(now, |id, of| of == gid(3).ip() && id.is_some_and(|id| id.0 >> 20 == dead_block));
     w.pump();
     assert!(w.saw(0, dead, disconnected));
     assert!(w.saw(0, asked, rejected(reason::CONSUMER_DEFINED)));

@@ -45,6 +45,11 @@ impl Known {
         self.list.iter().find(bears).or_else(|| self.list.iter().find(loopback))
     }
 
+    /// The interface of this host at the end of a path, where the path ends here.
+    pub(crate) fn at_end(&self, path: &nic::Path) -> Option<&Interface> {
+        self.bearing(path.dest.ip()?, path.interface)
+    }
+
     /// Whether neighbours on the interface need no resolution: loopback, point-to-point.
     pub(crate) fn has_no_neighbours(&self, index: u32) -> bool {
         self.without_neighbours.contains(&index)

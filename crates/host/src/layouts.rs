@@ -3,7 +3,7 @@
 //! A build of another number reads none of it ([`crate::name_text::PROTOCOL`]). So a change of any
 //! of these bytes changes the number, too.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -43,8 +43,8 @@ fn words(len: usize) -> Arc<[Word]> {
 fn datagram() -> Datagram<'static> {
     let (source, dest) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
     Datagram {
-        source: (source, 49_152).into(),
-        dest: (dest, 4791).into(),
+        source: SocketAddr::from((source, 49_152)).into(),
+        dest: SocketAddr::from((dest, 4791)).into(),
         interface: 3,
         forwarded: false,
         hold: Hold::No,
@@ -54,7 +54,8 @@ fn datagram() -> Datagram<'static> {
 
 fn ends() -> Ends {
     let Datagram { source, dest, interface, .. } = datagram();
-    Ends { source, dest, interface }
+    let udp = |end: wire::Endpoint| end.udp().expect("an end of UDP packets");
+    Ends { source: udp(source), dest: udp(dest), interface }
 }
 
 /// The messages by the sockets of names.

@@ -281,7 +281,7 @@ impl RxSocket {
     }
 
     fn datagram<'a>(&self, source: SocketAddr, bytes: &'a [u8], hold: Hold) -> Datagram<'a> {
-        let (dest, interface) = (self.dest, self.interface);
+        let (source, dest, interface) = (source.into(), self.dest.into(), self.interface);
         Datagram { source, dest, interface, forwarded: false, hold, bytes }
     }
 

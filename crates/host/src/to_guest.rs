@@ -51,5 +51,6 @@ impl<G: Guest> PacketHandler for ToGuest<'_, G> {
 
 /// Where a packet comes from and goes to, without its bytes.
 pub(crate) fn datagram(&Ends { source, dest, interface }: &Ends) -> Datagram<'static> {
+    let (source, dest) = (source.into(), dest.into());
     Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &[] }
 }

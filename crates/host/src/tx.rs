@@ -69,14 +69,15 @@ struct Key {
     no_multicast_loop: bool,
 }
 
-impl From<&Path> for Key {
-    fn from(path: &Path) -> Key {
+impl Key {
+    /// The key of a path between two addresses, which are the path's.
+    fn of(path: &Path, (source, dest): (IpAddr, IpAddr)) -> Key {
         if path.dest_qpn == Qpn::GSI {
-            let dest = match path.source {
+            let dest = match source {
                 IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             };
-            let &Path { source, interface, source_port_epoch, .. } = path;
+            let &Path { interface, source_port_epoch, .. } = path;
             return Key {
                 source,
                 dest,
@@ -89,8 +90,8 @@ impl From<&Path> for Key {
             };
         }
         Key {
-            source: path.source,
-            dest: path.dest,
+            source,
+            dest,
             interface: path.interface,
             block: (path.dest_qpn.get() >> 12) as u16,
             traffic_class: path.traffic_class,
@@ -151,12 +152,17 @@ impl Tx {
     /// Seals and sends a batch; what can not be sent is counted. True where a socket was opened for
     /// it.
     pub(crate) fn send(&self, path: &Path, batch: &mut TxBatch, with: &Sender<'_>) -> bool {
+        // A LID has no UDP form.
+        let (Some(source), Some(dest)) = (path.source.ip(), path.dest.ip()) else {
+            add(&with.counters.packets_dropped_sending, batch.len());
+            return false;
+        };
         // On lo the wire itself is this host: IP_MULTICAST_LOOP keeps nothing off it.
-        let heard_by_nobody = path.no_multicast_loop && path.dest.is_multicast() && path.source.is_loopback();
+        let heard_by_nobody = path.no_multicast_loop && dest.is_multicast() && source.is_loopback();
         if batch.is_empty() || heard_by_nobody {
             return false;
         }
-        let key = Key::from(path);
+        let key = Key::of(path, (source, dest));
         let found = self.sockets.read().get(&key).cloned();
         let is_new = found.is_none();
         let Some(socket) = found.or_else(|| self.open(key, with).ok()) else {
@@ -168,8 +174,8 @@ impl Tx {
         match &socket.to {
             Some(to) => socket.send(parts, to, with),
             None => {
-                let hops = sys::hop_control(path.source.is_ipv4(), path.traffic_class, path.hop_limit);
-                let to = To::new(socket.source, path.dest, path.interface, Some(hops));
+                let hops = sys::hop_control(source.is_ipv4(), path.traffic_class, path.hop_limit);
+                let to = To::new(socket.source, dest, path.interface, Some(hops));
                 socket.send(parts, &to, with);
             }
         }
@@ -352,7 +358,10 @@ impl SendSocket {
             add(&counters.icmp_errors, 1);
             let source = self.source.ip();
             let sent = &bytes[..received.len];
-            guest.input(Instant::now(), Input::Unreachable { dest: dest.ip(), source, errno, sent });
+            guest.input(
+                Instant::now(),
+                Input::Unreachable { dest: dest.ip().into(), source: source.into(), errno, sent },
+            );
         }
     }
 }

@@ -18,6 +18,7 @@ use sys::Bell;
 use sys::clock::Clock;
 use sys::fork;
 use transport::TxBatch;
+use wire::Address;
 use wire::mad::PortSpace;
 
 use crate::alarm::Alarm;
@@ -216,6 +217,10 @@ impl Link for RealWorld {
                 self.alarm.set(self.look_for_idle());
             }
         }
+    }
+
+    fn can_reach(&self, dest: Address) -> Result<(), Errno> {
+        dest.ip().map(drop).ok_or(Errno::ENETUNREACH)
     }
 
     fn local(&self) -> Option<&dyn nic::LocalLink> {

@@ -168,6 +168,27 @@ fn a_flush_is_sealed_as_rdma_rxe_does_it_and_by_every_second_source_port_as_the_
 }
 
 #[test]
+fn a_lid_is_unreachable_over_udp_and_packets_to_it_are_dropped_and_counted() {
+    let _alone = alone();
+    let host = start();
+    host.world().attach(LO).unwrap();
+    let lid = wire::Address::from(wire::LidAddress::new(5, 0, 0).unwrap());
+    let (link, ours) = (host.world(), wire::Address::from(V4));
+    assert_eq!((link.can_reach(lid), link.can_reach(ours)), (Err(nic::Errno::ENETUNREACH), Ok(())));
+    let ends = [(lid, lid), (lid, ours), (ours, lid)];
+    for (n, (source, dest)) in ends.into_iter().enumerate() {
+        for dest_qpn in [path(V4).dest_qpn, Qpn::GSI] {
+            let path = nic::Path { source, dest, dest_qpn, ..path(V4) };
+            link.send(&path, &mut batch(1, &[64, 64]));
+            assert!(!link.local().is_some_and(|local| dest == lid && local.is_here(&path)));
+        }
+        assert_eq!(counter(&host, "packets_dropped_sending"), 4 * (n as u64 + 1));
+    }
+    link.send(&path(V4), &mut batch(9, &[64]));
+    assert_eq!(host.guest().packet().unwrap().psn(), 9);
+}
+
+#[test]
 fn a_packet_too_long_for_the_path_is_dropped_and_counted_and_the_next_goes_through() {
     let alone = alone();
     if !alone.own_namespace {

@@ -4,7 +4,7 @@
 mod kit;
 
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use kit::{BLOCK, LO, Recording, V4, alone, batch, counter, path, start};
@@ -47,7 +47,7 @@ impl Drop for Few {
 fn send_to(host: &Recording, processes: u32) -> u64 {
     let before = counter(host, "packets_dropped_sending");
     for n in 0..processes {
-        let dest = IpAddr::V4(Ipv4Addr::new(127, 0, 2, 1));
+        let dest = Ipv4Addr::new(127, 0, 2, 1).into();
         let peer = Path { dest, dest_qpn: Qpn::new((n + 2) << 12), ..path(V4) };
         host.world().send(&peer, &mut batch(n, &[64]));
     }

@@ -257,7 +257,7 @@ fn addresses(host: &kit::Recording, index: u32) {
     while host.guest().find_within(std::time::Duration::ZERO, |_| Some(())).is_some() {}
     ip("addr add 10.9.0.9/24 dev veth0");
     assert_eq!(sees(true), Some(()));
-    let to_itself = nic::Path { source: new, dest: new, interface: index, ..path(V4) };
+    let to_itself = nic::Path { source: new.into(), dest: new.into(), interface: index, ..path(V4) };
     host.world().send(&to_itself, &mut batch(1, &[1024; 20]));
     let packet = host.guest().packet().unwrap();
     assert_eq!((packet.psn(), packet.interface, packet.dest), (1, index, SocketAddr::new(new, 4791)));

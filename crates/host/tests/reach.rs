@@ -58,7 +58,7 @@ fn what_is_not_granted_is_not_reached() {
         assert!(!pair.copies_as(&path(V4), stranger, Copy::Write, good, &mut word));
         let other = Path { dest_qpn: Qpn::new(TARGET.get() + 1), ..path(V4) };
         assert!(!pair.copies_as(&other, INITIATOR, Copy::Write, good, &mut word));
-        let elsewhere = Path { source: "127.0.0.2".parse().unwrap(), ..path(V4) };
+        let elsewhere = Path { source: [127, 0, 0, 2].into(), ..path(V4) };
         assert!(!pair.copies_as(&elsewhere, INITIATOR, Copy::Write, good, &mut word));
         assert_eq!((pair.word(0), word), (0, [5]));
 

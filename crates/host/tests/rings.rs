@@ -156,7 +156,7 @@ fn messages_stay_with_the_network_where_nobody_bears_the_name_or_either_end_want
     {
         let (sender, _reader, _claim) = pair();
         assert!(!sender.world().hand_over(&[Name::Block(0x456)], &to_qp1, &mut message()));
-        let not_here = nic::Path { dest: std::net::IpAddr::from([192, 0, 2, 1]), ..to_qp1 };
+        let not_here = nic::Path { dest: [192, 0, 2, 1].into(), ..to_qp1 };
         assert!(!sender.world().hand_over(&[BLOCK], &not_here, &mut message()));
     }
     let (sender, reader) = (start_with(off()), start_with(Config::default()));

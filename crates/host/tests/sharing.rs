@@ -15,8 +15,14 @@ use wire::mad::PortSpace;
 fn forward_until_promoted(wrong: &kit::Recording, owner: &kit::Recording, flow: &kit::Packet, name: Name) {
     let kit::Packet { source, dest, bytes, .. } = flow;
     for _ in 0..4 {
-        let datagram =
-            Datagram { source: *source, dest: *dest, interface: LO, forwarded: false, hold: Hold::No, bytes };
+        let datagram = Datagram {
+            source: (*source).into(),
+            dest: (*dest).into(),
+            interface: LO,
+            forwarded: false,
+            hold: Hold::No,
+            bytes,
+        };
         assert!(wrong.world().forward(name, &datagram));
         let packet = owner.guest().packet().unwrap();
         assert_eq!((packet.source, packet.dest, packet.interface), (*source, *dest, LO));
@@ -161,7 +167,7 @@ fn the_flow_that_has_been_silent_for_longest_loses_its_socket_to_a_new_one() {
     let peers: Vec<_> = (0..65).map(|_| UdpSocket::bind((V4, 0)).unwrap()).collect();
     let by_another_process = |peer: &UdpSocket| {
         for _ in 0..4 {
-            let (source, dest) = (peer.local_addr().unwrap(), (V4, 4791).into());
+            let (source, dest) = (peer.local_addr().unwrap().into(), (V4, 4791).into());
             let (interface, hold) = (LO, Hold::No);
             let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &[0; 16] };
             assert!(owner.world().forward(block, &datagram));

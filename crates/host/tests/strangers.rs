@@ -4,7 +4,7 @@
 mod kit;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -65,7 +65,7 @@ fn whoever_a_message_of_the_connection_manager_is_for_it_leaves_from_one_of_few_
     let host = start();
     let before = descriptors();
     for n in 0..2_000_u32 {
-        let dest = IpAddr::V4(Ipv4Addr::new(127, 0, 1, n as u8));
+        let dest = Ipv4Addr::new(127, 0, 1, n as u8).into();
         let (traffic_class, hop_limit) = ((n % 251) as u8, (n % 249) as u8);
         let stranger = nic::Path {
             dest,
@@ -120,7 +120,7 @@ fn messages_from_one_socket_have_the_traffic_class_and_the_hop_limit_of_their_pa
         };
         assert_eq!(set, 0);
     }
-    let dest = "127.0.0.7".parse().unwrap();
+    let dest = [127, 0, 0, 7].into();
     for (traffic_class, hop_limit, ttl) in [(0, 0, 64), (0x68, 3, 3), (0, 255, 255)] {
         let way = nic::Path { dest, dest_qpn: Qpn::GSI, traffic_class, hop_limit, ..path(V4) };
         host.world().send(&way, &mut batch(1, &[64]));
@@ -133,7 +133,7 @@ fn a_flow_has_few_sockets_however_often_it_is_suspected() {
     let _alone = alone();
     let host = start();
     let peer = UdpSocket::bind("127.0.0.7:4791").unwrap();
-    let dest = "127.0.0.7".parse().unwrap();
+    let dest = [127, 0, 0, 7].into();
     let before = descriptors();
     let mut ports = std::collections::BTreeSet::new();
     let end = Instant::now() + Duration::from_millis(400);
@@ -153,7 +153,7 @@ fn what_strangers_send_to_a_socket_that_sends_is_not_kept() {
     let _alone = alone();
     let host = start();
     let peer = UdpSocket::bind("127.0.0.7:4791").unwrap();
-    let dest = "127.0.0.7".parse().unwrap();
+    let dest = [127, 0, 0, 7].into();
     host.world().send(&nic::Path { dest, ..path(V4) }, &mut batch(1, &[64]));
     let from = peer.recv_from(&mut [0; 2048]).unwrap().1;
     for _ in 0..100 {
@@ -271,7 +271,7 @@ fn a_packet_is_not_handed_to_another_user_who_bears_the_name() {
     let mut others = Others::new();
     assert_eq!(others.start("squat", &AS_NOBODY), "ready");
     let host = start();
-    let (source, dest): (SocketAddr, SocketAddr) = ((V4, 1).into(), (V4, 4791).into());
+    let (source, dest) = ((V4, 1).into(), (V4, 4791).into());
     let datagram =
         Datagram { source, dest, interface: LO, forwarded: false, hold: Hold::No, bytes: &[0; 16] };
     for _ in 0..3 {

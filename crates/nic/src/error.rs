@@ -4,6 +4,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use wire::Address;
+
 use crate::errno::Errno;
 
 /// Why the adapter refuses a call; the C functions map each to its errno.
@@ -197,7 +199,7 @@ pub enum PostError {
     },
     /// The way to an address handle's GID is gone, for the interfaces have changed (EINVAL).
     #[error("invalid work request: {0} is not reached any more")]
-    Unreachable(IpAddr),
+    Unreachable(Address),
     /// The queue is full (ENOMEM).
     #[error("work queue is full")]
     Full,
@@ -282,7 +284,7 @@ mod tests {
             (PostError::Elements { num_sge: 5, most: 4 }, "EINVAL (22)"),
             (PostError::Inline { len_bytes: 300, most: 256 }, "EINVAL (22)"),
             (PostError::Atomic { addr: 0x1004, len_bytes: 8 }, "EINVAL (22)"),
-            (PostError::Unreachable(IpAddr::from([10, 0, 0, 2])), "EINVAL (22)"),
+            (PostError::Unreachable(Address::Ip([10, 0, 0, 2].into())), "EINVAL (22)"),
             (PostError::Full, "ENOMEM (12)"),
         ];
         let place = |error: PostError| match error {

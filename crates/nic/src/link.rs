@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use transport::TxBatch;
 use transport::op::{Fault, SharedBytes};
-use wire::Qpn;
+use wire::{Address, Qpn};
 
 use crate::errno::Errno;
 use crate::reach::LocalLink;
@@ -20,9 +20,9 @@ use crate::reach::LocalLink;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Our address.
-    pub source: IpAddr,
+    pub source: Address,
     /// The peer's address, of the same family.
-    pub dest: IpAddr,
+    pub dest: Address,
     /// Index of our interface (the scope of a link-local address).
     pub interface: u32,
     /// Destination queue pair. Its upper bits tell peer processes apart, so flows to two of them
@@ -42,11 +42,21 @@ pub struct Path {
 /// Stores the bytes of a message where they leave.
 pub type Fill<'a> = dyn FnMut(SharedBytes<'_>) -> Result<(), Fault> + 'a;
 
-/// RoCE v2 packets: UDP datagrams to addresses, and the multicast groups that are taken in.
+/// Packets from an address to another, and the multicast groups that are taken in. The link alone
+/// looks inside an address: over UDP it sends RoCE v2.
 pub trait Link: Send + Sync + 'static {
     /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and
     /// counted, as on any wire; protocols above retransmit.
     fn send(&self, path: &Path, batch: &mut TxBatch);
+    /// Whether packets can go to an address at all. Asked when a queue pair or an address handle
+    /// learns its peer.
+    ///
+    /// # Errors
+    ///
+    /// ENETUNREACH for an address of a network that the link is not on.
+    fn can_reach(&self, _dest: Address) -> Result<(), Errno> {
+        Ok(())
+    }
     /// The way to processes of the same host beside packets, where there is one. A link that
     /// decorates another one, to capture or to lose packets, has none: then all goes as packets.
     fn local(&self) -> Option<&dyn LocalLink> {

@@ -140,8 +140,8 @@ impl CmAgent {
     /// something that it knows.
     pub fn expects(&self, device: DeviceId, from: Origin, request: &Mad, service: Option<Service>) -> bool {
         let core = self.lock();
-        service.is_some_and(|service| core.listener(service, from.dest.ip()).is_some())
-            || core.cms.get(&device).is_some_and(|cm| cm.has_asked(from, request))
+        let listens = |service| from.dest.ip().is_some_and(|ip| core.listener(service, ip).is_some());
+        service.is_some_and(listens) || core.cms.get(&device).is_some_and(|cm| cm.has_asked(from, request))
     }
 }
 

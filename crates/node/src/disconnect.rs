@@ -2,7 +2,6 @@
 //! the end of this process.
 
 use std::cell::LazyCell;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -11,7 +10,7 @@ use cm::ib::{Cm, Output};
 use nic::DeviceId;
 use nic::rdma_cm::EventKind;
 use transport::TxBatch;
-use wire::{CommId, Gid};
+use wire::{Address, CommId};
 
 use crate::cm_agent::{ConnKey, Core, ListenKey};
 use crate::farewell;
@@ -112,7 +111,7 @@ impl<W: World> Node<W> {
     pub(crate) fn peer_unreachable(
         &self,
         now: Instant,
-        dest: IpAddr,
+        dest: Address,
         ours: Option<CommId>,
         process: Option<u32>,
     ) {
@@ -132,9 +131,9 @@ impl<W: World> Node<W> {
     /// its name already: connections to that stay.
     pub(crate) fn peer_gone(&self, now: Instant, name: Name, watch: Watch) {
         let devices = self.devices();
-        let local = |ip: IpAddr| devices.iter().any(|d| d.port().gids.index_of(ip).is_some());
-        let is_it = |remote: Option<CommId>, gid: Gid| {
-            remote.is_some_and(|r| comm_owner(r) == name) && local(gid.ip())
+        let local = |address: Address| devices.iter().any(|d| d.port().gids.bears(address));
+        let is_it = |remote: Option<CommId>, peer: Address| {
+            remote.is_some_and(|r| comm_owner(r) == name) && local(peer)
         };
         let of_cm =
             |(&device, cm): (&DeviceId, &Cm)| cm.with_peer(is_it).into_iter().map(move |c| (device, c));

@@ -179,8 +179,8 @@ fn is_farewell(mad: &Mad) -> bool {
 /// the first time.
 pub(crate) fn way(path: &cm::PathRecord, mad: &Mad, attempt: u32, data: Option<Path>) -> Path {
     let way = Path {
-        source: path.local_gid.ip(),
-        dest: path.remote_gid.ip(),
+        source: path.source(),
+        dest: path.dest(),
         interface: path.link,
         dest_qpn: Qpn::GSI,
         traffic_class: path.traffic_class,

@@ -12,7 +12,7 @@ use wire::bth::{Bth, Deth};
 use wire::icrc;
 use wire::mad::{GSI_QKEY, MAD_LEN, Mad};
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
-use wire::{CommId, Pkey, Psn, Qpn};
+use wire::{Address, CommId, Pkey, Psn, Qpn};
 
 use crate::dispatch::count;
 use crate::number_blocks::{block_of, comm_owner, qpn_owner};
@@ -67,13 +67,11 @@ impl<W: World> Node<W> {
         if self.cm_agent.expects(device.config.id, from, mad, service) {
             return self.on_mad(now, device, from, mad);
         }
-        if service.is_some_and(|service| self.cm_agent.lock().keeps(service, d.dest.ip())) {
+        if service.is_some_and(|service| self.cm_agent.lock().keeps(service, d.dest.address())) {
             // The name would lead to this process again.
             return self.refuse_unknown_service(now, from, mad);
         }
-        let names = service.map(|cm::Service { space, port }| {
-            places_for(d.dest.ip()).map(|addr| Name::Port { space, addr, port })
-        });
+        let names = service.and_then(|service| names_of(service, d.dest.address()));
         let names = names.as_ref().map_or(&[][..], |names| &names[..]);
         if self.pass_message_on(now, names, d) == PassedOn::NotBorne {
             self.refuse_unknown_service(now, from, mad);
@@ -89,7 +87,7 @@ impl<W: World> Node<W> {
 
     /// Sends an answer that belongs to no connection, where that is allowed.
     pub(crate) fn answer_stranger(&self, now: Instant, path: &cm::PathRecord, mad: &Mad) {
-        if self.strangers.answers.take(now, path.remote_gid.ip()) {
+        if self.strangers.answers.take(now, path.dest()) {
             let source_port = self.cm_agent.gsi_psn.load(Ordering::Relaxed) % PORTS;
             let way = farewell::way(path, mad, source_port, None);
             self.send_mad(&way, path.pkey, mad, &mut TxBatch::new());
@@ -125,17 +123,23 @@ impl<W: World> Node<W> {
         match cm::ib::destination(mad) {
             Destination::CommId(id) => self.world.hand_over(&[comm_owner(id)], way, batch),
             Destination::Service(None) => false,
-            Destination::Service(Some(cm::Service { space, port })) => {
-                let names = places_for(way.dest).map(|addr| Name::Port { space, addr, port });
-                self.world.hand_over(&names, way, batch)
+            Destination::Service(Some(service)) => {
+                names_of(service, way.dest).is_some_and(|names| self.world.hand_over(&names, way, batch))
             }
         }
     }
 }
 
+/// The names under which a listener for requests to a service at an address may have claimed its
+/// port. Ports are those of IP addresses.
+fn names_of(service: cm::Service, at: Address) -> Option<[Name; 3]> {
+    let cm::Service { space, port } = service;
+    Some(places_for(at.ip()?).map(|addr| Name::Port { space, addr, port }))
+}
+
 /// Where a packet came from, as the connection manager wants it.
 fn origin(d: &Datagram<'_>) -> Origin {
-    Origin { source: d.source.ip().into(), dest: d.dest.ip().into(), link: d.interface }
+    Origin { source: d.source.address(), dest: d.dest.address(), link: d.interface }
 }
 
 /// What is known of a packet of ours that could not be delivered.

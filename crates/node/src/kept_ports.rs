@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use cm::ib::Cm;
 use cm::{PortSpace, Service};
 use nic::DeviceId;
+use wire::Address;
 
 use crate::Node;
 use crate::cm_agent::{ConnKey, Core, ListenKey};
@@ -71,7 +72,8 @@ impl Core {
     }
 
     /// Whether the name of a service at an address leads here although nothing listens.
-    pub(crate) fn keeps(&self, service: Service, dest: IpAddr) -> bool {
+    pub(crate) fn keeps(&self, service: Service, dest: Address) -> bool {
+        let Some(dest) = dest.ip() else { return false };
         let takes = |addr: IpAddr| addr == dest || addr.is_unspecified() && addr.is_ipv4() == dest.is_ipv4();
         self.kept_ports.iter().any(|kept| kept.service == service && takes(kept.addr))
     }

@@ -10,11 +10,11 @@
 //!
 //! What is beyond is dropped, never answered wrongly: the sender that meant it repeats it.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, Rank};
+use wire::Address;
 
 use crate::dispatch::count;
 use crate::world::{Datagram, Name, World};
@@ -65,7 +65,7 @@ impl Allowance {
     }
 
     /// Whether one more thing may be done for `source`.
-    pub fn take(&self, now: Instant, source: IpAddr) -> bool {
+    pub fn take(&self, now: Instant, source: Address) -> bool {
         let mut buckets = self.buckets.lock();
         let (each, all) = &mut *buckets;
         let own = &mut each[self.account(source)];
@@ -77,13 +77,9 @@ impl Allowance {
         granted
     }
 
-    fn account(&self, source: IpAddr) -> usize {
-        let bits = match source {
-            IpAddr::V4(v4) => u64::from(v4.to_bits()),
-            // A host that has an address has its whole network.
-            IpAddr::V6(v6) => (v6.to_bits() >> 64) as u64,
-        };
-        ((bits ^ self.key).wrapping_mul(self.key | 1) >> 32) as usize % ACCOUNTS
+    fn account(&self, source: Address) -> usize {
+        // A host that has an address has its whole network.
+        ((source.network() ^ self.key).wrapping_mul(self.key | 1) >> 32) as usize % ACCOUNTS
     }
 }
 
@@ -162,7 +158,7 @@ impl<W: World> Node<W> {
             return PassedOn::Taken;
         }
         let names = || names.iter().filter(|name| number_blocks::may_be_borne(**name));
-        if names().next().is_some() && !self.strangers.questions.take(now, d.source.ip()) {
+        if names().next().is_some() && !self.strangers.questions.take(now, d.source.address()) {
             count(&self.counters.strangers);
             return PassedOn::NotAllowed;
         }
@@ -176,12 +172,14 @@ impl<W: World> Node<W> {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
 
-    const ONE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    const ONE: Address = Address::Ip(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)));
 
     /// How many of `count` in one second are granted to `source`.
-    fn granted(allowance: &Allowance, begin: Instant, count: u32, source: impl Fn(u32) -> IpAddr) -> u32 {
+    fn granted(allowance: &Allowance, begin: Instant, count: u32, source: impl Fn(u32) -> Address) -> u32 {
         let at = |n| begin + Duration::from_secs(1) * n / count;
         (0..count).filter(|&n| allowance.take(at(n), source(n))).count() as u32
     }
@@ -193,7 +191,7 @@ mod tests {
         assert!((1_500..=1_520).contains(&flood), "{flood}");
         let end = begin + Duration::from_secs(1);
         assert!(!allowance.take(end - Duration::from_micros(900), ONE));
-        let other = (2..200).map(|n| IpAddr::from([10, 0, 0, n]));
+        let other = (2..200).map(|n| Address::from(Ipv4Addr::new(10, 0, 0, n)));
         let other = other.into_iter().find(|ip| allowance.account(*ip) != allowance.account(ONE)).unwrap();
         assert_eq!((0..100).filter(|_| allowance.take(end, other)).count(), 100);
     }
@@ -201,7 +199,8 @@ mod tests {
     #[test]
     fn a_flood_from_all_addresses_is_granted_no_more_than_all_are() {
         let allowance = Allowance::new(0x1234_5678_9abc_def1);
-        let flood = granted(&allowance, Instant::now(), 50_000, |n| IpAddr::from(n.to_be_bytes()));
+        let flood =
+            granted(&allowance, Instant::now(), 50_000, |n| Address::from(Ipv4Addr::from(n.to_be_bytes())));
         assert!((5_000..=6_060).contains(&flood), "{flood}");
     }
 

@@ -1,6 +1,6 @@
 //! What a node asks of the world it lives in, and what the world tells it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use nic::{Errno, Frames, Link, Path, Platform, Qp};
 use transport::TxBatch;
 use transport::op::SharedBytes;
 pub use transport::rc::Hold;
-use wire::Qpn;
+use wire::{Address, Endpoint, Qpn};
 
 /// A network interface with its addresses, as the system reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,13 +116,13 @@ pub struct Route {
     pub mtu: u32,
 }
 
-/// One received UDP payload, BTH to ICRC, ICRC not yet checked.
+/// One received packet, BTH to ICRC, ICRC not yet checked: over UDP a payload.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// Sender, with the port it sent from.
-    pub source: SocketAddr,
-    /// Our address it was sent to, port 4791.
-    pub dest: SocketAddr,
+    /// Sender; over UDP with the port it sent from.
+    pub source: Endpoint,
+    /// Our address it was sent to; over UDP port 4791.
+    pub dest: Endpoint,
     /// Interface (device) it belongs to.
     pub interface: u32,
     /// The datagram came by way of another process of this host (which could not use it).
@@ -182,9 +182,9 @@ pub enum Input<'a> {
     /// An ICMP error for a packet of ours.
     Unreachable {
         /// Where the packet went.
-        dest: IpAddr,
+        dest: Address,
         /// Our address it came from.
-        source: IpAddr,
+        source: Address,
         /// The errno the system maps it to (ECONNREFUSED: no process listens on the UDP port).
         errno: Errno,
         /// The first bytes of the packet, from BTH on; may be short.

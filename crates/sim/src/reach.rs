@@ -1,7 +1,6 @@
 //! The way to other processes of a simulated host beside packets ([`nic::LocalLink`]): a channel,
 //! and copies, which are real ones in the one address space that a simulation has.
 
-use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 
 use nic::link::Fill;
@@ -12,7 +11,7 @@ use transport::op::{AtOnce, Bulk, Fault, Remote, SharedBytes};
 use wire::Qpn;
 
 use crate::same_host::{SameHost, block};
-use crate::world::{Action, Host, PORT, ProcessId, Record, SimWorld};
+use crate::world::{Action, Host, ProcessId, Record, SimWorld, ends};
 
 /// Fewest bytes of a message that both ends copy, where the faults of the host have that.
 const SHARED_FROM: u32 = 2_048;
@@ -24,8 +23,10 @@ impl LocalLink for SimWorld {
     fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut Way) -> bool {
         let block = block(path.dest_qpn);
         let goes = self.goes_by_channel(block, path);
-        if goes && self.step(|_, _| ()).is_some() {
-            let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
+        if goes
+            && let Some([source, dest]) = ends(path)
+            && self.step(|_, _| ()).is_some()
+        {
             let (short, bytes) = (Some(*short), bytes.to_vec());
             let record = Record { source, dest, size: bytes.len(), short, headers: None, bytes };
             self.act(Action::Put { block, record });
@@ -55,8 +56,9 @@ impl LocalLink for SimWorld {
         let words: Vec<AtomicU64> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let bytes = SharedBytes::new(&words, len);
         fill(bytes)?;
-        if self.step(|_, _| ()).is_some() {
-            let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
+        if let Some([source, dest]) = ends(path)
+            && self.step(|_, _| ()).is_some()
+        {
             let (headers, bytes) = (Some(headers.to_vec()), bytes.to_vec());
             let record = Record { source, dest, size: len, short: None, headers, bytes };
             self.act(Action::Put { block, record });
@@ -93,7 +95,7 @@ impl LocalLink for SimWorld {
     }
 
     fn is_here(&self, path: &Path) -> bool {
-        self.with_host(|host| host.interface.addresses.contains(&path.dest))
+        self.with_host(|host| host.bears(path.dest))
     }
 
     fn reaches(&self, path: &Path) -> bool {
@@ -122,7 +124,7 @@ impl LocalLink for SimWorld {
         let now = self.shared.clock.nanos();
         let copied = self.step(|host, me| {
             let target = host.same_host.reaches(now, me, block(path.dest_qpn))?;
-            if !host.interface.addresses.contains(&path.dest) || !host.goes_on(now, target) {
+            if !host.bears(path.dest) || !host.goes_on(now, target) {
                 return None;
             }
             let regions = host.same_host.find(target, transfer)?;

@@ -10,12 +10,11 @@
 //! | the end of the connection to a name | [`Channel::ends_at`]; until then what is sent goes to the dead |
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use nic::reach::{Copy, Grant, Region, Regions, Transfer};
 use transport::op::Remote;
-use wire::Qpn;
+use wire::{Address, Qpn};
 
 use crate::clock::nanos;
 use crate::world::ProcessId;
@@ -48,8 +47,8 @@ pub(crate) struct Channel {
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     peer: Qpn,
-    here: IpAddr,
-    there: IpAddr,
+    here: Address,
+    there: Address,
     pd: u32,
     table: u8,
     access: u32,

@@ -10,9 +10,9 @@ use nic::reach::Copy;
 use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
 use transport::{Short, TxBatch};
-use wire::Qpn;
 use wire::icrc::{self, Flow};
 use wire::mad::PortSpace;
+use wire::{Address, Qpn};
 
 use crate::Dice;
 use crate::clock::Clock;
@@ -64,6 +64,10 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// Whether packets to an address come to this host.
+    pub fn bears(&self, address: Address) -> bool {
+        address.ip().is_some_and(|ip| self.interface.addresses.contains(&ip))
+    }
     /// The process that bears a block of queue pair numbers.
     pub fn bearer(&self, block: u16) -> Option<ProcessId> {
         self.names.get(&Name::Block(block)).copied()
@@ -218,7 +222,7 @@ impl SimWorld {
     pub(crate) fn goes_by_channel(&self, block: u16, path: &Path) -> bool {
         let now = self.shared.clock.nanos();
         let way = |host: &mut Host| {
-            let is_here = host.interface.addresses.contains(&path.dest);
+            let is_here = host.bears(path.dest);
             let bearer = host.bearer(block);
             is_here && host.same_host.channel(now, self.process, block, bearer).is_some()
         };
@@ -229,7 +233,7 @@ impl SimWorld {
         if !self.goes_by_channel(block, path) {
             return false;
         }
-        let [source, dest] = [path.source, path.dest].map(|address| SocketAddr::new(address, PORT));
+        let Some([source, dest]) = ends(path) else { return false };
         for (run, bytes) in batch.runs() {
             let (size, bytes) = (run.size, bytes.to_vec());
             if self.step(|_, _| ()).is_some() {
@@ -245,15 +249,20 @@ impl SimWorld {
     }
 }
 
+/// The ends of a path, each with the port of RoCE; `None` where the path is not one of IP.
+pub(crate) fn ends(path: &Path) -> Option<[SocketAddr; 2]> {
+    Some([SocketAddr::new(path.source.ip()?, PORT), SocketAddr::new(path.dest.ip()?, PORT)])
+}
+
 impl Link for SimWorld {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if path.dest_qpn != Qpn::GSI && self.put(block(path.dest_qpn), path, batch) {
             return;
         }
-        let flow = Flow {
-            source: SocketAddr::new(path.source, self.source_port(path.source_port_epoch)),
-            dest: SocketAddr::new(path.dest, PORT),
-        };
+        // A LID has no UDP form.
+        let Some([mut source, dest]) = ends(path) else { return };
+        source.set_port(self.source_port(path.source_port_epoch));
+        let flow = Flow { source, dest };
         // One segmented send: identifications count from 0.
         for (ip_id, packet) in (0..).zip(batch.iter()) {
             let mut bytes = packet.to_vec();
@@ -262,6 +271,10 @@ impl Link for SimWorld {
                 self.act(Action::Send { flow, bytes, quiet: path.no_multicast_loop });
             }
         }
+    }
+
+    fn can_reach(&self, dest: Address) -> Result<(), Errno> {
+        dest.ip().map(drop).ok_or(Errno::ENETUNREACH)
     }
 
     fn local(&self) -> Option<&dyn LocalLink> {
@@ -373,7 +386,7 @@ impl World for SimWorld {
         let Some(to) = self.with_host(|h| h.names.get(&name).copied()).filter(|p| *p != self.process) else {
             return false;
         };
-        let flow = Flow { source: datagram.source, dest: datagram.dest };
+        let Some(flow) = Flow::between(&datagram.source, &datagram.dest) else { return false };
         self.act(Action::Forward { to, flow, bytes: datagram.bytes.to_vec() });
         true
     }

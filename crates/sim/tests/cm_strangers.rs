@@ -34,8 +34,8 @@ fn forge(stranger: &SimNode, source: IpAddr, dest: IpAddr, mad: &Mad) {
     };
     batch.push(&header, MAD_LEN, fill).unwrap();
     let way = Path {
-        source,
-        dest,
+        source: source.into(),
+        dest: dest.into(),
         interface: 1,
         dest_qpn: Qpn::GSI,
         traffic_class: 0,

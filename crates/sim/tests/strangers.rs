@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use nic::Link;
 use node::world::{Datagram, Hold};
 use node::{Guest, Input, World};
 use sim::{Faults, Sim, SimWorld};
@@ -15,7 +16,7 @@ use wire::bth::{Bth, Deth};
 use wire::icrc::{self, Flow};
 use wire::mad::{GSI_QKEY, MAD_LEN, PortSpace};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
-use wire::{Qpn, ServiceId};
+use wire::{Endpoint, LidAddress, Qpn, ServiceId};
 
 type Node = Arc<node::Node<SimWorld>>;
 
@@ -31,9 +32,9 @@ fn victim() -> (Sim, Node) {
     (sim, node)
 }
 
-/// A message of the stranger's arrives: of the CM class, with an attribute and what follows the
-/// common header of 24 bytes.
-fn hear(node: &Node, attribute: u16, body: &[u8]) {
+/// A message of the CM class, with an attribute and what follows the common header of 24 bytes, as
+/// a packet without an ICRC, for which there is room.
+fn message(attribute: u16, body: &[u8]) -> Vec<u8> {
     let header = Header {
         bth: Bth { dest_qp: Qpn::GSI, ..Bth::default() },
         service: Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI }),
@@ -49,10 +50,16 @@ fn hear(node: &Node, attribute: u16, body: &[u8]) {
         Ok(())
     };
     batch.push(&header, MAD_LEN, fill).unwrap();
-    let mut bytes = batch.iter().next().unwrap().to_vec();
+    batch.iter().next().unwrap().to_vec()
+}
+
+/// A message of the stranger's arrives.
+fn hear(node: &Node, attribute: u16, body: &[u8]) {
+    let mut bytes = message(attribute, body);
     let (source, dest) = (SocketAddr::new(STRANGER, 50_000), SocketAddr::new(VICTIM, 4791));
     icrc::seal(&Flow { source, dest }, 0, &mut bytes);
     let interface = node.devices()[0].config.interface;
+    let (source, dest) = (source.into(), dest.into());
     let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &bytes };
     node.input(node.world().now(), Input::Datagram(datagram));
 }
@@ -60,6 +67,10 @@ fn hear(node: &Node, attribute: u16, body: &[u8]) {
 /// A REQ for some port of RDMA_PS_TCP (IBA 1.4 table 106), from queue pair and communication id
 /// `n`.
 fn request(node: &Node, n: u32) {
+    hear(node, 0x10, &request_body(n));
+}
+
+fn request_body(n: u32) -> [u8; 232] {
     let mut body = [0; 232];
     body[..4].copy_from_slice(&n.to_be_bytes());
     let service = ServiceId::from_port(PortSpace::Tcp, 1000 + (n % 60_000) as u16);
@@ -67,7 +78,7 @@ fn request(node: &Node, n: u32) {
     body[32..36].copy_from_slice(&(n << 8).to_be_bytes());
     // P_Key, path MTU 1024.
     body[48..51].copy_from_slice(&[0xff, 0xff, 3 << 4]);
-    hear(node, 0x10, &body);
+    body
 }
 
 fn datagram_request(node: &Node, n: u32) {
@@ -120,6 +131,23 @@ fn a_flood_for_nobody_is_answered_so_often_and_no_more_and_leaves_connections_al
 }
 
 #[test]
+fn what_comes_by_lids_is_for_no_listener_and_ends_no_process() {
+    let (_sim, node) = victim();
+    let [source, dest] = [9, 1].map(|lid| Endpoint::from(LidAddress::new(lid, 0, 0).unwrap()));
+    let interface = node.devices()[0].config.interface;
+    let datagram = |bytes| Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes };
+    let bytes = message(0x10, &request_body(1));
+    let now = node.world().now();
+    // A world without UDP checks what it takes in: a packet has no ICRC that a node could check.
+    node.input(now, Input::Datagram(datagram(&bytes)));
+    assert_eq!((counted(&node, "node.icrc"), counted(&node, "node.mads")), (1, 0));
+    node.input(now, Input::Unsealed { run: datagram(&bytes), size: bytes.len() });
+    assert_eq!((counted(&node, "node.mads"), node.connections()), (1, 0), "a service of no port");
+    assert_eq!(node.world().can_reach(source.address()), Err(nic::Errno::ENETUNREACH));
+    assert!(!node.world().forward(node::Name::Block(1), &datagram(&bytes)));
+}
+
+#[test]
 fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     let (_sim, node) = victim();
     let packet = |dest_qp| {
@@ -133,7 +161,7 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
         batch.iter().next().unwrap().to_vec()
     };
     let datagram = |bytes| {
-        let (source, dest) = (SocketAddr::new(VICTIM, 50_000), SocketAddr::new(VICTIM, 4791));
+        let (source, dest) = ((VICTIM, 50_000).into(), (VICTIM, 4791).into());
         let interface = node.devices()[0].config.interface;
         Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes }
     };

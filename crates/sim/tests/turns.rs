@@ -63,6 +63,7 @@ fn forge_held(node: &SimNode, header: &Header, payload: &[u8], hold: Hold) {
     let (source, dest) = (SocketAddr::new(address(1), 49_152), SocketAddr::new(address(2), 4791));
     icrc::seal(&Flow { source, dest }, 0, &mut bytes);
     let interface = node.devices()[0].config.interface;
+    let (source, dest) = (source.into(), dest.into());
     let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &bytes };
     node.input(World::now(&**node.world()), Input::Datagram(datagram));
 }

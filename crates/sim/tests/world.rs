@@ -37,8 +37,8 @@ fn world(sim: &Sim, process: ProcessId) -> Arc<SimWorld> {
 /// Sends so many packets for a queue pair that no process has.
 fn send(sim: &Sim, from: ProcessId, to: IpAddr, packets: usize) {
     let path = Path {
-        source: if to == HERE { THERE } else { HERE },
-        dest: to,
+        source: if to == HERE { THERE } else { HERE }.into(),
+        dest: to.into(),
         interface: 2,
         dest_qpn: Qpn::new(0x77_7777),
         traffic_class: 0,

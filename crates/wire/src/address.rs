@@ -108,6 +108,13 @@ impl From<Ipv6Addr> for Address {
     }
 }
 
+impl From<[u8; 4]> for Address {
+    #[inline]
+    fn from(ip: [u8; 4]) -> Address {
+        Address::Ip(ip.into())
+    }
+}
+
 impl From<LidAddress> for Address {
     #[inline]
     fn from(lid: LidAddress) -> Address {
@@ -268,6 +275,13 @@ impl From<SocketAddr> for Endpoint {
     #[inline]
     fn from(end: SocketAddr) -> Endpoint {
         Endpoint::Udp(end)
+    }
+}
+
+impl<I: Into<IpAddr>> From<(I, u16)> for Endpoint {
+    #[inline]
+    fn from(end: (I, u16)) -> Endpoint {
+        Endpoint::Udp(end.into())
     }
 }
 

@@ -29,10 +29,10 @@
 //! | 32..36 | source address |
 //! | 36..40 | destination address |
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::Malformed;
 use crate::bytes::{Reader, Writer};
+use crate::{Address, Malformed};
 
 /// Bytes on the wire of either form.
 pub const GRH_LEN: usize = 40;
@@ -78,6 +78,22 @@ pub enum Grh {
 }
 
 impl Grh {
+    /// The header of a datagram of which no more is known than its addresses and its length: the
+    /// rest is 0. `hop_limit` is the time to live for IPv4. `None` for two address families, and
+    /// for LIDs, whose datagrams have a header only where the sender wants one.
+    #[inline]
+    pub fn between(source: Address, dest: Address, payload_len: u16, hop_limit: u8) -> Option<Grh> {
+        match (source.ip()?, dest.ip()?) {
+            (IpAddr::V4(source), IpAddr::V4(dest)) => {
+                Some(Grh::V4 { tos: 0, payload_len, identification: 0, ttl: hop_limit, source, dest })
+            }
+            (IpAddr::V6(source), IpAddr::V6(dest)) => {
+                Some(Grh::V6 { traffic_class: 0, flow_label: 0, payload_len, hop_limit, source, dest })
+            }
+            _ => None,
+        }
+    }
+
     /// Parses the first [`GRH_LEN`] bytes of a receive buffer. Next header, protocol, IPv4 flags
     /// and checksum are not looked at.
     ///

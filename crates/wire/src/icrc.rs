@@ -26,8 +26,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use crc32fast::Hasher;
 
-use crate::Malformed;
 use crate::bth::{Bth, Feth, Reth};
+use crate::{Endpoint, Malformed};
 
 /// The addresses and ports that the ICRC covers; both ends of one address family (an IPv4-mapped
 /// IPv6 address, as a dual-stack socket reports it, counts as IPv4).
@@ -37,6 +37,14 @@ pub struct Flow {
     pub source: SocketAddr,
     /// Receiver.
     pub dest: SocketAddr,
+}
+
+impl Flow {
+    /// The flow between the ends of a packet; `None` where that did not come over UDP.
+    #[inline]
+    pub fn between(source: &Endpoint, dest: &Endpoint) -> Option<Flow> {
+        Some(Flow { source: source.udp()?, dest: dest.udp()? })
+    }
 }
 
 /// Bytes of the ICRC at the end of every packet.

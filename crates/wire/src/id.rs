@@ -103,6 +103,7 @@ pub struct Gid(pub [u8; 16]);
 
 impl Gid {
     /// The address that bears this GID on the wire (annex A17 §A17.4.1).
+    #[inline]
     pub fn ip(self) -> IpAddr {
         let v6 = Ipv6Addr::from(self.0);
         v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)

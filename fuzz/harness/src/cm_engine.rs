@@ -174,8 +174,8 @@ impl<'a, 'b> Peer<'a, 'b> {
             _ => {
                 let arm = self.input.below(MESSAGES);
                 if let Some(mad) = messages::message(arm, self.input, &self.known) {
-                    let source = gid(2 + self.input.u8() % 2);
-                    self.cm.input(now, Origin { source, dest: gid(1), link: 1 }, &mad);
+                    let source = gid(2 + self.input.u8() % 2).ip().into();
+                    self.cm.input(now, Origin { source, dest: gid(1).ip().into(), link: 1 }, &mad);
                 }
             }
         }
@@ -212,7 +212,7 @@ impl<'a, 'b> Peer<'a, 'b> {
 
     /// What the world says of peers.
     fn world(&mut self) {
-        let (now, peer) = (self.now, gid(2).ip());
+        let (now, peer) = (self.now, gid(2).ip().into());
         match self.input.below(8) {
             0 | 1 => {
                 let id = self.input.any::<bool>().then(|| self.input.choose(&self.known.ids));

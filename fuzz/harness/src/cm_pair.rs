@@ -211,8 +211,7 @@ impl<'a, 'b> Pair<'a, 'b> {
             while let Some(output) = self.ends[e].cm.poll() {
                 match output {
                     Output::Transmit { mad, path, .. } => {
-                        let origin =
-                            Origin { source: path.local_gid, dest: path.remote_gid, link: path.link };
+                        let origin = Origin { source: path.source(), dest: path.dest(), link: path.link };
                         let mad = Mad::parse(&mad.emit()).expect("what is sent parses");
                         self.ends[e].wire.push_back((origin, mad));
                         assert!(self.ends[e].wire.len() < 20_000, "the wire fills up");

@@ -6,14 +6,13 @@
 //! stands in a borrower's memory, the owner reads places and threads out of it and no more.
 
 use std::cell::RefCell;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use local::fuzzed::{self, WORDS};
 use nic::Path;
 use nic::reach::{Grant, Region};
 use transport::op::Remote;
-use wire::{Qpn, Rkey};
+use wire::{Address, Qpn, Rkey};
 
 use crate::Input;
 
@@ -174,7 +173,7 @@ impl Scene<'_, '_> {
         let (queue_pair, region) = Self::places(&asked, table);
         (0..2).for_each(|n| self.set(queue_pair + n, 0));
         (0..4).for_each(|n| self.set(region + n, 0));
-        let here = IpAddr::from(self.input.choose(&[[127, 0, 0, 1], [10, 0, 0, 1]]));
+        let here = Address::from(self.input.choose(&[[127, 0, 0, 1], [10, 0, 0, 1]]));
         let path = Path {
             source: here,
             dest: here,

@@ -145,6 +145,7 @@ impl Scene {
         let mut packet = self.packet(input);
         icrc::seal(&Flow { source, dest }, 0, &mut packet);
         let interface = if input.one_in(16) { 1 } else { INTERFACE };
+        let (source, dest) = (source.into(), dest.into());
         let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &packet };
         let mut bytes = [&name_messages::emit(&datagram)[..], &packet].concat();
         if input.one_in(8) {
@@ -177,7 +178,14 @@ impl Scene {
     /// Bytes from where the record before was from; `None` where it is the first one.
     fn datagram<'a>(&self, bytes: &'a [u8]) -> Option<Datagram<'a>> {
         let Ends { source, dest, interface } = self.before?;
-        Some(Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes })
+        Some(Datagram {
+            source: source.into(),
+            dest: dest.into(),
+            interface,
+            forwarded: false,
+            hold: Hold::No,
+            bytes,
+        })
     }
 
     /// Reads a record where it lies, as the host takes a piece. `bytes`: what it was when it was
@@ -203,8 +211,8 @@ impl Scene {
 
     /// One as a neighbour writes it.
     pub(crate) fn record_of(&mut self, input: &mut Input<'_>) -> Vec<u8> {
-        let source = SocketAddr::new(if input.one_in(4) { THERE } else { HERE }, 49_152);
-        let dest = SocketAddr::new(HERE, 4791);
+        let source = (if input.one_in(4) { THERE } else { HERE }, 49_152).into();
+        let dest = (HERE, 4791).into();
         let packet = self.packet(input);
         let interface = if input.one_in(16) { 1 } else { INTERFACE };
         let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &[] };

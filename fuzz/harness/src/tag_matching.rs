@@ -284,7 +284,8 @@ impl<'a, 'b> Scene<'a, 'b> {
     fn packet_at(&mut self, psn: Psn, op: Op, payload: &[u8]) {
         let bth = Bth { psn, ack_request: true, dest_qp: self.qp.qpn(), ..Bth::default() };
         let packet = Packet { header: Header { bth, service: Service::Rc, op }, payload };
-        self.adapter.device.input(self.adapter.now, THERE, HERE, Hold::No, &packet, || None);
+        let ends = (THERE.into(), HERE.into());
+        self.adapter.device.input(self.adapter.now, ends.0, ends.1, Hold::No, &packet, || None);
     }
 
     /// Any packet at all; from now on the model does not know which messages are taken.

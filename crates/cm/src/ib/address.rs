@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use wire::Gid;
+use wire::Address;
 
 use super::table::Cm;
 use crate::event::ConnId;
@@ -17,7 +17,7 @@ const UNASKED: u64 = 7;
 
 /// What passed between us and an address, while there are connections with it.
 #[derive(Clone, Copy, Debug, Default)]
-struct Address {
+struct Account {
     connections: usize,
     requests: u64,
     unasked: u64,
@@ -26,42 +26,42 @@ struct Address {
 
 /// The addresses of all connections.
 #[derive(Debug, Default)]
-pub(super) struct Addresses(BTreeMap<Gid, Address>);
+pub(super) struct Addresses(BTreeMap<Address, Account>);
 
 impl Addresses {
     /// A connection with the address has been made.
-    pub fn enter(&mut self, gid: Gid) {
-        self.0.entry(gid).or_default().connections += 1;
+    pub fn enter(&mut self, peer: Address) {
+        self.0.entry(peer).or_default().connections += 1;
     }
 
     /// A connection with the address is forgotten, and with the last the address.
-    pub fn leave(&mut self, gid: Gid) {
-        let Some(address) = self.0.get_mut(&gid) else { return };
-        address.connections = address.connections.saturating_sub(1);
-        if address.connections == 0 {
-            self.0.remove(&gid);
+    pub fn leave(&mut self, peer: Address) {
+        let Some(account) = self.0.get_mut(&peer) else { return };
+        account.connections = account.connections.saturating_sub(1);
+        if account.connections == 0 {
+            self.0.remove(&peer);
         }
     }
 
     /// A message from there named a communication id of ours.
-    pub fn confirm(&mut self, gid: Gid) {
-        if let Some(address) = self.0.get_mut(&gid) {
-            address.confirmed = true;
+    pub fn confirm(&mut self, peer: Address) {
+        if let Some(account) = self.0.get_mut(&peer) {
+            account.confirmed = true;
         }
     }
 
     /// A request came from there: it earns its answer, and one packet more.
-    pub fn asked(&mut self, gid: Gid) {
-        if let Some(address) = self.0.get_mut(&gid) {
-            address.requests += 1;
+    pub fn asked(&mut self, peer: Address) {
+        if let Some(account) = self.0.get_mut(&peer) {
+            account.requests += 1;
         }
     }
 
     /// Whether a packet that nothing asks for may leave for the address; counts it.
-    fn may_send(&mut self, gid: Gid) -> bool {
-        let Some(address) = self.0.get_mut(&gid) else { return false };
-        let may = address.confirmed || address.unasked < UNASKED + address.requests;
-        address.unasked += u64::from(may);
+    fn may_send(&mut self, peer: Address) -> bool {
+        let Some(account) = self.0.get_mut(&peer) else { return false };
+        let may = account.confirmed || account.unasked < UNASKED + account.requests;
+        account.unasked += u64::from(may);
         may
     }
 }
@@ -70,6 +70,6 @@ impl Cm {
     /// Whether a connection may send what its peer has not just asked for.
     pub(super) fn may_send_unasked(&mut self, id: ConnId) -> bool {
         let Some(conn) = self.connections.get(&id) else { return false };
-        conn.active || self.addresses.may_send(conn.path.remote_gid)
+        conn.active || self.addresses.may_send(conn.path.dest())
     }
 }

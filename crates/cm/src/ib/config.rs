@@ -1,7 +1,7 @@
 //! What a [`Cm`](super::Cm) is made from, where its messages come from, and what it hands out.
 
 use wire::mad::Mad;
-use wire::{CommId, Gid, Guid, Mtu, Qpn};
+use wire::{Address, CommId, Gid, Guid, Mtu, Qpn};
 
 use super::timing::Timing;
 use crate::event::{ConnId, Event};
@@ -47,21 +47,27 @@ impl Config {
     }
 }
 
-/// Where a MAD came from.
+/// Where a packet came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The sender's GID, from the IP header.
-    pub source: Gid,
-    /// The GID it was sent to.
-    pub dest: Gid,
+    /// The sender's address.
+    pub source: Address,
+    /// The address that it was sent to.
+    pub dest: Address,
     /// The caller's own mark for the link it came over; answers go back with it.
     pub link: u32,
 }
 
 impl Origin {
-    /// The way back.
+    /// The way back. Between LIDs it has no GIDs: a packet need not bear them.
     pub fn path(&self) -> PathRecord {
-        PathRecord::new(self.dest, self.source, self.link, Mtu::default())
+        let gid = |address: Address| address.ip().map(Gid::from).unwrap_or_default();
+        let lids = match (self.dest, self.source) {
+            (Address::Lid(ours), Address::Lid(theirs)) => Some([ours, theirs]),
+            _ => None,
+        };
+        let path = PathRecord::new(gid(self.dest), gid(self.source), self.link, Mtu::default());
+        PathRecord { lids, ..path }
     }
 }
 

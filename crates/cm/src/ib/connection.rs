@@ -50,7 +50,7 @@
 use std::time::Instant;
 
 use wire::mad::Mad;
-use wire::{CommId, Gid, Guid, Psn, Qpn};
+use wire::{Address, CommId, Guid, Psn, Qpn};
 
 use super::doubt::Doubt;
 use super::timing::Retry;
@@ -126,10 +126,10 @@ pub(super) struct ReqMark {
 
 /// A peer's communication id, and whose. The number stands first: of connections with one peer all
 /// else is the same, and one comparison tells two apart.
-pub(super) type RemoteKey = (CommId, Guid, Gid);
+pub(super) type RemoteKey = (CommId, Guid, Address);
 
 /// Like [`RemoteKey`], for a communication id or the number of a queue pair, in tables of one kind.
-pub(super) type PeersNumber = (u32, Guid, Gid);
+pub(super) type PeersNumber = (u32, Guid, Address);
 
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -235,17 +235,17 @@ impl Connection {
     /// The peer's communication id as tables name it. The GID is part of it, so that only a host
     /// that can send from the peer's address can touch the connection.
     pub fn remote_key(&self) -> Option<RemoteKey> {
-        self.remote.map(|id| (id, self.remote_guid, self.path.remote_gid))
+        self.remote.map(|id| (id, self.remote_guid, self.path.dest()))
     }
 
     /// Key of the table of the peer's communication ids.
     pub fn id_key(&self) -> Option<PeersNumber> {
-        self.remote_key().map(|(id, guid, gid)| (id.0, guid, gid))
+        self.remote_key().map(|(id, guid, peer)| (id.0, guid, peer))
     }
 
     /// Key of the table of the peer's queue pairs.
     pub fn qpn_key(&self) -> PeersNumber {
-        (self.remote_qpn.get(), self.remote_guid, self.path.remote_gid)
+        (self.remote_qpn.get(), self.remote_guid, self.path.dest())
     }
 
     pub fn attributes(&self) -> Option<QpAttributes> {

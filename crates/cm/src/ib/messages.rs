@@ -314,7 +314,13 @@ pub(super) fn answering_qpn(rep: &Rep, xrc: bool) -> Qpn {
 /// The way back to where a REQ came from. Addresses are the packet's: a REQ cannot point us at
 /// another host.
 pub(super) fn path_back(from: Origin, req: &Req) -> PathRecord {
+    let way = from.path();
+    // A packet between LIDs need not bear GIDs, so the message says them.
+    let gids =
+        way.lids.map_or((way.local_gid, way.remote_gid), |_| (req.primary.remote_gid, req.primary.local_gid));
     PathRecord {
+        local_gid: gids.0,
+        remote_gid: gids.1,
         mtu: req.path_mtu,
         traffic_class: req.primary.traffic_class,
         flow_label: req.primary.flow_label,
@@ -323,7 +329,7 @@ pub(super) fn path_back(from: Origin, req: &Req) -> PathRecord {
         packet_rate: req.primary.packet_rate,
         packet_life_time: req.primary.local_ack_timeout.saturating_sub(1),
         pkey: req.pkey,
-        ..from.path()
+        ..way
     }
 }
 

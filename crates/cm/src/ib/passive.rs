@@ -124,8 +124,8 @@ impl Cm {
             qpn: req.local_qpn,
             psn: req.starting_psn,
         };
-        let (guid, gid, remote) = (req.local_ca_guid, from.source, req.local_comm_id);
-        if let Some(conn) = self.find_remote(guid, gid, remote, transaction_id) {
+        let (guid, peer, remote) = (req.local_ca_guid, from.source, req.local_comm_id);
+        if let Some(conn) = self.find_remote(guid, peer, remote, transaction_id) {
             let (id, state) = (conn.id, conn.state);
             if conn.req_mark == Some(mark) {
                 return self.duplicate_req(now, from, id, transaction_id, req);
@@ -140,7 +140,7 @@ impl Cm {
         let Some(service) = transport_service(req) else {
             return self.refuse_req(from, transaction_id, req, reason::INVALID_TRANSPORT_SERVICE);
         };
-        if let Some(old) = self.find_connected(guid, gid, remote, req.local_qpn) {
+        if let Some(old) = self.find_connected(guid, peer, remote, req.local_qpn) {
             // §12.9.8.3.1: the peer has forgotten the old connection, if this is the peer. An id
             // used anew is as stale as its queue pair would be.
             self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
@@ -200,8 +200,8 @@ impl Cm {
         if let Some(conn) = self.connections.get_mut(&id) {
             conn.retry = None;
             conn.message = None;
-            let gid = conn.path.remote_gid;
-            self.addresses.confirm(gid);
+            let peer = conn.path.dest();
+            self.addresses.confirm(peer);
         }
         self.claim(now, id);
         self.probe_from(now, id);

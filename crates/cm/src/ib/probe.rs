@@ -19,11 +19,10 @@
 //! [`Timing::probe_after`]: super::Timing
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use wire::mad::{Apr, apr_status};
-use wire::{CommId, Gid};
+use wire::{Address, CommId};
 
 use super::config::Origin;
 use super::connection::CmState;
@@ -43,7 +42,7 @@ const PORTS: u32 = 4;
 
 /// A process: its host's address and what [`Config::process_of`](super::Config) says of its
 /// communication ids.
-type Key = (Gid, u32);
+type Key = (Address, u32);
 
 #[derive(Debug)]
 struct Peer {
@@ -159,13 +158,13 @@ impl Cm {
     /// An ICMP error says that no process on the host `peer` has the port any more, for a packet to
     /// its process `process`. When another says so the connections with that process end like those
     /// of one that is [gone](Cm::peer_gone).
-    pub fn process_unreachable(&mut self, now: Instant, peer: IpAddr, process: u32) {
-        let key = (Gid::from(peer), process);
+    pub fn process_unreachable(&mut self, now: Instant, peer: Address, process: u32) {
+        let key = (peer, process);
         let process_of = self.config.process_of;
         let Some(known) = self.probes.peers.get_mut(&key) else { return };
         match known.unreachable_at {
             Some(at) if now.saturating_duration_since(at) >= ICMP_APART => {
-                self.peer_gone(now, |id, gid| gid == key.0 && id.map(process_of) == Some(process));
+                self.peer_gone(now, |id, address| address == key.0 && id.map(process_of) == Some(process));
             }
             Some(_) => {}
             None => {
@@ -234,6 +233,6 @@ impl Cm {
         let elsewhere = conn.remote_guid != self.config.guid && (self.config.is_kin)(conn.remote_guid);
         let probed = elsewhere && !self.config.timing.probe_after.is_zero();
         let remote: CommId = conn.remote.filter(|_| probed)?;
-        Some((conn.path.remote_gid, (self.config.process_of)(remote)))
+        Some((conn.path.dest(), (self.config.process_of)(remote)))
     }
 }

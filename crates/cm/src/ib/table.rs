@@ -6,7 +6,7 @@ use std::fmt;
 use std::time::Instant;
 
 use wire::mad::{Mad, Message};
-use wire::{CommId, Gid, Guid, Qpn};
+use wire::{Address, CommId, Guid, Qpn};
 
 use super::address::Addresses;
 use super::config::{Config, Origin, Output};
@@ -146,8 +146,8 @@ impl Cm {
 
     /// Whether a MAD without a communication id of ours belongs here: one of ours has `(guid, comm
     /// id)` as its peer. (REJ for a time out, and duplicates of a REQ, name only the sender.)
-    pub fn has_peer(&self, guid: Guid, gid: Gid, remote: CommId) -> bool {
-        let key = (remote, guid, gid);
+    pub fn has_peer(&self, guid: Guid, peer: Address, remote: CommId) -> bool {
+        let key = (remote, guid, peer);
         self.by_remote.range((key, 0)..=(key, u64::MAX)).next().is_some()
     }
 
@@ -227,7 +227,7 @@ impl Cm {
                 self.next += 1;
                 let transaction_id = transaction_id.unwrap_or_else(|| (self.transaction_ids)());
                 self.by_local.insert(local, id);
-                self.addresses.enter(path.remote_gid);
+                self.addresses.enter(path.dest());
                 let conn = Connection::new(id, state, path, local, transaction_id);
                 return Ok(self.connections.entry(id).or_insert_with(|| Box::new(conn)));
             }
@@ -241,7 +241,7 @@ impl Cm {
         let conn = self.by_local.get(&ours).and_then(|id| self.connections.get(id));
         let Some(conn) = conn else { return Addressee::Nobody };
         let id = conn.id;
-        if conn.path.remote_gid != from.source || transaction_id.is_some_and(|t| t != conn.transaction_id) {
+        if conn.path.dest() != from.source || transaction_id.is_some_and(|t| t != conn.transaction_id) {
             self.count_unmatched();
             return Addressee::Other;
         }
@@ -275,18 +275,24 @@ impl Cm {
     pub(super) fn find_remote(
         &self,
         guid: Guid,
-        gid: Gid,
+        peer: Address,
         remote: CommId,
         transaction_id: u64,
     ) -> Option<&Connection> {
-        let id = self.by_remote.get(&((remote, guid, gid), transaction_id))?;
+        let id = self.by_remote.get(&((remote, guid, peer), transaction_id))?;
         self.connections.get(id).map(|conn| &**conn)
     }
 
     /// The connected one that holds the peer's communication id, or its queue pair.
-    pub(super) fn find_connected(&self, guid: Guid, gid: Gid, remote: CommId, qpn: Qpn) -> Option<ConnId> {
-        let by_id = self.connected_id.get(&(remote.0, guid, gid));
-        by_id.or_else(|| self.connected_qpn.get(&(qpn.get(), guid, gid))).copied()
+    pub(super) fn find_connected(
+        &self,
+        guid: Guid,
+        peer: Address,
+        remote: CommId,
+        qpn: Qpn,
+    ) -> Option<ConnId> {
+        let by_id = self.connected_id.get(&(remote.0, guid, peer));
+        by_id.or_else(|| self.connected_qpn.get(&(qpn.get(), guid, peer))).copied()
     }
 
     /// Enters the peer's id into the tables.
@@ -433,10 +439,10 @@ impl Cm {
         if std::mem::take(&mut conn.holds_qpn) {
             self.output.push_back(Output::Released { conn: id, qpn: conn.local_qpn });
         }
-        let (detached, gid) = (conn.detached, conn.path.remote_gid);
+        let (detached, peer) = (conn.detached, conn.path.dest());
         self.rearm(id);
         if detached && self.connections.remove(&id).is_some() {
-            self.addresses.leave(gid);
+            self.addresses.leave(peer);
         }
         if self.answered.front() == Some(&id) {
             self.answered.pop_front();

@@ -1,11 +1,10 @@
 //! How connections end: DREQ and DREP, REJ, destruction, time wait, and peers that are gone (IBA
 //! 1.4 §12.9.7, §12.9.8).
 
-use std::net::IpAddr;
 use std::time::Instant;
 
 use wire::mad::{Drep, Dreq, REJ_DATA, Rej, reason};
-use wire::{CommId, Gid, Guid};
+use wire::{Address, CommId, Guid};
 
 use super::config::Origin;
 use super::connection::{CmState, Connection};
@@ -79,9 +78,9 @@ impl Cm {
     /// those that have no answer yet are concerned (`Unreachable`), and those that were ending
     /// end; established ones are the queue pair's affair. `comm_id` is our communication id in
     /// the packet that came back, where known: then only that connection.
-    pub fn peer_unreachable(&mut self, now: Instant, peer: IpAddr, comm_id: Option<CommId>) {
+    pub fn peer_unreachable(&mut self, now: Instant, peer: Address, comm_id: Option<CommId>) {
         let hit = |conn: &&Connection| {
-            conn.path.remote_gid.ip() == peer && comm_id.is_none_or(|comm_id| conn.local == comm_id)
+            conn.path.dest() == peer && comm_id.is_none_or(|comm_id| conn.local == comm_id)
         };
         let mut hit: Vec<_> = self
             .connections
@@ -110,14 +109,14 @@ impl Cm {
     /// A process that owned far ends is gone for sure. `is_gone` gets a far communication id
     /// (`None`: not known, no answer has come) and the far GID. Connections end as if its kernel
     /// had cleaned up after it: DREQ for connected ones, REJ for the rest.
-    pub fn peer_gone(&mut self, now: Instant, is_gone: impl Fn(Option<CommId>, Gid) -> bool) {
+    pub fn peer_gone(&mut self, now: Instant, is_gone: impl Fn(Option<CommId>, Address) -> bool) {
         self.with_peer(is_gone).into_iter().for_each(|id| self.end_of_peer(now, id));
     }
 
     /// The connections whose far communication id (`None`: not known) and far GID `is_it` knows, in
     /// whatever state.
-    pub fn with_peer(&self, is_it: impl Fn(Option<CommId>, Gid) -> bool) -> Vec<ConnId> {
-        let hit = |conn: &&Connection| is_it(conn.remote.or(conn.remote_hint), conn.path.remote_gid);
+    pub fn with_peer(&self, is_it: impl Fn(Option<CommId>, Address) -> bool) -> Vec<ConnId> {
+        let hit = |conn: &&Connection| is_it(conn.remote.or(conn.remote_hint), conn.path.dest());
         let mut hit: Vec<_> =
             self.connections.values().map(|conn| &**conn).filter(hit).map(|conn| conn.id).collect();
         hit.sort_unstable();
@@ -151,7 +150,7 @@ impl Cm {
     pub fn ended_by(&self, from: Origin, transaction_id: u64, dreq: &Dreq) -> Option<ConnId> {
         let conn = self.by_local.get(&dreq.remote_comm_id).and_then(|id| self.connections.get(id))?;
         let stands = matches!(conn.state, CmState::RepReceived | CmState::RepSent | CmState::Established);
-        let fits = conn.path.remote_gid == from.source
+        let fits = conn.path.dest() == from.source
             && conn.remote == Some(dreq.local_comm_id)
             && conn.local_qpn == dreq.remote_qpn
             && self.knows_transaction(conn.id, transaction_id);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use cm::ib::{Cm, Config, Origin, Output};
 use cm::{Accept, ConnId, Connect, Event, Parameters, PathRecord, PortSpace, Service, TransportService};
 use wire::mad::{Mad, Message, REP_DATA, REQ_DATA};
-use wire::{CommId, Gid, Guid, Mtu, Psn, Qpn, ServiceId};
+use wire::{Address, CommId, Gid, Guid, LidAddress, Mtu, Psn, Qpn, ServiceId};
 
 /// The service that is asked for, as messages name it.
 pub const SERVICE: ServiceId = ServiceId(0x0106_1c06);
@@ -40,6 +40,8 @@ impl Rng {
 pub struct Host {
     pub cm: Cm,
     pub gid: Gid,
+    /// Where packets to it go, where that is no IP address.
+    pub lid: Option<LidAddress>,
     pub guid: Guid,
     pub block: u32,
     /// Listens: REQs to the address come here.
@@ -51,6 +53,12 @@ pub struct Host {
     pub askers: BTreeMap<ConnId, CommId>,
     pub released: Vec<(ConnId, Qpn)>,
     pub next_qpn: u32,
+}
+
+impl Host {
+    pub fn address(&self) -> Address {
+        self.lid.map_or_else(|| self.gid.ip().into(), Address::from)
+    }
 }
 
 /// A MAD that a host sent.
@@ -110,6 +118,7 @@ impl World {
             Host {
                 cm: Cm::new(change(Config::new(guid)), comm_ids, transaction_ids),
                 gid: gid(last),
+                lid: None,
                 guid,
                 block,
                 listens: true,
@@ -142,6 +151,8 @@ impl World {
 
     pub fn connect_params(&mut self, from: usize, to: usize) -> Connect {
         let path = PathRecord::new(self.hosts[from].gid, self.hosts[to].gid, 7, Mtu::M1024);
+        let lids = self.hosts[from].lid.zip(self.hosts[to].lid).map(<[_; 2]>::from);
+        let path = PathRecord { lids, ..path };
         let host = &mut self.hosts[from];
         host.next_qpn += 1;
         Connect {
@@ -221,7 +232,11 @@ impl World {
     /// Hands a MAD to a host as if it came from `source`, past the network.
     pub fn inject(&mut self, to: usize, source: Gid, mad: &Mad) {
         let host = &mut self.hosts[to];
-        host.cm.input(self.now, Origin { source, dest: host.gid, link: 7 }, mad);
+        host.cm.input(
+            self.now,
+            Origin { source: source.ip().into(), dest: host.gid.ip().into(), link: 7 },
+            mad,
+        );
         self.pump();
     }
 
@@ -248,7 +263,7 @@ impl World {
                 assert_eq!(path.local_gid, self.hosts[i].gid);
                 for delay in (self.network)(&sent) {
                     self.flown += 1;
-                    let from = Origin { source: path.local_gid, dest: path.remote_gid, link: path.link };
+                    let from = Origin { source: path.source(), dest: path.dest(), link: path.link };
                     let flight = Flight { from, bytes: sent.mad.emit() };
                     self.flights.insert((self.now + delay, self.flown), flight);
                 }
@@ -320,7 +335,7 @@ impl World {
 
     /// The process at an address that a MAD belongs to: by the block of the communication id.
     fn owner(&self, from: Origin, mad: &Mad) -> Option<usize> {
-        let at = |h: &&Host| h.gid == from.dest;
+        let at = |h: &&Host| h.address() == from.dest;
         let block = receiver(mad).0 >> 20;
         let position = |f: &dyn Fn(&Host) -> bool| self.hosts.iter().position(|h| at(&h) && f(h));
         if block != 0 {

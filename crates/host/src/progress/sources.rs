@@ -182,7 +182,8 @@ impl<G: Guest> Engine<G> {
 /// A packet for us that landed at a socket of another process.
 fn forwarded<G: Guest>(datagram: Datagram<'_>, world: &RealWorld, to: &Delivery<'_, G>) {
     add(&world.counters.forwarded_in, 1);
-    if world.rx_sockets.note_forwarded(datagram.source, datagram.dest, &world.opener()) {
+    let ends = datagram.source.udp().zip(datagram.dest.udp());
+    if ends.is_some_and(|(source, dest)| world.rx_sockets.note_forwarded(source, dest, &world.opener())) {
         world.look_for_idle();
     }
     if Management::takes(datagram.bytes) {

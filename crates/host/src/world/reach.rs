@@ -79,7 +79,7 @@ impl nic::LocalLink for RealWorld {
     }
 
     fn is_here(&self, path: &Path) -> bool {
-        self.interfaces.current().bearing(path.dest, path.interface).is_some()
+        self.interfaces.current().at_end(path).is_some()
     }
 
     fn channel(&self, path: &Path) -> Option<(u16, u32)> {

@@ -24,10 +24,10 @@ impl local::World for RealWorld {
 
     fn ends(&self, path: &Path) -> Option<Ends> {
         let known = self.interfaces.current();
-        let interface = known.bearing(path.dest, path.interface)?.index;
+        let interface = known.at_end(path)?.index;
         Some(Ends {
-            source: endpoint(path.source, ROCE_PORT, path.interface),
-            dest: endpoint(path.dest, ROCE_PORT, interface),
+            source: endpoint(path.source.ip()?, ROCE_PORT, path.interface),
+            dest: endpoint(path.dest.ip()?, ROCE_PORT, interface),
             interface,
         })
     }
@@ -77,7 +77,7 @@ impl RealWorld {
     /// may send to so.
     fn over_connection(&self, name: Name, ends: &Ends, batch: &mut TxBatch) -> bool {
         let head = datagram(ends);
-        let flow = Flow { source: head.source, dest: head.dest };
+        let flow = Flow { source: ends.source, dest: ends.dest };
         let (mut bytes, runs) = batch.parts_mut();
         for run in runs {
             let (packets, rest) = bytes.split_at_mut(run.len);

@@ -175,10 +175,12 @@ impl Guest for Recorder {
                 }
                 let thread = std::thread::current().name().unwrap_or("").to_owned();
                 let node::world::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;
+                let [source, dest] = [source, dest].map(|end| end.udp().expect("it came over UDP"));
                 Told::Datagram { source, dest, interface, forwarded, bytes: bytes.to_vec(), thread }
             }
             Input::Resolved { ticket, result } => Told::Resolved { ticket, result },
             Input::Unreachable { dest, source, errno, sent } => {
+                let [dest, source] = [dest, source].map(|end| end.ip().expect("it left over UDP"));
                 Told::Unreachable { dest, source, errno, sent: sent.to_vec() }
             }
             Input::Interfaces(interfaces) => Told::Interfaces(interfaces.to_vec()),
@@ -332,8 +334,8 @@ pub fn settled(host: &Recording, name: &str, wanted: u64) -> u64 {
 
 pub fn path(address: IpAddr) -> Path {
     Path {
-        source: address,
-        dest: address,
+        source: address.into(),
+        dest: address.into(),
         interface: LO,
         dest_qpn: Qpn::new(0x123_456),
         traffic_class: 0,

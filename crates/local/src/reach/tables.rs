@@ -16,12 +16,11 @@
 //! A reader checks all of it; what is written there by a process that means harm reaches that
 //! process's own memory and no other.
 
-use std::net::IpAddr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use nic::reach::{Grant, Region};
 use transport::op::Remote;
-use wire::{Qpn, Rkey};
+use wire::{Address, Qpn, Rkey};
 
 use super::fences::{At, fence};
 use crate::ring::Word;
@@ -77,16 +76,13 @@ pub(super) fn queue_pair(qpn: Qpn) -> Entry {
 }
 
 /// A number for the two ends of a connection, as the one that lets memory be reached sees them.
-pub(super) fn ends(here: IpAddr, there: IpAddr) -> u32 {
+pub(super) fn ends(here: Address, there: Address) -> u32 {
     // Odd, and otherwise any: a multiplication a half of an address, none of which waits for
     // another.
     const FACTORS: [u64; 4] =
         [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9, 0xd6e8_feb8_6659_fd93];
-    let halves = |address| {
-        let bits = match address {
-            IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(v6) => v6.to_bits(),
-        };
+    let halves = |address: Address| {
+        let bits = address.to_bits();
         [(bits >> 64) as u64, bits as u64]
     };
     let ([a, b], [c, d]) = (halves(here), halves(there));

@@ -440,7 +440,8 @@ mod tests {
             source_port_epoch: 0,
             no_multicast_loop: false,
         };
-        let ends = Ends { source: (path.source, 4791).into(), dest: (path.dest, 4791).into(), interface: 1 };
+        let end = |host| ([127, 0, 0, host], 4791).into();
+        let ends = Ends { source: end(1), dest: end(2), interface: 1 };
         let head = Head::new(&path, 3, &ends);
         assert!(head.is_of(&path, 3) && head.is_of(&Path { dest_qpn: Qpn::new(0x1fff), ..path }, 3));
         assert!(!head.is_of(&path, 4), "the interfaces have changed");

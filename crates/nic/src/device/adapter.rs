@@ -12,7 +12,7 @@ use locks::{Mutex, Rank};
 use transport::CongestionWindow;
 use transport::pacing::Pace;
 use transport::ud::Taken;
-use wire::{Gid, Guid, Qpn};
+use wire::{Address, Gid, Guid, Qpn};
 
 use crate::cq::moderation::Moderated;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
@@ -106,7 +106,7 @@ impl Counters {
 }
 
 /// What has a window: an address, or the channel of this number to a process of this host.
-type Destination = (IpAddr, Option<u16>);
+type Destination = (Address, Option<u16>);
 
 /// What a device's objects share: see the module.
 pub struct Adapter {
@@ -274,7 +274,7 @@ impl Adapter {
 
     /// The window shared by all that is sent to `dest`, by a channel of this number where that is
     /// so.
-    pub(crate) fn window(&self, dest: IpAddr, channel: Option<u16>) -> Arc<CongestionWindow> {
+    pub(crate) fn window(&self, dest: Address, channel: Option<u16>) -> Arc<CongestionWindow> {
         let mut windows = self.windows.lock();
         if let Some(window) = windows.get(&(dest, channel)).and_then(Weak::upgrade) {
             return window;

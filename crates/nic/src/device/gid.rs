@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use wire::Gid;
+use wire::{Address, Gid};
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,10 @@ impl GidTable {
         let found = self.iter().find(|(_, e)| e.borne && e.address == Some(address));
         // There are at most 256.
         found.and_then(|(i, _)| u8::try_from(i).ok())
+    }
+    /// Whether packets to an address come to the interface.
+    pub fn bears(&self, address: Address) -> bool {
+        address.ip().is_some_and(|ip| self.index_of(ip).is_some())
     }
     /// Length, holes included.
     pub fn len(&self) -> usize {

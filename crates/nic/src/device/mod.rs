@@ -10,7 +10,6 @@ pub mod port;
 pub(crate) mod timers;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +20,7 @@ use transport::Short;
 use transport::op::Payload;
 use transport::rc::Hold;
 use wire::roce::{Header, Packet};
-use wire::{Mtu, Qpn};
+use wire::{Address, Mtu, Qpn};
 
 pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, DeviceId, Numbers, Transport};
 pub use crate::device::port::Port;
@@ -162,8 +161,8 @@ impl Device {
     pub fn input<'a>(
         &self,
         now: Instant,
-        source: IpAddr,
-        dest: IpAddr,
+        source: Address,
+        dest: Address,
         hold: Hold,
         packet: &Packet<'a>,
         mut more: impl FnMut() -> Option<Packet<'a>>,
@@ -183,7 +182,7 @@ impl Device {
     pub fn input_short(
         &self,
         now: Instant,
-        ends: (IpAddr, IpAddr),
+        ends: (Address, Address),
         hold: Hold,
         short: &Short,
         bytes: &[u8],
@@ -201,7 +200,7 @@ impl Device {
     pub fn input_bulk(
         &self,
         now: Instant,
-        ends: (IpAddr, IpAddr),
+        ends: (Address, Address),
         hold: Hold,
         (header, mtu): (&Header, Mtu),
         payload: Payload<'_>,
@@ -216,8 +215,10 @@ impl Device {
 
     /// A packet to a multicast group (queue pair [`Qpn::MULTICAST`]) whose ICRC is good: a copy to
     /// each queue pair attached.
-    pub fn input_group(&self, now: Instant, source: IpAddr, group: IpAddr, packet: &Packet<'_>) {
-        for qp in self.groups.of(group) {
+    pub fn input_group(&self, now: Instant, source: Address, group: Address, packet: &Packet<'_>) {
+        // Groups are those of IP, by which queue pairs are attached.
+        let Some(ip) = group.ip() else { return };
+        for qp in self.groups.of(ip) {
             qp.input_datagrams(now, source, group, packet, || None);
         }
     }

@@ -229,7 +229,7 @@ mod tests {
             unsafe { table.register(1, address(&theirs), 16, 0x100, access, 7) }.unwrap()
         };
         let regions = Regions(Arc::downgrade(&table.slots));
-        let here = std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+        let here = wire::Address::from(std::net::Ipv4Addr::LOCALHOST);
         let path = Path {
             source: here,
             dest: here,

@@ -43,7 +43,7 @@ impl Ah {
         in_range("port_num", av.port, 1_u8, 1_u8)?;
         // What can be wrong with the address is found out here; how it is reached is asked again
         // with each request, as interfaces change.
-        pd.path_to(&av, Qpn::default())?;
+        pd.checked_path_to(&av, Qpn::default())?;
         Ok(Ah { pd: pd.clone(), av })
     }
     /// The address.
@@ -53,6 +53,13 @@ impl Ah {
 }
 
 impl Pd {
+    /// Like [`Pd::path_to`], for an address that is new: the link must be able to reach it.
+    pub(crate) fn checked_path_to(&self, av: &AddressVector, dest_qpn: Qpn) -> Result<Path, Error> {
+        let path = self.path_to(av, dest_qpn)?;
+        self.device.link.can_reach(path.dest).map_err(Error::System)?;
+        Ok(path)
+    }
+
     /// The way to an address as things are now.
     pub(crate) fn path_to(&self, av: &AddressVector, dest_qpn: Qpn) -> Result<Path, Error> {
         if !av.is_global {
@@ -68,8 +75,8 @@ impl Pd {
             return Err(Error::address("dgid is of another address family than the GID at sgid_index", dest));
         }
         Ok(Path {
-            source,
-            dest,
+            source: source.into(),
+            dest: dest.into(),
             interface: device.config.interface,
             dest_qpn,
             traffic_class: av.traffic_class,
@@ -106,7 +113,7 @@ impl Sender<'_> {
             return Err(PostError::Invalid("the address handle is of another protection domain"));
         }
         let path = to.ah.pd.path_to(&to.ah.av, to.qpn);
-        let address = path.map_err(|_| PostError::Unreachable(to.ah.av.dgid.ip()))?;
+        let address = path.map_err(|_| PostError::Unreachable(to.ah.av.dgid.ip().into()))?;
         Ok(Some(Destination { address, qpn: to.qpn, qkey: to.qkey }))
     }
 }

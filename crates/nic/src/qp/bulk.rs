@@ -1,7 +1,6 @@
 //! Several packets of a message to or from a process of this host, as one piece: copied from memory
 //! of the program to the ring between the two, and from there to where they belong.
 
-use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -9,8 +8,8 @@ use transport::op::{
     Access, AtOnce, Bulk, Elsewhere, Fault, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes, Source,
 };
 use transport::rc::Hold;
-use wire::Mtu;
 use wire::roce::{Header, Op};
+use wire::{Address, Mtu};
 
 use crate::memory;
 use crate::qp::Qp;
@@ -178,7 +177,7 @@ impl Qp {
     pub(crate) fn input_bulk(
         &self,
         now: Instant,
-        (source, dest): (IpAddr, IpAddr),
+        (source, dest): (Address, Address),
         hold: Hold,
         (header, mtu): (&Header, Mtu),
         payload: Payload<'_>,

@@ -2,12 +2,11 @@
 //! it needs, chosen when the queue pair learns its peer. A further way to a peer is a further arm
 //! here, and says what sending, receiving and flow control mean on it.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use transport::CongestionWindow;
-use wire::Mtu;
+use wire::{Address, Mtu};
 
 use crate::device::adapter::Adapter;
 use crate::link::Path;
@@ -93,7 +92,7 @@ impl Carrier {
 impl DatagramCarrier {
     /// Whether a packet with these addresses is from the peer.
     #[inline]
-    pub fn is_from_peer(&self, source: IpAddr, dest: IpAddr) -> bool {
+    pub fn is_from_peer(&self, source: Address, dest: Address) -> bool {
         self.path.dest == source && self.path.source == dest
     }
 

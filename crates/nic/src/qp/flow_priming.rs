@@ -24,7 +24,7 @@ impl Qp {
     /// adapter, which would slow down for them; Verbena takes no notice.
     pub(crate) fn prime_flow(&self, path: &Path) {
         let device = &self.pd().device;
-        if device.port().gids.index_of(path.dest).is_none() {
+        if !device.port().gids.bears(path.dest) {
             return;
         }
         with_batch(|batch| {

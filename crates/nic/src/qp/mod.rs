@@ -24,6 +24,8 @@ pub mod ah;
 pub(crate) mod at_once;
 pub mod attr;
 mod bulk;
+#[cfg(test)]
+mod by_lid;
 pub(crate) mod carrier;
 pub(crate) mod delayed_ack;
 pub(crate) mod engine;

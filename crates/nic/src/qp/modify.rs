@@ -114,7 +114,7 @@ impl Inner {
         next.merge(new, bits);
         let path = match bits & mask::AV {
             0 => None,
-            _ => Some(qp.pd.path_to(&next.av, next.dest_qpn)?),
+            _ => Some(qp.pd.checked_path_to(&next.av, next.dest_qpn)?),
         };
         if bits & mask::PATH_MTU != 0 {
             let active = qp.pd.device.port().mtu;

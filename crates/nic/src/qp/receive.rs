@@ -1,6 +1,5 @@
 //! What a queue pair receives: the requests that programs post for it, and the packets of its peer.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -8,8 +7,8 @@ use locks::MutexGuard;
 use transport::likely::unlikely;
 use transport::op::RecvWr;
 use transport::rc::Hold;
-use wire::Pkey;
 use wire::roce::Packet;
+use wire::{Address, Pkey};
 
 use crate::device::port;
 use crate::error::PostError;
@@ -61,8 +60,8 @@ impl Qp {
     pub(crate) fn input<'a>(
         &self,
         now: Instant,
-        source: IpAddr,
-        dest: IpAddr,
+        source: Address,
+        dest: Address,
         hold: Hold,
         first: &Packet<'a>,
         mut more: impl FnMut() -> Option<Packet<'a>>,
@@ -87,7 +86,11 @@ impl Qp {
 
     /// The queue pair, if packets with these addresses are from its peer; else what counts them.
     #[inline]
-    pub(super) fn of_peer(&self, source: IpAddr, dest: IpAddr) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {
+    pub(super) fn of_peer(
+        &self,
+        source: Address,
+        dest: Address,
+    ) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {
         let inner = self.lock();
         match self.stranger(&inner, source, dest) {
             Some(counter) => Err(counter),
@@ -98,7 +101,7 @@ impl Qp {
 
     /// What counts packets with these addresses, where they are not from the peer.
     #[inline]
-    pub(super) fn stranger(&self, inner: &Inner, source: IpAddr, dest: IpAddr) -> Option<&AtomicU64> {
+    pub(super) fn stranger(&self, inner: &Inner, source: Address, dest: Address) -> Option<&AtomicU64> {
         let counters = &self.pd.device.counters;
         match inner.carrier.datagram() {
             None => Some(&counters.wrong_state),

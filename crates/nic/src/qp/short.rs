@@ -2,7 +2,6 @@
 //! ([`LocalLink::send_short`](crate::LocalLink::send_short)): such a SEND leaves as soon as it is
 //! posted, where nothing of its queue pair waits before it.
 
-use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -11,6 +10,7 @@ use transport::op::{Data, Memory, SendWr};
 use transport::rc::{Hold, Rest};
 use transport::short::{MAX_SHORT, What};
 use transport::{Sge, Short};
+use wire::Address;
 
 use crate::link::Path;
 use crate::qp::engine::Engine;
@@ -152,7 +152,7 @@ impl Qp {
     pub fn input_short(
         &self,
         now: Instant,
-        (source, dest): (IpAddr, IpAddr),
+        (source, dest): (Address, Address),
         hold: Hold,
         short: &Short,
         bytes: &[u8],

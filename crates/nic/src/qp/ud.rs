@@ -1,12 +1,12 @@
 //! The datagram ways of a queue pair: no peer is fixed, so each request says where it goes, and
 //! each packet where it came from.
 
-use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::SendOp;
 use transport::ud::Taken;
+use wire::Address;
 use wire::grh::Grh;
 use wire::icrc::ICRC_LEN;
 use wire::roce::{Packet, SendTail};
@@ -45,8 +45,8 @@ impl Qp {
     pub(crate) fn input_datagrams<'a>(
         &self,
         now: Instant,
-        source: IpAddr,
-        dest: IpAddr,
+        source: Address,
+        dest: Address,
         first: &Packet<'a>,
         mut more: impl FnMut() -> Option<Packet<'a>>,
     ) {
@@ -61,7 +61,7 @@ impl Qp {
 
 impl Inner {
     /// A datagram, for the engine.
-    fn receive_datagram(&mut self, qp: &Qp, source: IpAddr, dest: IpAddr, packet: &Packet<'_>) {
+    fn receive_datagram(&mut self, qp: &Qp, source: Address, dest: Address, packet: &Packet<'_>) {
         let device = &qp.pd().device;
         if !crate::device::port::is_of_partition(packet.header.bth.pkey) {
             device.counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
@@ -88,17 +88,9 @@ impl Inner {
 }
 
 /// What goes before the payload; `None` where the addresses are of two families, which no packet's
-/// are.
-fn header(source: IpAddr, dest: IpAddr, packet: &Packet<'_>) -> Option<Grh> {
+/// are, or bear no such header.
+fn header(source: Address, dest: Address, packet: &Packet<'_>) -> Option<Grh> {
     let padded = packet.payload.len().next_multiple_of(4);
     let payload_len = u16::try_from(UDP_LEN + packet.header.len() + padded + ICRC_LEN).ok()?;
-    match (source, dest) {
-        (IpAddr::V4(source), IpAddr::V4(dest)) => {
-            Some(Grh::V4 { tos: 0, payload_len, identification: 0, ttl: HOP_LIMIT, source, dest })
-        }
-        (IpAddr::V6(source), IpAddr::V6(dest)) => {
-            Some(Grh::V6 { traffic_class: 0, flow_label: 0, payload_len, hop_limit: HOP_LIMIT, source, dest })
-        }
-        _ => None,
-    }
+    Grh::between(source, dest, payload_len, HOP_LIMIT)
 }

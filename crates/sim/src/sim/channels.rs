@@ -116,7 +116,7 @@ impl Sim {
         let Record { source, dest, size, short, headers, bytes } = record;
         self.counters.delivered += bytes.len().div_ceil((*size).max(1)) as u64;
         self.note_record("read", record);
-        let (source, dest, interface, forwarded) = (*source, *dest, INTERFACE, false);
+        let (source, dest, interface, forwarded) = ((*source).into(), (*dest).into(), INTERFACE, false);
         let run = Datagram { source, dest, interface, forwarded, hold, bytes };
         if let Some(headers) = headers {
             let words: Vec<AtomicU64> = bytes.chunks(8).map(word).collect();

@@ -458,7 +458,7 @@ impl Sim {
             }
             What::Refused { to, flow, bytes } => {
                 self.note_packet("unreachable", &flow, &bytes);
-                let (dest, source) = (flow.dest.ip(), flow.source.ip());
+                let (dest, source) = (flow.dest.ip().into(), flow.source.ip().into());
                 self.tell(to, Input::Unreachable { dest, source, errno: Errno::ECONNREFUSED, sent: &bytes });
             }
             What::Gone { to, name, watch } => {

@@ -134,7 +134,7 @@ impl Sim {
         // The program may read the packet itself, and never comes back soon, or the engine with
         // others.
         let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
-        let (source, dest, interface) = (flow.source, flow.dest, INTERFACE);
+        let (source, dest, interface) = (flow.source.into(), flow.dest.into(), INTERFACE);
         let run = Datagram { source, dest, interface, forwarded, hold, bytes: run };
         self.tell(to, Input::Datagrams { run, size: size.max(1) });
         if let Some(node) = self.node(to) {
