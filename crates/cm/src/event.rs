@@ -18,8 +18,8 @@ pub enum Event {
     /// A peer asks for a connection; answer with accept, reject or destroy. The first event of its
     /// [`ConnId`].
     Request(Box<Request>),
-    /// The peer accepts: move the queue pair by [`Cm::qp_attr`](crate::ib::Cm::qp_attr), then call
-    /// [`Cm::established`](crate::ib::Cm::established).
+    /// The peer accepts: move the queue pair by [`Cm::qp_attr`](crate::Cm::qp_attr), then call
+    /// [`Cm::established`](crate::Cm::established).
     Reply(Box<Reply>),
     /// The peer is ready (RTU or data received). Passive side only.
     Established,
@@ -43,7 +43,7 @@ pub enum Event {
     /// Time wait is over: the queue pair may be used anew.
     TimewaitExit,
     /// A peer asks for a datagram service; answer with
-    /// [`Cm::sidr_reply`](crate::ib::Cm::sidr_reply), reject or destroy.
+    /// [`Cm::sidr_reply`](crate::Cm::sidr_reply), reject or destroy.
     SidrRequest(Box<SidrRequest>),
     /// The answer to such a question of ours; the exchange is over.
     SidrReply {
@@ -92,6 +92,9 @@ pub enum Error {
     /// The table is full (ENOMEM).
     #[error("all {0} connections are in use: destroy some, or raise max_connections")]
     Full(usize),
+    /// The protocol has no datagram services (EOPNOTSUPP).
+    #[error("the protocol has no datagram services")]
+    NoDatagrams,
     /// The caller's source of communication ids gives none that is free (ENOMEM).
     #[error("no communication id is free; the last one offered was {0:?}")]
     CommIds(CommId),

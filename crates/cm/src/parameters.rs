@@ -157,7 +157,7 @@ pub struct Request {
     /// The way back: our side first. Addresses are those the packet bore, not those the message
     /// names.
     pub path: PathRecord,
-    /// The process that asks, as [`Config::process_of`](crate::ib::Config) tells it.
+    /// The process that asks, as [`Setup::process_of`](crate::Setup::process_of) tells it.
     pub process: u32,
     /// Transport service asked for.
     pub transport_service: TransportService,
@@ -173,7 +173,7 @@ pub struct Request {
 /// A yes that came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The process that answers, as [`Config::process_of`](crate::ib::Config) tells it.
+    /// The process that answers, as [`Setup::process_of`](crate::Setup::process_of) tells it.
     pub process: u32,
     /// The peer's queue pair, and what we may accept and start at most.
     pub parameters: Parameters,
@@ -203,7 +203,7 @@ pub struct SidrRequest {
     pub peer_port: u16,
     /// The way back.
     pub path: PathRecord,
-    /// The process that asks, as [`Config::process_of`](crate::ib::Config) tells it.
+    /// The process that asks, as [`Setup::process_of`](crate::Setup::process_of) tells it.
     pub process: u32,
     /// What the peer's connection manager put before the private data, as in [`Request`].
     pub header: Vec<u8>,

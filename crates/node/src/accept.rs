@@ -10,10 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use cm::{Ece, Refusal, Request, SidrRequest};
+use cm::{Ece, PrivateData, Refusal, Request, SidrRequest};
 use nic::rdma_cm::{ConnParam, EventKind};
 use wire::Qpn;
-use wire::mad::{REJ_DATA, REP_DATA};
 
 use crate::address::{everywhere, with_scope};
 use crate::cm_agent::{ConnKey, Core, ListenKey, plain};
@@ -25,10 +24,11 @@ use crate::listener::Listener;
 use crate::world::{Route, RouteQuery, Watch, World};
 use crate::{Errno, Error, Node};
 
-/// Consumer private data of an accept for RDMA_PS_TCP, in bytes (rdma_accept(3)).
-pub const ACCEPT_DATA: usize = REP_DATA;
-/// Consumer private data of a reject, in bytes.
-pub const REJECT_DATA: usize = REJ_DATA;
+/// Consumer private data of an accept for RDMA_PS_TCP, in bytes (rdma_accept(3)): what the most
+/// spacious protocol takes.
+pub const ACCEPT_DATA: usize = PrivateData::MOST.reply;
+/// Consumer private data of a reject, in bytes: what the most spacious protocol takes.
+pub const REJECT_DATA: usize = PrivateData::MOST.rejection;
 
 /// A request that a listener takes, before it is admitted.
 pub(crate) struct Arrival {
@@ -264,7 +264,7 @@ impl<W: World> Node<W> {
         if id.is_datagram() {
             return self.serve(id, param.map_or(0, |p| p.qp_num), private_data);
         }
-        check_private_data(private_data, ACCEPT_DATA)?;
+        check_private_data(id, private_data, |most| most.reply)?;
         let (now, random) = (self.world.now(), self.random_psn());
         let mut core = self.cm_agent.lock();
         let (key, param, parameters, has_qp) = {
@@ -320,7 +320,7 @@ impl<W: World> Node<W> {
         if id.is_datagram() {
             return self.decline(id, private_data);
         }
-        check_private_data(private_data, REJECT_DATA)?;
+        check_private_data(id, private_data, |most| most.rejection)?;
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
         let key = {

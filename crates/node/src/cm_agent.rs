@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use cm::ib::{Cm, Origin, Output};
-use cm::{ConnId, PortSpace, Refusal, Service};
+use cm::{Cm, ConnId, Origin, Output, PortSpace, Refusal, Service};
 use locks::{Mutex, MutexGuard, Rank};
 use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Device, DeviceId, Qp};
@@ -20,7 +19,6 @@ use transport::TxBatch;
 use wire::mad::Mad;
 use wire::{CommId, Qpn};
 
-use crate::Node;
 use crate::accept::Arrival;
 use crate::datagram::on_sidr_reply;
 use crate::device_events::Everyone;
@@ -31,6 +29,7 @@ use crate::kept_ports::KeptPort;
 use crate::listener::Listener;
 use crate::number_blocks::process_of;
 use crate::world::World;
+use crate::{Node, devices};
 
 /// A connection: its device, and its number in that device's connection manager.
 pub type ConnKey = (DeviceId, ConnId);
@@ -52,7 +51,7 @@ pub(crate) struct CmAgent {
 /// Everything under the connection manager's lock.
 pub(crate) struct Core {
     /// One connection manager a channel adapter: peers key their tables on its GUID.
-    pub(crate) cms: BTreeMap<DeviceId, Cm>,
+    pub(crate) cms: BTreeMap<DeviceId, Box<dyn Cm>>,
     pub(crate) ids: BTreeMap<ConnKey, Arc<Id>>,
     /// Listeners; those on all addresses under the unspecified address of their family.
     pub(crate) listeners: BTreeMap<ListenKey, Listener>,
@@ -139,16 +138,21 @@ impl CmAgent {
     /// Whether a request to a device is for a listener of this process, or comes again about
     /// something that it knows.
     pub fn expects(&self, device: DeviceId, from: Origin, request: &Mad, service: Option<Service>) -> bool {
-        let core = self.lock();
+        let mut core = self.lock();
         let listens = |service| from.dest.ip().is_some_and(|ip| core.listener(service, ip).is_some());
-        service.is_some_and(listens) || core.cms.get(&device).is_some_and(|cm| cm.has_asked(from, request))
+        service.is_some_and(listens)
+            || core
+                .cms
+                .get_mut(&device)
+                .and_then(|cm| cm.mads())
+                .is_some_and(|it| it.has_asked(from, request))
     }
 }
 
 impl Core {
     /// When something is due, resolutions apart.
     fn deadline(&self) -> Option<Instant> {
-        let cms = self.cms.values().filter_map(Cm::deadline);
+        let cms = self.cms.values().filter_map(|cm| cm.deadline());
         let ends = self.waiting_ends.values().map(|waiting| waiting.until);
         let kept = self.kept_ports.iter().map(KeptPort::until);
         cms.chain(self.listeners.values().filter_map(Listener::deadline)).chain(ends).chain(kept).min()
@@ -173,8 +177,8 @@ impl Core {
 
     /// The connection manager of a connection's device; it exists as long as the node once it was
     /// made.
-    pub(crate) fn cm(&mut self, key: ConnKey) -> Option<(&mut Cm, ConnId)> {
-        Some((self.cms.get_mut(&key.0)?, key.1))
+    pub(crate) fn cm(&mut self, key: ConnKey) -> Option<(&mut dyn Cm, ConnId)> {
+        Some((&mut **self.cms.get_mut(&key.0)?, key.1))
     }
 
     /// The queue pair of a connection, where its identifier has it.
@@ -206,7 +210,7 @@ impl<W: World> Node<W> {
     /// Connections that the connection manager knows, in whatever state: time wait and remembered
     /// refusals included.
     pub fn connections(&self) -> usize {
-        self.cm_agent.lock().cms.values().map(Cm::len).sum()
+        self.cm_agent.lock().cms.values().map(|cm| cm.connections()).sum()
     }
 
     /// Takes the oldest event of a channel. A request leaves its listener's backlog.
@@ -237,26 +241,26 @@ impl<W: World> Node<W> {
     }
 
     /// Runs `f` on the connection manager of a device, made at its first use.
-    pub(crate) fn with_cm<T>(&self, core: &mut Core, device: &Device, f: impl FnOnce(&mut Cm) -> T) -> T {
+    pub(crate) fn with_cm<T>(&self, core: &mut Core, device: &Device, f: impl FnOnce(&mut dyn Cm) -> T) -> T {
         let (blocks, world) = (self.blocks.clone(), self.world.clone());
         let cm = core.cms.entry(device.config.id).or_insert_with(|| {
-            let config = cm::ib::Config {
-                timing: self.cm_agent.timing,
-                is_kin: crate::devices::is_ours,
-                process_of,
-                max_pending_requests: crate::listener::MAX_PENDING,
-                ..cm::ib::Config::new(device.config.guid)
-            };
-            // Where the host has no block left, identifier 0 is refused by the table as taken.
-            let comm_ids = move || blocks.comm_id().unwrap_or(CommId(0));
-            let transaction_ids = move || {
+            let random = move || {
                 let mut bytes = [0; 8];
                 world.fill_random(&mut bytes);
                 u64::from_ne_bytes(bytes)
             };
-            Cm::new(config, comm_ids, transaction_ids)
+            devices::protocol_of(device.config.transport).start(cm::Setup {
+                guid: device.config.guid,
+                timing: self.cm_agent.timing,
+                max_pending_requests: crate::listener::MAX_PENDING,
+                is_kin: devices::is_ours,
+                process_of,
+                // Where the host has no block left, identifier 0 is refused by the table as taken.
+                comm_ids: Box::new(move || blocks.comm_id().unwrap_or(CommId(0))),
+                random: Box::new(random),
+            })
         });
-        f(cm)
+        f(&mut **cm)
     }
 
     /// A message comes to the connection manager.
@@ -272,9 +276,11 @@ impl<W: World> Node<W> {
     /// A message comes to the connection manager of the device it came by.
     pub(crate) fn hear(&self, core: &mut Core, now: Instant, device: &Device, origin: Origin, mad: &Mad) {
         let unmatched = self.with_cm(core, device, |cm| {
-            let before = cm.unmatched();
-            cm.input(now, origin, mad);
-            cm.unmatched() - before
+            // No MAD is for a protocol whose messages go another way.
+            let Some(mads) = cm.mads() else { return 0 };
+            let before = mads.unmatched();
+            mads.input(now, origin, mad);
+            mads.unmatched() - before
         });
         self.counters.cm_unmatched.fetch_add(unmatched, Ordering::Relaxed);
     }

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cm::{PathRecord, Refusal, Service};
+use cm::{PathRecord, PrivateData, Refusal, Service};
 use nic::Device;
 use nic::rdma_cm::{ConnParam, EventKind};
 use wire::Psn;
-use wire::mad::REQ_DATA;
 
 use crate::cm_agent::{ConnKey, Core, plain};
 use crate::event::{Event, check_private_data, parameters, told};
@@ -16,18 +15,20 @@ use crate::number_blocks::process_name;
 use crate::world::{Route, Watch, World};
 use crate::{Errno, Error, Node};
 
-/// Consumer private data of a request for RDMA_PS_TCP, in bytes (rdma_connect(3)).
-pub const CONNECT_DATA: usize = REQ_DATA;
+/// Consumer private data of a request for RDMA_PS_TCP, in bytes (rdma_connect(3)): what the most
+/// spacious protocol takes.
+pub const CONNECT_DATA: usize = PrivateData::MOST.request;
 
 impl<W: World> Node<W> {
     /// `rdma_connect`: sends a request. EINVAL for parameters beyond the device's limits or more
-    /// than [`CONNECT_DATA`] bytes of private data; what comes of it is an event.
+    /// private data than the device's protocol takes ([`CONNECT_DATA`] at most); what comes of it
+    /// is an event.
     pub fn connect(&self, id: &Arc<Id>, param: &ConnParam, private_data: &[u8]) -> Result<(), Error> {
         if id.is_datagram() {
             return self.ask(id, private_data);
         }
         param.check()?;
-        check_private_data(private_data, CONNECT_DATA)?;
+        check_private_data(id, private_data, |most| most.request)?;
         let (now, starting_psn) = (self.world.now(), self.random_psn());
         let mut core = self.cm_agent.lock();
         let (device, connect) = asked(id, param, starting_psn, private_data)?;
@@ -211,6 +212,7 @@ pub(crate) fn refused(e: cm::Error) -> Error {
         cm::Error::Full(_) | cm::Error::CommIds(_) => Error::Limit("connections"),
         cm::Error::State(_, state) => Error::name("the connection's state does not allow the call", state),
         cm::Error::Unknown(_) => NOT_CONNECTED,
+        cm::Error::NoDatagrams => Error::System(Errno::EOPNOTSUPP),
         cm::Error::OutOfRange { what, value, most } => {
             Error::OutOfRange { what, value: value.into(), least: 0, most: most.into() }
         }
@@ -240,6 +242,7 @@ mod tests {
                 Errno::EINVAL,
                 "invalid argument: private_data_len is 57, not 0 to 56",
             ),
+            (cm::Error::NoDatagrams, Errno::EOPNOTSUPP, &*Error::System(Errno::EOPNOTSUPP).to_string()),
             (
                 cm::Error::Gid { from: wire::Gid::default(), to: wire::Gid::default() },
                 Errno::EINVAL,

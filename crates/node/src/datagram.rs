@@ -11,11 +11,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cm::ib::Cm;
-use cm::{ConnId, PortSpace, Refusal, Service, SidrAnswer};
+use cm::{Cm, ConnId, PortSpace, PrivateData, Refusal, Service, SidrAnswer};
 use nic::rdma_cm::{EventKind, UDP_QKEY, UdParam};
 use nic::{AddressVector, Qp, QpAttr, QpState, QpType, mask};
-use wire::mad::{SIDR_REP_DATA, SIDR_REQ_DATA};
 use wire::{Qkey, Qpn};
 
 use crate::cm_agent::{Core, plain};
@@ -25,10 +23,12 @@ use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::world::World;
 use crate::{Errno, Error, Node};
 
-/// Consumer private data of a request for a datagram service, in bytes (rdma_connect(3)).
-pub const ASK_DATA: usize = SIDR_REQ_DATA;
-/// Consumer private data of its answer, accept or reject, in bytes (rdma_accept(3)).
-pub const ANSWER_DATA: usize = SIDR_REP_DATA;
+/// Consumer private data of a request for a datagram service, in bytes (rdma_connect(3)): what the
+/// most spacious protocol takes.
+pub const ASK_DATA: usize = PrivateData::MOST.question;
+/// Consumer private data of its answer, accept or reject, in bytes (rdma_accept(3)): what the most
+/// spacious protocol takes.
+pub const ANSWER_DATA: usize = PrivateData::MOST.answer;
 /// Hop limit of the addresses that events bear, as the kernel's.
 const HOP_LIMIT: u8 = 64;
 
@@ -77,9 +77,9 @@ impl<W: World> Node<W> {
     }
 
     /// `rdma_connect`: asks for the service's queue pair. Established or Unreachable follows.
-    /// EINVAL for more than [`ASK_DATA`] bytes of private data.
+    /// EINVAL for more private data than the device's protocol takes ([`ASK_DATA`] at most).
     pub(crate) fn ask(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
-        check_private_data(private_data, ASK_DATA)?;
+        check_private_data(id, private_data, |most| most.question)?;
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
         let (device, ask) = {
@@ -134,9 +134,9 @@ impl<W: World> Node<W> {
         id: &Arc<Id>,
         private_data: &[u8],
         then: Progress,
-        say: impl FnOnce(&mut Cm, Instant, ConnId) -> Result<(), cm::Error>,
+        say: impl FnOnce(&mut dyn Cm, Instant, ConnId) -> Result<(), cm::Error>,
     ) -> Result<(), Error> {
-        check_private_data(private_data, ANSWER_DATA)?;
+        check_private_data(id, private_data, |most| most.answer)?;
         let now = self.world.now();
         let mut core = self.cm_agent.lock();
         let key = {

@@ -57,6 +57,13 @@ pub enum ConfigError {
     },
 }
 
+/// The connection manager's protocol of a device, by how its packets travel.
+pub(crate) fn protocol_of(transport: Transport) -> cm::Protocol {
+    match transport {
+        Transport::Roce => cm::Protocol::Ib,
+    }
+}
+
 /// Parses VERBENA_DEVICES: `name=roce:interface`, comma separated. Each name, and each interface
 /// with a transport, may be there once.
 ///

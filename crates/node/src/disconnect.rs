@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use cm::ib::{Cm, Output};
-use nic::DeviceId;
+use cm::Output;
 use nic::rdma_cm::EventKind;
 use transport::TxBatch;
 use wire::{Address, CommId};
@@ -15,7 +14,7 @@ use wire::{Address, CommId};
 use crate::cm_agent::{ConnKey, Core, ListenKey};
 use crate::farewell;
 use crate::id::{Id, NOT_CONNECTED, Progress};
-use crate::number_blocks::comm_owner;
+use crate::number_blocks::process_name;
 use crate::world::{Name, Watch, World};
 use crate::{Error, Node};
 
@@ -117,8 +116,8 @@ impl<W: World> Node<W> {
     ) {
         let mut core = self.cm_agent.lock();
         for cm in core.cms.values_mut() {
-            if ours.is_some() {
-                cm.peer_unreachable(now, dest, ours);
+            if let (Some(ours), Some(mads)) = (ours, cm.mads()) {
+                mads.peer_unreachable(now, dest, ours);
             }
             if let Some(process) = process {
                 cm.process_unreachable(now, dest, process);
@@ -132,13 +131,11 @@ impl<W: World> Node<W> {
     pub(crate) fn peer_gone(&self, now: Instant, name: Name, watch: Watch) {
         let devices = self.devices();
         let local = |address: Address| devices.iter().any(|d| d.port().gids.bears(address));
-        let is_it = |remote: Option<CommId>, peer: Address| {
-            remote.is_some_and(|r| comm_owner(r) == name) && local(peer)
-        };
-        let of_cm =
-            |(&device, cm): (&DeviceId, &Cm)| cm.with_peer(is_it).into_iter().map(move |c| (device, c));
+        let is_it = |process, peer: Address| process_name(process) == name && local(peer);
         let mut core = self.cm_agent.lock();
-        let mut ended: Vec<ConnKey> = core.cms.iter().flat_map(of_cm).collect();
+        let of_all = core.cms.iter().map(|(&device, cm)| (device, cm.with_peer(&is_it)));
+        let mut ended: Vec<ConnKey> =
+            of_all.flat_map(|(device, conns)| conns.into_iter().map(move |conn| (device, conn))).collect();
         let is_borne = LazyCell::new(|| self.world.watch(name).is_some());
         ended.retain(|key| match core.ids.get(key).and_then(|id| id.lock().watch) {
             Some(known) => known == watch,

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cm::{Ece, Parameters};
+use cm::{Ece, Parameters, PrivateData};
 use nic::device::event_queue::EventQueue;
 use nic::rdma_cm::{ConnParam, EventKind, UdParam};
 use nic::{Qp, Signal, in_range};
@@ -13,7 +13,12 @@ use crate::Error;
 use crate::id::Id;
 
 /// Whether private data fits a message that has room for `most` bytes of a program's.
-pub(crate) fn check_private_data(private_data: &[u8], most: usize) -> Result<(), Error> {
+pub(crate) fn check_private_data(
+    id: &Id,
+    private_data: &[u8],
+    limit: impl Fn(PrivateData) -> usize,
+) -> Result<(), Error> {
+    let most = limit(id.private_data());
     in_range("private_data_len", private_data.len() as u64, 0_u64, most as u64)
 }
 

@@ -16,7 +16,7 @@
 use std::time::{Duration, Instant};
 
 use cm::ConnId;
-use cm::ib::{Origin, is_question};
+use cm::mads::{Origin, is_question};
 use nic::{DeviceId, Path, Qp};
 use wire::Qpn;
 use wire::mad::{Mad, Message};
@@ -84,8 +84,7 @@ impl<W: World> Node<W> {
         origin: Origin,
         mad: &Mad,
     ) -> bool {
-        let Message::Dreq(dreq) = &mad.message else { return false };
-        let ended = core.cms.get(&device).and_then(|cm| cm.ended_by(origin, mad.transaction_id, dreq));
+        let ended = core.cms.get_mut(&device).and_then(|cm| cm.mads()?.ended_by(origin, mad));
         let Some(key) = ended.map(|conn| (device, conn)) else { return false };
         self.wait(core, now, key, || End::Dreq(origin, Box::new(mad.clone())))
     }

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use cm::ib::{Destination, Origin};
+use cm::mads::{self, Destination, Origin};
 use nic::{Device, Path};
 use transport::TxBatch;
 use wire::bth::{Bth, Deth};
@@ -41,7 +41,7 @@ impl<W: World> Node<W> {
             count(&self.counters.unknown_device);
             return self.refuse_unknown_service(now, from, &mad);
         };
-        match cm::ib::destination(&mad) {
+        match mads::destination(&mad) {
             Destination::Service(service) => self.request(now, device, d, &mad, service),
             Destination::CommId(id) => {
                 let owner = comm_owner(id);
@@ -80,7 +80,7 @@ impl<W: World> Node<W> {
 
     /// Refuses a request for a service that no process here has.
     fn refuse_unknown_service(&self, now: Instant, from: Origin, request: &Mad) {
-        let Some(refusal) = cm::ib::refuse_unknown_service(request) else { return };
+        let Some(refusal) = mads::refuse_unknown_service(request) else { return };
         count(&self.counters.mads);
         self.answer_stranger(now, &from.path(), &refusal);
     }
@@ -120,7 +120,7 @@ impl<W: World> Node<W> {
     /// Hands a message to the process that it is for, where that is one of this host and can be had
     /// so.
     fn hand_over(&self, way: &Path, mad: &Mad, batch: &mut TxBatch) -> bool {
-        match cm::ib::destination(mad) {
+        match mads::destination(mad) {
             Destination::CommId(id) => self.world.hand_over(&[comm_owner(id)], way, batch),
             Destination::Service(None) => false,
             Destination::Service(Some(service)) => {
@@ -159,7 +159,7 @@ impl Offending {
         }
         let bytes = sent.get(..sent.len().checked_sub(icrc::ICRC_LEN)?)?;
         let packet = Packet::parse(bytes).ok()?;
-        let message = cm::ib::undelivered(&Mad::parse(packet.payload).ok()?);
+        let message = mads::undelivered(&Mad::parse(packet.payload).ok()?);
         let process = message.theirs.and_then(|id| block_of(comm_owner(id)));
         Some(Offending { ours: message.ours, process })
     }

@@ -47,6 +47,7 @@ use crate::Node;
 use crate::address::everywhere;
 use crate::af_ib::IbService;
 use crate::cm_agent::{ConnKey, ListenKey, plain};
+use crate::devices;
 use crate::event::{Event, EventChannel};
 use crate::multicast::Membership;
 use crate::ports::Place;
@@ -274,6 +275,13 @@ impl Id {
             QpType::Uc => cm::TransportService::Uc,
             _ => cm::TransportService::Rc,
         }
+    }
+
+    /// Room for private data in the messages of its device's protocol; of any protocol where it has
+    /// no device yet.
+    pub(crate) fn private_data(&self) -> cm::PrivateData {
+        let transport = self.lock().device.as_ref().map(|device| device.config.transport);
+        transport.map_or(cm::PrivateData::MOST, |transport| devices::protocol_of(transport).private_data())
     }
 
     /// What the identifier holds. Keep the guard short, and call nothing of the node while it

@@ -9,9 +9,7 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cm::ib::Cm;
 use cm::{PortSpace, Service};
-use nic::DeviceId;
 use wire::Address;
 
 use crate::Node;
@@ -49,10 +47,9 @@ impl Core {
     pub(crate) fn keep_port(&mut self, now: Instant, at: &ListenKey, names: Names) -> Option<Names> {
         let &(space, addr, port) = at;
         let service = Service { space, port };
-        let of_cm = |(&device, cm): (&DeviceId, &Cm)| {
-            cm.half_open(service).into_iter().map(move |conn| (device, conn))
-        };
-        let half_open: Vec<ConnKey> = self.cms.iter().flat_map(of_cm).collect();
+        let of_all = self.cms.iter().map(|(&device, cm)| (device, cm.half_open(service)));
+        let half_open: Vec<ConnKey> =
+            of_all.flat_map(|(device, conns)| conns.into_iter().map(move |conn| (device, conn))).collect();
         if half_open.is_empty() {
             return Some(names);
         }

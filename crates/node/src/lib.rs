@@ -29,10 +29,10 @@
 //! # How a connection comes to be
 //!
 //! ```text
-//!  program  connect::connect ──▶ cm::ib::Cm::connect ──▶ cm_agent::carry_out ──▶ gsi::send_mad ──▶ World::send
-//!  REP      dispatch::input ──▶ gsi::management ──▶ cm_agent::on_mad ──▶ cm::ib::Cm::input
+//!  program  connect::connect ──▶ cm::Cm::connect ──▶ cm_agent::carry_out ──▶ gsi::send_mad ──▶ World::send
+//!  REP      dispatch::input ──▶ gsi::management ──▶ cm_agent::on_mad ──▶ cm::mads::Mads::input
 //!             ──▶ cm_agent::carry_out ──▶ connect::on_reply ──▶ queue_pair::connect_qp ──▶ event
-//!  REQ      ... cm::ib::Cm::input ──▶ cm_agent::carry_out ──▶ accept::on_request
+//!  REQ      ... cm::mads::Mads::input ──▶ cm_agent::carry_out ──▶ accept::on_request
 //!             ──▶ (unlocked) accept::look_up ──▶ accept::admit ──▶ event
 //! ```
 //!

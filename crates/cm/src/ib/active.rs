@@ -5,12 +5,12 @@ use std::time::Instant;
 use wire::mad::{Lap, Mad, Mra, Rep, apr_status, reason};
 use wire::{CommId, Gid};
 
-use super::config::Origin;
 use super::connection::CmState;
 use super::messages::{REJECTS_OTHER, REJECTS_REP, answering_qpn, apr, data_with_header, rej, reply};
 use super::table::{Addressee, Cm};
 use super::timing::{Retry, local_ack_timeout, timeout};
 use crate::event::{ConnId, Error, Event, at_most};
+use crate::mads::Origin;
 use crate::parameters::{Connect, TransportService};
 
 impl Cm {

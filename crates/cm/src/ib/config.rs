@@ -1,11 +1,8 @@
-//! What a [`Cm`](super::Cm) is made from, where its messages come from, and what it hands out.
+//! What a [`Cm`](super::Cm) is made from.
 
-use wire::mad::Mad;
-use wire::{Address, CommId, Gid, Guid, Mtu, Qpn};
+use wire::{CommId, Guid};
 
 use super::timing::Timing;
-use crate::event::{ConnId, Event};
-use crate::parameters::PathRecord;
 
 /// What a [`Cm`](super::Cm) is and how much it holds.
 #[derive(Clone, Debug)]
@@ -45,61 +42,4 @@ impl Config {
             process_of: |id| id.0,
         }
     }
-}
-
-/// Where a packet came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// The sender's address.
-    pub source: Address,
-    /// The address that it was sent to.
-    pub dest: Address,
-    /// The caller's own mark for the link it came over; answers go back with it.
-    pub link: u32,
-}
-
-impl Origin {
-    /// The way back. Between LIDs it has no GIDs: a packet need not bear them.
-    pub fn path(&self) -> PathRecord {
-        let gid = |address: Address| address.ip().map(Gid::from).unwrap_or_default();
-        let lids = match (self.dest, self.source) {
-            (Address::Lid(ours), Address::Lid(theirs)) => Some([ours, theirs]),
-            _ => None,
-        };
-        let path = PathRecord::new(gid(self.dest), gid(self.source), self.link, Mtu::default());
-        PathRecord { lids, ..path }
-    }
-}
-
-/// What [`Cm::poll`](super::Cm::poll) hands out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// Send a MAD to QP1 of the far end.
-    Transmit {
-        /// The connection it belongs to, if any.
-        conn: Option<ConnId>,
-        /// The way.
-        path: PathRecord,
-        /// The message.
-        mad: Box<Mad>,
-        /// 0 for a message sent the first time, more for every repetition: the sender changes its
-        /// source port with it, so that a stuck process which shares the far port does not
-        /// get them all.
-        attempt: u32,
-    },
-    /// Tell the consumer.
-    Event {
-        /// The connection whose event it is.
-        conn: ConnId,
-        /// What.
-        event: Event,
-    },
-    /// The connection no longer holds its queue pair number nor its communication id; comes once
-    /// for each connection that had a queue pair, after destroy too.
-    Released {
-        /// The connection.
-        conn: ConnId,
-        /// The connection's queue pair.
-        qpn: Qpn,
-    },
 }

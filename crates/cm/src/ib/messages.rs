@@ -15,9 +15,10 @@ use wire::mad::{
 };
 use wire::{CommId, Gid, Guid, Qkey, Qpn, ServiceId};
 
-use super::config::{Config, Origin};
+use super::config::Config;
 use super::connection::{CmState, Connection};
 use crate::event::Error;
+use crate::mads::Origin;
 use crate::parameters::{
     Accept, Connect, Parameters, PathRecord, Refusal, Reply, Request, Service, SidrAnswer, SidrAsk,
     SidrRequest, TransportService,

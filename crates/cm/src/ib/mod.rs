@@ -56,6 +56,7 @@ mod messages;
 mod numbered;
 mod passive;
 mod probe;
+mod protocol;
 mod routing;
 mod sidr;
 mod table;
@@ -63,8 +64,12 @@ mod teardown;
 mod timers;
 pub mod timing;
 
-pub use config::{Config, Origin, Output};
+pub use config::Config;
 pub use messages::is_question;
+pub(crate) use protocol::{PRIVATE_DATA, start};
 pub use routing::{Destination, Undelivered, destination, refuse_unknown_service, undelivered};
 pub use table::Cm;
 pub use timing::Timing;
+
+pub use crate::mads::Origin;
+pub use crate::protocol::Output;

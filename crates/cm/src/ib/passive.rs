@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use wire::mad::{Mad, Req, Rtu, reason};
 
-use super::config::Origin;
 use super::connection::{CmState, Connection, ReqMark};
 use super::messages::{data, path_back, rej_of_req, request, service_id, transport_service};
 use super::table::{Addressee, Cm};
 use super::timing::Retry;
 use crate::event::{ConnId, Error, Event, at_most};
+use crate::mads::Origin;
 use crate::parameters::{Accept, Refusal, Service, TransportService};
 
 impl Cm {

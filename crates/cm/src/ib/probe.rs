@@ -24,11 +24,11 @@ use std::time::{Duration, Instant};
 use wire::mad::{Apr, apr_status};
 use wire::{Address, CommId};
 
-use super::config::Origin;
 use super::connection::CmState;
 use super::messages::{REJECTS_OTHER, REJECTS_REP, REJECTS_REQ};
 use super::table::{Addressee, Cm};
 use crate::event::ConnId;
+use crate::mads::Origin;
 
 /// A refusal says that one connection is gone; were it the process, so would be the others. They
 /// are asked so many at a time.

@@ -4,10 +4,10 @@
 use wire::CommId;
 use wire::mad::{Mad, Message};
 
-use super::config::Origin;
 use super::messages::{service_of, unknown_service};
 use super::sidr::NO_GUID;
 use super::table::Cm;
+use crate::mads::Origin;
 use crate::parameters::Service;
 
 /// Where a message goes.

@@ -7,12 +7,12 @@ use std::time::Instant;
 use wire::mad::{SidrRep, SidrReq, sidr_status};
 use wire::{Guid, Psn, Qkey, Qpn};
 
-use super::config::Origin;
 use super::connection::{CmState, ReqMark};
 use super::messages::{data, data_with_header, sidr_request};
 use super::table::{Addressee, Cm};
 use super::timing::Retry;
 use crate::event::{ConnId, Error, Event};
+use crate::mads::Origin;
 use crate::parameters::{PathRecord, Refusal, SidrAnswer, SidrAsk};
 
 /// SIDR messages name no adapter: request ids are told apart by GID alone.

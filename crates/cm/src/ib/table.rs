@@ -9,13 +9,15 @@ use wire::mad::{Mad, Message};
 use wire::{Address, CommId, Guid, Qpn};
 
 use super::address::Addresses;
-use super::config::{Config, Origin, Output};
+use super::config::Config;
 use super::connection::{CmState, Connection, PeersNumber, RemoteKey};
 use super::numbered::Numbered;
 use super::probe::Probes;
 use super::timers::Timers;
 use crate::event::{ConnId, ETIMEDOUT, Error, Event};
+use crate::mads::Origin;
 use crate::parameters::{PathRecord, QpAttributes};
+use crate::protocol::Output;
 
 /// Draws from the caller's source of communication ids before a call fails.
 const COMM_ID_DRAWS: usize = 128;

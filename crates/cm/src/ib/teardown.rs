@@ -6,12 +6,12 @@ use std::time::Instant;
 use wire::mad::{Drep, Dreq, REJ_DATA, Rej, reason};
 use wire::{Address, CommId, Guid};
 
-use super::config::Origin;
 use super::connection::{CmState, Connection};
 use super::messages::{REJECTS_OTHER, REJECTS_REQ, drep};
 use super::table::{Addressee, Cm};
 use super::timing::{Retry, timeout};
 use crate::event::{ConnId, ETIMEDOUT, Error, Event};
+use crate::mads::Origin;
 use crate::parameters::Refusal;
 
 /// A time wait is longer by this part of it at most, to end with others.
