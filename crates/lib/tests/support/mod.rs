@@ -53,13 +53,14 @@ pub fn has_test(source: &str, name: &str) -> bool {
 /// The Rust sources of a crate, tests among them, each with its path below the crate's folder.
 pub type Sources = Vec<(PathBuf, String)>;
 
-/// The crates by the names that documents use, which are those of their folders; `fuzz` is the
-/// fuzzers' harness.
+/// The crates by the names that documents use, which are those of their folders, with `_` for `-`;
+/// `fuzz` is the fuzzers' harness.
 pub fn crates() -> BTreeMap<String, Sources> {
     let folders = fs::read_dir(root().join("crates")).expect("the crates");
     let mut all: BTreeMap<String, Sources> = folders
         .map(|entry| entry.expect("an entry"))
-        .map(|entry| (entry.file_name().into_string().expect("a name"), sources_below(&entry.path())))
+        .map(|entry| (entry.file_name().into_string().expect("a name"), entry.path()))
+        .map(|(folder, path)| (folder.replace('-', "_"), sources_below(&path)))
         .collect();
     all.insert("fuzz".to_owned(), sources_below(&root().join("fuzz/harness")));
     all
