@@ -1,6 +1,6 @@
-//! How a thread waits for an event: at the counter of its events, or, where it may, in the seat of
-//! its host, where it reads meanwhile what other processes of this host send
-//! ([`host::Host::sit_down`]).
+//! How a thread waits for an event: at the counter of its events, or, where it may, in the driver
+//! slot of its host, where it reads meanwhile what other processes of this host send
+//! ([`host::Host::wait_as_driver`]).
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -30,9 +30,9 @@ pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)
                 }
                 return taken;
             }
-            Next::Seat(waits) => {
+            Next::DriverSlot(waits) => {
                 // SAFETY: as above.
-                let woken = unsafe { eventfd::wait_in_seat(waits) };
+                let woken = unsafe { eventfd::wait_as_driver(waits) };
                 prepare(&find, Some(woken))
             }
             Next::Taken => return true,
@@ -54,8 +54,8 @@ pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)
 enum Next {
     /// The thread waits at the counter, which is this one.
     Counter(u64),
-    /// The thread waits in the seat, here.
-    Seat(c_int),
+    /// The thread waits in the driver slot, here.
+    DriverSlot(c_int),
     /// The thread has an event.
     Taken,
     /// The thread tells of a signal.
@@ -73,13 +73,13 @@ fn note(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, id: u64) {
     });
 }
 
-/// Goes on after a wait in the seat, or begins.
+/// Goes on after a wait in the driver slot, or begins.
 fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Woken>) -> Next {
     let mut next = Next::Counter(0);
     ffi_guard::nothing(|| {
         let Some((instance, counter)) = find() else {
             if let (Some(_), Some(instance)) = (woken, instance::try_get()) {
-                instance.host.stand_up(None, false);
+                instance.host.release_driver(None, false);
                 next = Next::Nothing;
             }
             return;
@@ -87,19 +87,19 @@ fn prepare(find: impl Fn() -> Option<(Arc<Instance>, Counter)>, woken: Option<Wo
         next = Next::Counter(counter.id());
         let host = &instance.host;
         let wait = match woken {
-            None => host.sit_down(&counter),
+            None => host.wait_as_driver(&counter),
             Some(Woken::Rung) => host.sit_on(&counter),
             Some(Woken::BySignal) => {
-                host.stand_up(Some(&counter), false);
+                host.release_driver(Some(&counter), false);
                 return next = Next::Interrupted;
             }
             Some(Woken::Closed) => {
-                host.stand_up(Some(&counter), true);
+                host.release_driver(Some(&counter), true);
                 return;
             }
         };
         next = match wait {
-            Wait::InSeat(waits) => Next::Seat(waits),
+            Wait::InDriverSlot(waits) => Next::DriverSlot(waits),
             Wait::AtCounter => next,
             Wait::Over => Next::Taken,
         };

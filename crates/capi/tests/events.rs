@@ -134,7 +134,7 @@ fn a_signal_interrupts_a_thread_that_blocks_unless_its_handler_says_otherwise() 
         action.sa_flags = restart;
         unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, null_mut()) };
         for _ in 0..20 {
-            // In the seat, where there is a ring by now.
+            // In the driver slot, where there is a ring by now.
             arm();
             message();
             assert_eq!(get().0, 0);

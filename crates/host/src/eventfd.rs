@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, f
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use local::rings::driver_slot::DriverSlot;
 use local::rings::linger::Linger;
-use local::rings::seat::Seat;
 use nic::Signal;
 use sys::refused::is_refused;
 use sys::thread::own_thread;
@@ -32,9 +32,9 @@ struct Inner {
     id: u64,
     /// How many events the counter has, or more: a program that reads it by itself does not say so.
     events: AtomicI64,
-    /// Where a thread sits that waits for an event of this counter, and whether one does, and has
+    /// Where a thread drives that waits for an event of this counter, and whether one does, and has
     /// to be woken there.
-    seat: ArcSwapOption<Seat>,
+    driver_slot: ArcSwapOption<DriverSlot>,
     waits: AtomicBool,
     /// The number of the thread that takes the next event and reads what comes meanwhile; 0 for
     /// none. What it brings itself it has in hand, and the descriptor is not told of it.
@@ -63,7 +63,7 @@ impl Counter {
     }
 
     /// Like [`Counter::new`], for events that a waiting thread shall look for during `moment`
-    /// before it sleeps, where that is of use ([`crate::Host::sit_down`]).
+    /// before it sleeps, where that is of use ([`crate::Host::wait_as_driver`]).
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Counter {
             fd,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             events: AtomicI64::new(0),
-            seat: ArcSwapOption::empty(),
+            driver_slot: ArcSwapOption::empty(),
             waits: AtomicBool::new(false),
             taker: AtomicU32::new(0),
             in_hand: AtomicBool::new(false),
@@ -152,14 +152,14 @@ impl Counter {
         &self.0.linger
     }
 
-    /// A thread that waits for an event sits there; or nowhere any more. An event that came before
-    /// is not told of there.
-    pub(crate) fn waits_in(&self, seat: Option<Arc<Seat>>) {
-        let waits = seat.is_some();
-        if let Some(seat) = seat
-            && !self.0.seat.load().as_ref().is_some_and(|known| Arc::ptr_eq(known, &seat))
+    /// A thread that waits for an event drives there; or nowhere any more. An event that came
+    /// before is not told of there.
+    pub(crate) fn waits_in(&self, driver_slot: Option<Arc<DriverSlot>>) {
+        let waits = driver_slot.is_some();
+        if let Some(driver_slot) = driver_slot
+            && !self.0.driver_slot.load().as_ref().is_some_and(|known| Arc::ptr_eq(known, &driver_slot))
         {
-            self.0.seat.store(Some(seat));
+            self.0.driver_slot.store(Some(driver_slot));
         }
         self.0.waits.store(waits, Ordering::SeqCst);
         // A thread that waits looks for events next; one that signals counts, then looks for
@@ -189,9 +189,9 @@ impl Signal for Counter {
         unsafe { libc::write(self.fd(), (&raw const one).cast(), 8) };
         fence(Ordering::SeqCst);
         if self.0.waits.load(Ordering::SeqCst)
-            && let Some(seat) = &*self.0.seat.load()
+            && let Some(driver_slot) = &*self.0.driver_slot.load()
         {
-            seat.ring();
+            driver_slot.ring();
         }
     }
     fn take_back(&self) {
@@ -275,11 +275,11 @@ pub unsafe fn cancellation_point() {
     unsafe { pthread_testcancel() };
 }
 
-/// How a thread waits that wants an event ([`crate::Host::sit_down`]).
+/// How a thread waits that wants an event ([`crate::Host::wait_as_driver`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// In the seat of the host, here ([`wait_in_seat`]).
-    InSeat(RawFd),
+    /// In the driver slot of the host, here ([`wait_as_driver`]).
+    InDriverSlot(RawFd),
     /// At the counter, as ever ([`wait`]): there is an event, or nothing to read, or another thread
     /// reads, or the program made the counter non-blocking.
     AtCounter,
@@ -287,7 +287,7 @@ pub enum Wait {
     Over,
 }
 
-/// How a wait in a seat ended.
+/// How a wait in a driver slot ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Woken {
     /// Something is to be looked at.
@@ -298,12 +298,12 @@ pub enum Woken {
     Closed,
 }
 
-/// Waits in the seat of a host ([`crate::Host::sit_down`]).
+/// Waits in the driver slot of a host ([`crate::Host::wait_as_driver`]).
 ///
 /// # Safety
 ///
 /// As [`wait`].
-pub unsafe fn wait_in_seat(fd: c_int) -> Woken {
+pub unsafe fn wait_as_driver(fd: c_int) -> Woken {
     // SAFETY: as the caller says; this frame has nothing to drop.
     match unsafe { read(fd, &mut [0; 256]) } {
         1.. => Woken::Rung,

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use local::Drained;
-use local::rings::seat::LOOK_NANOS;
+use local::rings::driver_slot::LOOK_NANOS;
 use locks::{Mutex, Rank};
 use nic::cq::Stamp;
 use nic::{Cq, Error, Later};
@@ -335,10 +335,10 @@ impl<G: Guest> Host<G> {
     }
 
     /// For a thread that is about to block until `counter` has an event: where it may, it reads the
-    /// rings from now on, so that what comes by them wakes it at once (`rings::seat`). An event
-    /// that it brings itself it has taken. Call it with no lock of the guest held. A panic in the
-    /// guest comes through.
-    pub fn sit_down(&self, counter: &Counter) -> Wait {
+    /// rings from now on, so that what comes by them wakes it at once (`rings::driver_slot`). An
+    /// event that it brings itself it has taken. Call it with no lock of the guest held. A
+    /// panic in the guest comes through.
+    pub fn wait_as_driver(&self, counter: &Counter) -> Wait {
         let RealWorld { rings, .. } = &*self.world;
         if counter.take_in_hand() {
             return Wait::Over;
@@ -347,21 +347,21 @@ impl<G: Guest> Host<G> {
             || counter.has_events()
             || rings.is_empty()
             || counter.seems_nonblocking()
-            || !rings.seat.take()
+            || !rings.driver_slot.take()
         {
             return Wait::AtCounter;
         }
         rings.lease.end();
         sys::thread::not_cancelled(|| match self.attend(counter) {
-            Wait::InSeat(_) if counter.is_nonblocking() => {
-                self.leave_seat(Some(counter), false);
+            Wait::InDriverSlot(_) if counter.is_nonblocking() => {
+                self.leave_driver_slot(Some(counter), false);
                 Wait::AtCounter
             }
             wait => wait,
         })
     }
 
-    /// Like [`Host::sit_down`], after a wait in the seat.
+    /// Like [`Host::wait_as_driver`], after a wait in the driver slot.
     pub fn sit_on(&self, counter: &Counter) -> Wait {
         if !self.is_ours() {
             return Wait::AtCounter;
@@ -369,65 +369,65 @@ impl<G: Guest> Host<G> {
         sys::thread::not_cancelled(|| self.attend(counter))
     }
 
-    /// The calling thread does not wait in the seat any more: the engine reads the rings again.
-    /// `counter`: unless it is gone. `closed`: no thread can wait there.
-    pub fn stand_up(&self, counter: Option<&Counter>, closed: bool) {
+    /// The calling thread does not wait in the driver slot any more: the engine reads the rings
+    /// again. `counter`: unless it is gone. `closed`: no thread can wait there.
+    pub fn release_driver(&self, counter: Option<&Counter>, closed: bool) {
         if self.is_ours() {
-            sys::thread::not_cancelled(|| self.leave_seat(counter, closed));
+            sys::thread::not_cancelled(|| self.leave_driver_slot(counter, closed));
         }
     }
 
-    fn leave_seat(&self, counter: Option<&Counter>, closed: bool) {
+    fn leave_driver_slot(&self, counter: Option<&Counter>, closed: bool) {
         let RealWorld { rings, alarm, counters, .. } = &*self.world;
         rings.pay(&counters.local);
         counter.into_iter().for_each(|counter| counter.waits_in(None));
         if closed {
-            rings.seat.close();
+            rings.driver_slot.close();
         }
-        // A thread that lingers has none woken, and may have been sent away meanwhile.
+        // A thread that lingers has none woken, and may have been revoked meanwhile.
         let lingered = counter.is_some_and(|counter| counter.linger().may());
-        if (rings.seat.leave() || closed || lingered) && !rings.sleep(false) {
+        if (rings.driver_slot.leave() || closed || lingered) && !rings.sleep(false) {
             alarm.set(0);
         }
     }
 
-    /// Leaves the seat with an event; false where this thread may not be back in a moment, and the
-    /// engine has to be told. A thread that takes one event after the other would have it woken
-    /// each time.
+    /// Leaves the driver slot with an event; false where this thread may not be back in a moment,
+    /// and the engine has to be told. A thread that takes one event after the other would have
+    /// it woken each time.
     fn leave_for_a_moment(&self, counter: &Counter) -> bool {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
-        let Some(back_by) = rings.seat.leaves_for_a_moment(clock.now()) else { return false };
+        let Some(back_by) = rings.driver_slot.leaves_for_a_moment(clock.now()) else { return false };
         counter.waits_in(None);
         rings.stay_awake();
-        rings.seat.leave();
+        rings.driver_slot.leave();
         alarm.set(back_by);
         true
     }
 
-    /// Takes what came by rings to the guest; where to wait, as [`Host::sit_down`] says.
+    /// Takes what came by rings to the guest; where to wait, as [`Host::wait_as_driver`] says.
     fn attend(&self, counter: &Counter) -> Wait {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.waits_in(None);
-        let (stays, at_once) = (rings.seat.goes_on(), counter.has_events());
+        let (stays, at_once) = (rings.driver_slot.goes_on(), counter.has_events());
         let taker = counter.taker();
         let waits = stays && !self.lingers(counter) && self.empty_rings(counter);
         self.world.decline_broken_rings();
         self.later.run();
         drop(taker);
         if waits {
-            counter.waits_in(Some(rings.seat.clone()));
+            counter.waits_in(Some(rings.driver_slot.clone()));
         }
         if !waits || counter.has_events() {
             // A thread that has not looked at the rings does not have others wait for it.
             let looked = stays && !at_once && counter.has_events();
             if !(looked && self.leave_for_a_moment(counter)) {
-                self.leave_seat(Some(counter), false);
+                self.leave_driver_slot(Some(counter), false);
             }
             return if counter.take_in_hand() { Wait::Over } else { Wait::AtCounter };
         }
         rings.pay(&self.world.counters.local);
         alarm.set(clock.now() + LOOK_NANOS);
-        Wait::InSeat(rings.seat.waits())
+        Wait::InDriverSlot(rings.driver_slot.waits())
     }
 
     /// Whether there is an event, or one comes in a moment, of a counter where that is likely.

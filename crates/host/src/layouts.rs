@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use local::fuzzed::{self, HAZARD_BYTES};
 use local::record::{self, Ends, RING_BYTES};
-use local::ring::{Reader, Whom, Word, Writer, memory_len};
+use local::ring::{Reader, WakeTarget, Word, Writer, memory_len};
 use nic::reach::{Grant, Region};
 use node::world::{Datagram, Hold};
 use transport::Short;
@@ -92,8 +92,8 @@ fn of_rings(hash: &mut Hash) {
     hash.add_words(&memory);
     let mut reader = Reader::new(memory.clone()).unwrap();
     while reader.pop(&mut [0; 512]).unwrap().is_some() {}
-    for whom in [Whom::Engine, Whom::Visitor] {
-        reader.sleep(whom);
+    for wake_target in [WakeTarget::Engine, WakeTarget::AppThread] {
+        reader.sleep(wake_target);
         hash.add_words(&memory);
     }
     let lengths = [RING_BYTES, memory_len(RING_BYTES), HAZARD_BYTES, fuzzed::WORDS];

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use local::Drained;
 use local::lease;
-use local::rings::seat::Watch;
+use local::rings::driver_slot::Watch;
 use nic::Later;
 use node::{Guest, Input};
 use sys::Room;
@@ -81,7 +81,7 @@ struct Engine<G> {
     room_tries: u32,
     /// Processes that are gone, of which the guest has not been told.
     gone: Vec<Gone>,
-    /// The watch over the thread that sits in the seat.
+    /// The watch over the thread that drives in the driver slot.
     watch: Watch,
     /// When a thread had last polled, at the time the engine last read the rings.
     polled_at: u64,
@@ -163,7 +163,7 @@ impl<G: Guest> Engine<G> {
             self.guest_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
         }
         let idle_at = world.close_idle(world.clock.nanos(now));
-        let turn_end = self.watch.look(&world.rings.seat, world.clock.nanos(now));
+        let turn_end = self.watch.look(&world.rings.driver_slot, world.clock.nanos(now));
         let lease_end = self.look_after_leases();
         let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
         own.map(|at| world.clock.nanos(at))

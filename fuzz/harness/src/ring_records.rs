@@ -222,7 +222,7 @@ pub fn run(bytes: &[u8]) {
         match input.below(10) {
             0 | 1 => ends.push(&mut input),
             2 | 3 => ends.pop(),
-            4 => _ = (ends.reader.sleep(local::ring::Whom::Engine), ends.writer.must_wake()),
+            4 => _ = (ends.reader.sleep(local::ring::WakeTarget::Engine), ends.writer.must_wake()),
             5 => _ = ends.reader.is_empty(),
             6 => ends.push_piece(&mut input),
             7 => ends.read_in_place(),

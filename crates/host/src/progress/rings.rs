@@ -20,11 +20,12 @@ const MOST_ROOM_PAUSE: Duration = Duration::from_millis(10);
 /// Which thread reads the rings until the engine looks again.
 enum Reader {
     Engine,
-    /// A thread that polls, or one that is expected back in the seat. The engine looks after this
-    /// time whether it does.
+    /// A thread that polls, or one that is expected back in the driver slot. The engine looks after
+    /// this time whether it does.
     Program(Duration),
-    /// The thread in the seat. The engine's [`Watch`](local::rings::seat::Watch) ends its turn.
-    Seat,
+    /// The thread in the driver slot. The engine's [`Watch`](local::rings::driver_slot::Watch) ends
+    /// its turn.
+    DriverSlot,
 }
 
 impl<G: Guest> Engine<G> {
@@ -40,7 +41,7 @@ impl<G: Guest> Engine<G> {
         let now = world.clock.now();
         match self.reader(&world, now) {
             Reader::Program(pause) => sooner(retry, Some(pause)),
-            Reader::Seat => retry,
+            Reader::DriverSlot => retry,
             Reader::Engine if self.drain_rings(&world, now) => retry,
             Reader::Engine => Some(Duration::ZERO),
         }
@@ -71,7 +72,7 @@ impl<G: Guest> Engine<G> {
     /// Which thread reads the rings. A lease that has ended is taken back.
     fn reader(&mut self, world: &RealWorld, now: u64) -> Reader {
         let rings = &world.rings;
-        if let Some(back_by) = rings.seat.expects(now) {
+        if let Some(back_by) = rings.driver_slot.expects(now) {
             return Reader::Program(Duration::from_nanos(back_by - now));
         }
         if !rings.lease.is_shared()
@@ -82,14 +83,14 @@ impl<G: Guest> Engine<G> {
         }
         if self.rings_leased.take().is_some() {
             rings.lease.taken_back(now);
-        } else if rings.polled_at() == self.polled_at && self.watch.leaves_it_to(&rings.seat) {
-            return Reader::Seat;
+        } else if rings.polled_at() == self.polled_at && self.watch.leaves_it_to(&rings.driver_slot) {
+            return Reader::DriverSlot;
         }
         Reader::Engine
     }
 
     /// Reads what came by the rings. True where nothing is left and a writer will wake the engine,
-    /// or the thread in the seat; false where the engine has to look again at once.
+    /// or the thread in the driver slot; false where the engine has to look again at once.
     fn drain_rings(&mut self, world: &RealWorld, now: u64) -> bool {
         let polled_at = world.rings.polled_at();
         self.polled_at = polled_at;

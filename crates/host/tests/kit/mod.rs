@@ -249,14 +249,14 @@ impl Recorder {
 
 /// Waits for an event and takes it, as `capi::waiting` does.
 pub fn wait(host: &Recording, counter: &Counter) {
-    let mut next = host.sit_down(counter);
-    while let Wait::InSeat(waits) = next {
+    let mut next = host.wait_as_driver(counter);
+    while let Wait::InDriverSlot(waits) = next {
         // SAFETY: no thread of a test is cancelled.
-        next = match unsafe { eventfd::wait_in_seat(waits) } {
+        next = match unsafe { eventfd::wait_as_driver(waits) } {
             Woken::Rung => host.sit_on(counter),
             Woken::BySignal => panic!("nobody sends a signal"),
             Woken::Closed => {
-                host.stand_up(Some(counter), true);
+                host.release_driver(Some(counter), true);
                 Wait::AtCounter
             }
         };

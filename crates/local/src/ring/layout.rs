@@ -67,28 +67,28 @@ pub(super) const FEWEST: usize = 4;
 /// Which thread is to be woken when a record is written while the reader sleeps. A process that
 /// reads has two that may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whom {
+pub enum WakeTarget {
     /// The thread that is always there.
     Engine,
     /// A thread that came to wait.
-    Visitor,
+    AppThread,
 }
 
-impl Whom {
+impl WakeTarget {
     pub(super) const fn word(self) -> u64 {
         match self {
-            Whom::Engine => 1,
-            Whom::Visitor => 2,
+            WakeTarget::Engine => 1,
+            WakeTarget::AppThread => 2,
         }
     }
 
     /// What the reader wrote; `None` where it does not sleep. No number is an error: the thread
     /// that is always there is woken.
-    pub(super) const fn of(word: u64) -> Option<Whom> {
+    pub(super) const fn of(word: u64) -> Option<WakeTarget> {
         match word {
             0 => None,
-            2 => Some(Whom::Visitor),
-            _ => Some(Whom::Engine),
+            2 => Some(WakeTarget::AppThread),
+            _ => Some(WakeTarget::Engine),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! | line | word | what | written by |
 //! |---|---|---|---|
 //! | 0 | 0 | how many lines the reader is done with, counted from the beginning | reader |
-//! | 0 | 1 | not 0 where the reader sleeps: the writer of a record wakes it, and the number says which thread ([`Whom`]) | reader; the writer takes it back |
+//! | 0 | 1 | not 0 where the reader sleeps: the writer of a record wakes it, and the number says which thread ([`WakeTarget`]) | reader; the writer takes it back |
 //! | 1 | | nothing: what the reader writes and the first record do not share a line that a processor fetches with its neighbour | |
 //! | 2 and on | | records | writer |
 //!
@@ -41,6 +41,6 @@ mod wake_up;
 mod words;
 mod writer;
 
-pub use layout::{BODY, Broken, Memory, Whom, Word, memory_len, seems_empty};
+pub use layout::{BODY, Broken, Memory, WakeTarget, Word, memory_len, seems_empty};
 pub use reader::{Found, Held, Reader};
 pub use writer::{PushError, Writer};

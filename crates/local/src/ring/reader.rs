@@ -3,7 +3,7 @@
 use super::layout::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use super::layout::atomic::fence;
 use super::layout::{
-    ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, lines, mark, seems_empty,
+    ASLEEP, Broken, DONE, HEAD, LINE, Memory, SKIP, WakeTarget, Word, capacity, lines, mark, seems_empty,
 };
 use super::words::copy_out;
 
@@ -169,16 +169,16 @@ impl<M: Memory> Reader<M> {
         (HEAD + self.at) * LINE
     }
 
-    /// Says that no thread looks any more, so that the writer wakes `whom`. False where there is
-    /// something to read already, and then it is as if nothing had been said.
-    pub fn sleep(&mut self, whom: Whom) -> bool {
+    /// Says that no thread looks any more, so that the writer wakes `wake_target`. False where
+    /// there is something to read already, and then it is as if nothing had been said.
+    pub fn sleep(&mut self, wake_target: WakeTarget) -> bool {
         // It says so already, since a time at which nothing was there, and a writer that wrote
         // since would have taken it back.
-        let says_so = self.told == self.position && self.memory[ASLEEP].load(Acquire) == whom.word();
+        let says_so = self.told == self.position && self.memory[ASLEEP].load(Acquire) == wake_target.word();
         if says_so && self.is_empty() {
             return true;
         }
-        self.memory[ASLEEP].store(whom.word(), Relaxed);
+        self.memory[ASLEEP].store(wake_target.word(), Relaxed);
         // See `Writer::must_wake`.
         fence(SeqCst);
         let sleeps = self.is_empty();

@@ -119,25 +119,25 @@ fn short_records_have_all_of_the_ring_where_the_reader_lags() {
 #[test]
 fn who_says_again_that_it_sleeps_is_woken_and_who_stays_awake_is_not() {
     let (mut writer, mut reader, _) = ring(8);
-    for whom in [Whom::Visitor, Whom::Engine] {
-        assert!(reader.sleep(whom) && reader.sleep(whom));
+    for wake_target in [WakeTarget::AppThread, WakeTarget::Engine] {
+        assert!(reader.sleep(wake_target) && reader.sleep(wake_target));
         writer.push(&[b"one"]).unwrap();
         assert_eq!(
             (writer.sleeper(), writer.must_wake(), writer.must_wake()),
-            (Some(whom), Some(whom), None)
+            (Some(wake_target), Some(wake_target), None)
         );
-        assert!(!reader.sleep(whom), "there is something to read");
+        assert!(!reader.sleep(wake_target), "there is something to read");
         assert_eq!(read(&mut reader), Some(b"one".to_vec()));
-        assert!(reader.sleep(whom));
+        assert!(reader.sleep(wake_target));
         reader.stay_awake();
         assert_eq!((writer.sleeper(), writer.must_wake()), (None, None));
     }
     // What is said stands where a record came and was taken before it was said again.
-    assert!(reader.sleep(Whom::Engine));
+    assert!(reader.sleep(WakeTarget::Engine));
     writer.push(&[b"two"]).unwrap();
     assert_eq!(read(&mut reader), Some(b"two".to_vec()));
-    assert!(reader.sleep(Whom::Engine));
-    assert_eq!(writer.must_wake(), Some(Whom::Engine));
+    assert!(reader.sleep(WakeTarget::Engine));
+    assert_eq!(writer.must_wake(), Some(WakeTarget::Engine));
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_record_that_is_not_left_is_found_again_and_stays_the_readers() {
         for _ in 0..3 {
             let found = reader.peek().unwrap().unwrap();
             assert_eq!(found.len(), BODY + 200);
-            assert!(!reader.is_empty() && !reader.sleep(Whom::Engine));
+            assert!(!reader.is_empty() && !reader.sleep(WakeTarget::Engine));
             assert_eq!(writer.push(&[&[0xdd; 60]]), Err(PushError::Full));
             let mut bytes = [0; BODY + 200];
             reader.copy_out(&found, &mut bytes);
@@ -302,19 +302,19 @@ fn the_reader_is_woken_once_for_each_time_it_sleeps() {
     let (mut writer, mut reader, memory) = ring(8);
     writer.push(&[b"a"]).unwrap();
     assert_eq!(writer.must_wake(), None, "nobody sleeps");
-    assert!(!reader.sleep(Whom::Engine), "there is something to read");
+    assert!(!reader.sleep(WakeTarget::Engine), "there is something to read");
     assert_eq!(writer.must_wake(), None);
     assert!(read(&mut reader).is_some());
-    for whom in [Whom::Engine, Whom::Visitor] {
-        assert!(reader.sleep(whom));
+    for wake_target in [WakeTarget::Engine, WakeTarget::AppThread] {
+        assert!(reader.sleep(wake_target));
         writer.push(&[b"b"]).unwrap();
-        assert_eq!((writer.must_wake(), writer.must_wake()), (Some(whom), None));
+        assert_eq!((writer.must_wake(), writer.must_wake()), (Some(wake_target), None));
         assert!(read(&mut reader).is_some());
     }
     // The last word counts, and one that is none wakes the thread that is always there.
-    assert!(reader.sleep(Whom::Visitor) && reader.sleep(Whom::Engine));
+    assert!(reader.sleep(WakeTarget::AppThread) && reader.sleep(WakeTarget::Engine));
     memory[ASLEEP].store(77, Ordering::Relaxed);
-    assert_eq!(writer.must_wake(), Some(Whom::Engine));
+    assert_eq!(writer.must_wake(), Some(WakeTarget::Engine));
 }
 
 #[test]

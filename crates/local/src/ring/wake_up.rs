@@ -8,7 +8,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use super::layout::{FEWEST, HEAD, LINE};
-use super::{Reader, Whom, Word, Writer};
+use super::{Reader, WakeTarget, Word, Writer};
 
 /// loom's words, shared.
 #[derive(Clone)]
@@ -46,7 +46,7 @@ fn a_reader_that_sleeps_is_woken_or_finds_the_record() {
                 theirs.store(true, Ordering::Release);
             }
         });
-        let sleeps = reader.sleep(Whom::Engine);
+        let sleeps = reader.sleep(WakeTarget::Engine);
         sender.join().unwrap();
         assert!(!sleeps || rung.load(Ordering::Acquire), "it sleeps, and nobody wakes it");
         let mut bytes = [0; 16];
@@ -61,7 +61,7 @@ fn a_reader_that_sleeps_again_is_woken_or_finds_the_record() {
         let memory = memory();
         let rung = Arc::new(AtomicBool::new(false));
         let (mut writer, mut reader) = (Writer::new(memory.clone()).unwrap(), Reader::new(memory).unwrap());
-        assert!(reader.sleep(Whom::Engine));
+        assert!(reader.sleep(WakeTarget::Engine));
         let theirs = rung.clone();
         let sender = thread::spawn(move || {
             writer.push(&[b"message"]).unwrap();
@@ -70,7 +70,7 @@ fn a_reader_that_sleeps_again_is_woken_or_finds_the_record() {
                 theirs.store(true, Ordering::Release);
             }
         });
-        let sleeps = reader.sleep(Whom::Engine);
+        let sleeps = reader.sleep(WakeTarget::Engine);
         sender.join().unwrap();
         assert!(!sleeps || rung.load(Ordering::Acquire), "it sleeps, and nobody wakes it");
     });

@@ -2,7 +2,9 @@
 
 use super::layout::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use super::layout::atomic::fence;
-use super::layout::{ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, Whom, Word, capacity, header, lines};
+use super::layout::{
+    ASLEEP, BODY, DONE, HEAD, LINE, Memory, SKIP, WakeTarget, Word, capacity, header, lines,
+};
 use super::words::{self, Filler};
 
 /// Lines after which a writer begins again ([`Writer::begin_again`]).
@@ -210,18 +212,18 @@ impl<M: Memory> Writer<M> {
     /// The thread to be woken now for what was written before, where the reader sleeps. Once for
     /// each time that it goes to sleep.
     #[inline(always)]
-    pub fn must_wake(&self) -> Option<Whom> {
+    pub fn must_wake(&self) -> Option<WakeTarget> {
         // The reader says that it sleeps, then looks for records; here a record is written, then
         // looked whether it sleeps.
         fence(SeqCst);
         let asleep = &self.memory[ASLEEP];
-        if asleep.load(Relaxed) == 0 { None } else { Whom::of(asleep.swap(0, AcqRel)) }
+        if asleep.load(Relaxed) == 0 { None } else { WakeTarget::of(asleep.swap(0, AcqRel)) }
     }
 
     /// The thread that would be woken ([`Writer::must_wake`]).
-    pub fn sleeper(&self) -> Option<Whom> {
+    pub fn sleeper(&self) -> Option<WakeTarget> {
         fence(SeqCst);
-        Whom::of(self.memory[ASLEEP].load(Relaxed))
+        WakeTarget::of(self.memory[ASLEEP].load(Relaxed))
     }
 
     /// Whether the reader has not said that it read all. It says so before it sleeps, and from time

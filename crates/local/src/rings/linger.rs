@@ -152,8 +152,8 @@ impl Linger {
 }
 
 impl<O: Send> Rings<O> {
-    /// For the thread in the seat: takes in what comes until it has an event, or for a moment;
-    /// whether it has. No thread is woken for what is written meanwhile.
+    /// For the thread in the driver slot: takes in what comes until it has an event, or for a
+    /// moment; whether it has. No thread is woken for what is written meanwhile.
     pub fn linger<H: PacketHandler<Origin = O>>(
         &self,
         linger: &Linger,

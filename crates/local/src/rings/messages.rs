@@ -48,12 +48,12 @@ impl<O: Send> Rings<O> {
         ring.is_some_and(|ring| self.push_message(&ring, Head::new(path, version, ends), batch, world))
     }
 
-    /// Sends messages by a ring; false where that is of no use. Those of a thread that sits are
+    /// Sends messages by a ring; false where that is of no use. Those of a thread that drives are
     /// answers to what came just now, as a rule. The peer that waits for them is about to look, so
     /// its engine is woken a little later, if it still sleeps then ([`Rings::pay`]).
     fn push_message(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, world: &impl World) -> bool {
         let (bytes, runs) = batch.parts_mut();
-        let (sent, owes) = ring.send_message(head, bytes, runs, self.seat.is_mine(), world.counters());
+        let (sent, owes) = ring.send_message(head, bytes, runs, self.driver_slot.is_mine(), world.counters());
         if owes {
             self.owes.store(true, Ordering::Release);
         }

@@ -13,7 +13,7 @@
 //! Readers: a thread that polls looks at each ring, which costs it a load or two; while it does
 //! (`lease`) no thread wakes another. Else the engine thread says in each ring that it sleeps, and
 //! a writer then sends it a message over the connection to the name. Or a thread that waits for an
-//! event does (`seat`).
+//! event does (`driver_slot`).
 //!
 //! Where there is no ring (another user's process, no memory, a process that takes none) packets go
 //! by the network.
@@ -27,10 +27,11 @@
 //! | `reached` | memory at the other end of one |
 //! | `known_way` | what a queue pair keeps of its way |
 //! | `tx_ring`, `rx_ring` | the two ends |
-//! | `seat`, `linger` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
+//! | `driver_slot`, `linger` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
 //! | `lending`, `shown`, `brought_by` | what this process lends, and to which ring: that by which what is executed just now came |
 
 mod brought_by;
+pub mod driver_slot;
 mod known_way;
 mod lending;
 pub mod linger;
@@ -39,7 +40,6 @@ mod pieces;
 mod polls;
 mod reached;
 mod rx_ring;
-pub mod seat;
 mod shown;
 mod tx_ring;
 
@@ -63,8 +63,8 @@ use crate::shown::Shown;
 use crate::world::{Bearer, Connection, Delivery, Drained, PacketHandler, World};
 pub use tx_ring::{Backlog, ROOM};
 
+use driver_slot::DriverSlot;
 use rx_ring::RxRing;
-use seat::Seat;
 use tx_ring::{Head, Sent, TxRing};
 
 /// How long a thread that reads counters waits for the lock over the rings.
@@ -116,9 +116,9 @@ pub struct Rings<O> {
     busy: AtomicBool,
     /// An ACK for what came waits until all is read that is there.
     ack_waits: AtomicBool,
-    /// The seat of a thread that reads the rings while it waits.
-    pub seat: Arc<Seat>,
-    /// The thread in the seat owes wakes to readers of what it sent.
+    /// The driver slot of a thread that reads the rings while it waits.
+    pub driver_slot: Arc<DriverSlot>,
+    /// The thread in the driver slot owes wakes to readers of what it sent.
     owes: AtomicBool,
     /// What the processes that write the rings may reach.
     lent: Lent,
@@ -131,7 +131,7 @@ impl<O: Send> Rings<O> {
     ///
     /// # Errors
     ///
-    /// Those of [`Seat::new`].
+    /// Those of [`DriverSlot::new`].
     pub fn new(enabled: bool) -> std::io::Result<Rings<O>> {
         Ok(Rings {
             enabled,
@@ -147,7 +147,7 @@ impl<O: Send> Rings<O> {
             sockets_brought_at: AtomicU64::new(0),
             busy: AtomicBool::new(false),
             ack_waits: AtomicBool::new(false),
-            seat: Arc::new(Seat::new()?),
+            driver_slot: Arc::new(DriverSlot::new()?),
             owes: AtomicBool::new(false),
             lent: Lent::default(),
             shown: Shown::default(),
@@ -329,7 +329,7 @@ impl<O: Send> Rings<O> {
         let ring = Arc::new(RxRing::open(fd, nonce, connection.clone())?);
         self.rx.store(Arc::new(rings.iter().cloned().chain([ring.clone()]).collect()));
         add(&world.counters().rings_taken, 1);
-        self.seat.bell().into_iter().for_each(|bell| connection.give(bell));
+        self.driver_slot.bell().into_iter().for_each(|bell| connection.give(bell));
         Ok(())
     }
 
@@ -404,12 +404,12 @@ impl<O: Send> Rings<O> {
         drained
     }
 
-    /// Has a writer wake the engine, or the thread in the seat; false where something is there to
-    /// read. `wait`: for threads that read; else that is false, too.
+    /// Has a writer wake the engine, or the thread in the driver slot; false where something is
+    /// there to read. `wait`: for threads that read; else that is false, too.
     pub fn sleep(&self, wait: bool) -> bool {
         let mut all = true;
         for ring in self.rx.load().iter() {
-            all &= ring.sleep(wait, &self.seat);
+            all &= ring.sleep(wait, &self.driver_slot);
         }
         all
     }

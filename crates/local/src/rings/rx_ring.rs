@@ -17,7 +17,7 @@ use crate::reach::{After, Borrower, Cleared, HAZARD_BYTES, Lent, Proof, Tables};
 use crate::record::{self, LONGEST_RECORD, RING_BYTES, Record};
 use crate::ring::{Broken, Found, Reader, Word, memory_len};
 use crate::rings::brought_by::brought_by;
-use crate::rings::seat::Seat;
+use crate::rings::driver_slot::DriverSlot;
 use crate::world::{Connection, Delivery, Drained, PacketHandler, World};
 
 /// After so many records ACKs leave even if there is more to read: senders wait for them.
@@ -277,13 +277,14 @@ impl<O: Send> RxRing<O> {
         self.receiver.lock().reader.stay_awake();
     }
 
-    /// Has the writer wake this process's engine, or the thread in the seat; false where there is
-    /// something to read. `wait`: for a thread that reads; else that is false, too.
-    pub(crate) fn sleep(&self, wait: bool, seat: &Seat) -> bool {
+    /// Has the writer wake this process's engine, or the thread in the driver slot; false where
+    /// there is something to read. `wait`: for a thread that reads; else that is false, too.
+    pub(crate) fn sleep(&self, wait: bool, driver_slot: &DriverSlot) -> bool {
         let receiver = if wait { Some(self.receiver.lock()) } else { self.receiver.try_lock() };
-        // Which one it is is asked with the token held. A thread that sits down or stands up says
+        // Which one it is is asked with the token held. A thread that takes the slot or stands up says
         // so first, and then comes here, too.
-        receiver.is_some_and(|mut receiver| self.is_broken() || receiver.reader.sleep(seat.whom()))
+        receiver
+            .is_some_and(|mut receiver| self.is_broken() || receiver.reader.sleep(driver_slot.wake_target()))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::counters::{Counters, add};
 use crate::memory::{Part, SharedMemory, shared};
 use crate::reach::{HAZARD_BYTES, Lender};
 use crate::record::{self, Ends, HEADER, RING_BYTES, SIZE};
-use crate::ring::{PushError, Whom, Writer, memory_len};
+use crate::ring::{PushError, WakeTarget, Writer, memory_len};
 use crate::world::Bearer;
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
@@ -177,7 +177,7 @@ impl TxRing {
             state.writer.begin_again();
         }
         let sent = state.send(bytes, runs, counters);
-        let owes = may_owe && state.writer.sleeper() == Some(Whom::Engine);
+        let owes = may_owe && state.writer.sleeper() == Some(WakeTarget::Engine);
         if owes {
             self.owes.store(true, Ordering::Release);
         }
@@ -335,17 +335,17 @@ impl TxRing {
     }
 
     #[inline]
-    fn wake_reader(&self, wakes: Option<Whom>, counters: &Counters) {
-        if let Some(whom) = wakes {
-            self.wake(whom, counters);
+    fn wake_reader(&self, wakes: Option<WakeTarget>, counters: &Counters) {
+        if let Some(wake_target) = wakes {
+            self.wake(wake_target, counters);
         }
     }
 
     #[cold]
-    fn wake(&self, whom: Whom, counters: &Counters) {
+    fn wake(&self, wake_target: WakeTarget, counters: &Counters) {
         add(&counters.ring_wakes, 1);
         let rings = || self.bell.load().as_ref().is_some_and(|bell| sys::ring(bell));
-        if whom == Whom::Engine || !rings() {
+        if wake_target == WakeTarget::Engine || !rings() {
             self.bearer.wake_reader();
         }
     }

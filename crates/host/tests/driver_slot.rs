@@ -70,13 +70,13 @@ fn a_thread_that_waits_takes_packets_itself_and_the_engine_takes_over_when_it_st
 }
 
 #[test]
-fn a_thread_is_woken_in_its_seat_by_an_event_that_came_another_way() {
+fn a_thread_is_woken_in_its_driver_slot_by_an_event_that_came_another_way() {
     let _alone = alone();
     let (_sender, reader, counter, _claim) = pair();
     for n in 0..200 {
         std::thread::scope(|scope| {
             scope.spawn(|| wait(&reader, &counter));
-            // Before it sits, while it sits down, when it waits.
+            // Before it drives, while it takes the slot, when it waits.
             std::thread::sleep(Duration::from_micros(n));
             counter.signal();
         });
@@ -125,7 +125,7 @@ fn comes_and_goes(counter: Counter) {
                 std::thread::yield_now();
             }
             if n % 500 == 0 {
-                // Until the thread that sits is sent away.
+                // Until the thread that drives is revoked.
                 std::thread::sleep(Duration::from_millis(80));
             }
         }
@@ -215,13 +215,13 @@ fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_i
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
     for gets_up in [true, false] {
         for n in 0..20 {
-            assert!(matches!(sender.sit_down(&own), Wait::InSeat(_)));
+            assert!(matches!(sender.wait_as_driver(&own), Wait::InDriverSlot(_)));
             assert!(sender.world().hand_over(&[Name::Block(0x123)], &to_qp1, &mut batch(n, &[64])));
             if gets_up {
-                sender.stand_up(Some(&own), false);
+                sender.release_driver(Some(&own), false);
             }
             assert_eq!(reader.guest().packet().expect("it arrives").bytes[12], n as u8);
-            sender.stand_up(Some(&own), false);
+            sender.release_driver(Some(&own), false);
         }
     }
 }
@@ -233,9 +233,9 @@ fn an_event_that_a_thread_brings_itself_it_has_taken() {
     let end = Instant::now() + PATIENCE;
     loop {
         sender.world().send(&path(V4), &mut batch(0, &[64]));
-        match reader.sit_down(&counter) {
+        match reader.wait_as_driver(&counter) {
             Wait::Over => break,
-            Wait::InSeat(_) => reader.stand_up(Some(&counter), false),
+            Wait::InDriverSlot(_) => reader.release_driver(Some(&counter), false),
             // The engine was faster.
             Wait::AtCounter => {
                 assert!(unsafe { eventfd::wait(counter.fd()) });
@@ -247,7 +247,7 @@ fn an_event_that_a_thread_brings_itself_it_has_taken() {
 }
 
 #[test]
-fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
+fn a_thread_that_left_its_driver_slot_without_a_word_is_not_waited_for() {
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();
     let left = {
@@ -255,8 +255,8 @@ fn a_thread_that_left_its_seat_without_a_word_is_not_waited_for() {
         named("left", move || {
             let end = Instant::now() + PATIENCE;
             loop {
-                match reader.sit_down(&counter) {
-                    Wait::InSeat(_) => break,
+                match reader.wait_as_driver(&counter) {
+                    Wait::InDriverSlot(_) => break,
                     Wait::Over => {}
                     Wait::AtCounter => {
                         assert!(unsafe { eventfd::wait(counter.fd()) });
@@ -323,7 +323,7 @@ fn a_thread_that_is_woken_for_others_again_and_again_leaves_the_work_to_the_engi
 }
 
 #[test]
-fn timers_are_served_while_a_thread_sits() {
+fn timers_are_served_while_a_thread_drives() {
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();
     let waiter = {
@@ -349,30 +349,30 @@ fn timers_are_served_while_a_thread_sits() {
 }
 
 #[test]
-fn nobody_sits_where_the_program_wants_no_waiting_or_there_is_nothing_to_read() {
+fn nobody_drives_where_the_program_wants_no_waiting_or_there_is_nothing_to_read() {
     let _alone = alone();
     let (_sender, reader, counter, _claim) = pair();
     let nothing = start_with(Config::default());
-    assert_eq!(nothing.sit_down(&counter), Wait::AtCounter);
-    assert!(matches!(reader.sit_down(&counter), Wait::InSeat(_)));
-    // Another thread sits already.
+    assert_eq!(nothing.wait_as_driver(&counter), Wait::AtCounter);
+    assert!(matches!(reader.wait_as_driver(&counter), Wait::InDriverSlot(_)));
+    // Another thread drives already.
     std::thread::scope(|scope| {
-        scope.spawn(|| assert_eq!(reader.sit_down(&counter), Wait::AtCounter));
+        scope.spawn(|| assert_eq!(reader.wait_as_driver(&counter), Wait::AtCounter));
     });
-    reader.stand_up(Some(&counter), false);
+    reader.release_driver(Some(&counter), false);
     counter.signal();
-    assert_eq!(reader.sit_down(&counter), Wait::AtCounter, "there is an event");
+    assert_eq!(reader.wait_as_driver(&counter), Wait::AtCounter, "there is an event");
     unsafe { libc::fcntl(counter.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
     assert!(unsafe { eventfd::wait(counter.fd()) });
     counter.taken();
-    assert_eq!(reader.sit_down(&counter), Wait::AtCounter);
-    // No thread has kept the seat, and the program may change its mind.
+    assert_eq!(reader.wait_as_driver(&counter), Wait::AtCounter);
+    // No thread has kept the driver slot, and the program may change its mind.
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            assert_eq!(reader.sit_down(&counter), Wait::AtCounter);
+            assert_eq!(reader.wait_as_driver(&counter), Wait::AtCounter);
             unsafe { libc::fcntl(counter.fd(), libc::F_SETFL, 0) };
-            assert!(matches!(reader.sit_down(&counter), Wait::InSeat(_)));
-            reader.stand_up(Some(&counter), false);
+            assert!(matches!(reader.wait_as_driver(&counter), Wait::InDriverSlot(_)));
+            reader.release_driver(Some(&counter), false);
         });
     });
 }
