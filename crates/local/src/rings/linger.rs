@@ -1,7 +1,7 @@
 //! A thread that waits for an event looks at the rings for a moment before it sleeps: the answer of
 //! a process of this host may be there in less time than it takes to wake a thread. Where it was
 //! not there several times in a row, as where many processes want the processor, hardly any thread
-//! looks. Nor where others compute without a break (`Hogs`): the scheduler gives them some
+//! looks. Nor where others compute without a break (`CpuContention`): the scheduler gives them some
 //! milliseconds each time, while a thread that is woken goes before them.
 
 use std::hint;
@@ -25,13 +25,13 @@ const OTHERS_NANOS: u64 = 5_000;
 /// less than to be woken.
 const TURNS: u32 = 8;
 /// Others have the processor for so long, so many times in a row, before it is asked which threads
-/// they are. So many waits in a row do not see that of hogs that are gone.
+/// they are. So many waits in a row do not see that of CPU-bound threads that are gone.
 const LONG_NANOS: u64 = 2_000_000;
 const IN_A_ROW: u32 = 4;
 /// Threads that wait for each other, as ours do, have the processor for less than this each.
-const HOG_NANOS: u64 = 500_000;
-/// Where there are hogs one in so many waits looks, to see whether they are gone, and not more
-/// often than this: each time takes some 3 ms.
+const CPU_BOUND_NANOS: u64 = 500_000;
+/// Where there are CPU-bound threads one in so many waits looks, to see whether they are gone, and
+/// not more often than this: each time takes some 3 ms.
 const HARDLY_EVER: u32 = 512;
 const TRY_NANOS: u64 = 100_000_000;
 
@@ -43,41 +43,41 @@ pub struct Linger {
     waits: AtomicU32,
     /// Others had the processor for long when they had it last.
     others_wait: AtomicBool,
-    hogs: Hogs,
+    cpu_contention: CpuContention,
 }
 
 /// Whether there are threads that compute without a break on our processors.
 #[derive(Default)]
-struct Hogs {
+struct CpuContention {
     are_there: AtomicBool,
     /// How many times in a row the looks said otherwise than `are_there`.
     against: AtomicU32,
-    /// There were no hogs when it was asked: until then it is not asked again.
+    /// There were no CPU-bound threads when it was asked: until then it is not asked again.
     none_until: AtomicU64,
     /// When a wait looked last to see whether they are gone, and the waits since.
     tried_at: AtomicU64,
     waits: AtomicU32,
 }
 
-impl Hogs {
+impl CpuContention {
     fn are_there(&self) -> bool {
         self.are_there.load(Ordering::Relaxed)
     }
 
-    /// No hogs are known of, and others had the processor for `took` until now.
+    /// No CPU-bound threads are known of, and others had the processor for `took` until now.
     fn had(&self, now: u64, took: u64, threads_a_processor: impl FnOnce() -> u64) {
         // Where it was back at once no other thread wanted it, or the scheduler gave it to none.
         // Many that wait for each other take long each time: to ask takes up to 17 us of the
         // processor.
         let is_long = took > OTHERS_NANOS && self.count(took > LONG_NANOS);
         if is_long && now >= self.none_until.load(Ordering::Relaxed) {
-            let there = took > threads_a_processor().max(1) * HOG_NANOS;
+            let there = took > threads_a_processor().max(1) * CPU_BOUND_NANOS;
             self.are_there.store(there, Ordering::Relaxed);
             self.none_until.store(if there { 0 } else { now + TRY_NANOS }, Ordering::Relaxed);
         }
     }
 
-    /// There are hogs: whether it is time that a wait looks.
+    /// There are CPU-bound threads: whether it is time that a wait looks.
     fn is_time(&self, now: u64) -> bool {
         let waits = self.waits.load(Ordering::Relaxed) + 1;
         let is_time =
@@ -89,7 +89,7 @@ impl Hogs {
         is_time
     }
 
-    /// There were hogs, and a wait looked all the same.
+    /// There were CPU-bound threads, and a wait looked all the same.
     fn tried(&self, had_it_for_long: bool) {
         if self.count(!had_it_for_long) {
             self.are_there.store(false, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Linger {
             in_vain: AtomicU32::new(0),
             waits: AtomicU32::new(0),
             others_wait: AtomicBool::new(false),
-            hogs: Hogs::default(),
+            cpu_contention: CpuContention::default(),
         }
     }
 
@@ -133,16 +133,16 @@ impl Linger {
     }
 
     fn is_worth_it(&self, now: u64) -> bool {
-        if self.hogs.are_there() {
-            return self.hogs.is_time(now);
+        if self.cpu_contention.are_there() {
+            return self.cpu_contention.is_time(now);
         }
         self.in_vain.load(Ordering::Relaxed) < FEW
             || self.waits.fetch_add(1, Ordering::Relaxed).is_multiple_of(SELDOM)
     }
 
-    /// Whether to sleep now: hogs have it, as is known for long or just now.
-    fn ends(&self, beside_hogs: bool, had_it_for_long: bool) -> bool {
-        if beside_hogs { had_it_for_long } else { self.hogs.are_there() }
+    /// Whether to sleep now: CPU-bound threads have it, as is known for long or just now.
+    fn ends(&self, under_cpu_contention: bool, had_it_for_long: bool) -> bool {
+        if under_cpu_contention { had_it_for_long } else { self.cpu_contention.are_there() }
     }
 
     fn note(&self, found: bool) {
@@ -170,9 +170,9 @@ impl<O: Send> Rings<O> {
         }
         self.stay_awake();
         let end = now + linger.moment.as_nanos() as u64;
-        let beside_hogs = linger.hogs.are_there();
+        let under_cpu_contention = linger.cpu_contention.are_there();
         let (mut found, mut turns, mut long) = (false, 0, false);
-        while !found && !linger.ends(beside_hogs, long) && (now < end || turns < TURNS) {
+        while !found && !linger.ends(under_cpu_contention, long) && (now < end || turns < TURNS) {
             turns += 1;
             // Where many want the processor they get it.
             let looks = if linger.others_wait.load(Ordering::Relaxed) { 1 } else { LOOKS };
@@ -182,13 +182,13 @@ impl<O: Send> Rings<O> {
             long |= took > LONG_NANOS;
             if !found {
                 linger.others_wait.store(took > OTHERS_NANOS, Ordering::Relaxed);
-                if !beside_hogs {
-                    linger.hogs.had(now, took, threads_a_processor);
+                if !under_cpu_contention {
+                    linger.cpu_contention.had(now, took, threads_a_processor);
                 }
             }
         }
-        if beside_hogs {
-            linger.hogs.tried(long);
+        if under_cpu_contention {
+            linger.cpu_contention.tried(long);
         }
         linger.note(found);
         found
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn beside_hogs_hardly_any_thread_looks_until_they_are_gone() {
+    fn under_cpu_contention_hardly_any_thread_looks_until_it_ends() {
         let linger = Linger::new(Duration::from_micros(1));
         let (now, asked) = (Cell::new(0), Cell::new(0));
         let wait = |_: &u32| {
@@ -245,19 +245,20 @@ mod tests {
             asked.set(asked.get() + 1);
             threads
         };
-        let long =
-            |times, threads| (0..times).for_each(|_| linger.hogs.had(now.get(), 3_000_000, || ask(threads)));
+        let long = |times, threads| {
+            (0..times).for_each(|_| linger.cpu_contention.had(now.get(), 3_000_000, || ask(threads)))
+        };
         long(IN_A_ROW - 1, 2);
-        linger.hogs.had(now.get(), 100, || 2);
+        linger.cpu_contention.had(now.get(), 100, || 2);
         assert_eq!(tries(100), 100, "few times, so far");
-        linger.hogs.had(now.get(), LONG_NANOS / 2, || 2);
+        linger.cpu_contention.had(now.get(), LONG_NANOS / 2, || 2);
         long(IN_A_ROW - 1, 2);
         assert_eq!(tries(100), 100, "they gave it back soon meanwhile");
         long(1, 2);
         assert_eq!(tries(10 * HARDLY_EVER), 10);
-        (0..2).for_each(|_| (1..=IN_A_ROW).for_each(|n| linger.hogs.tried(n == IN_A_ROW)));
+        (0..2).for_each(|_| (1..=IN_A_ROW).for_each(|n| linger.cpu_contention.tried(n == IN_A_ROW)));
         assert_eq!(tries(10 * HARDLY_EVER), 10, "they are there now and then");
-        (0..IN_A_ROW).for_each(|_| linger.hogs.tried(false));
+        (0..IN_A_ROW).for_each(|_| linger.cpu_contention.tried(false));
         assert_eq!(tries(100), 100, "they are gone");
         asked.set(0);
         long(10 * IN_A_ROW, 32);
