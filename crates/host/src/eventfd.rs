@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, f
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use local::rings::adaptive_spin::AdaptiveSpin;
 use local::rings::driver_slot::DriverSlot;
-use local::rings::linger::Linger;
 use nic::Signal;
 use sys::refused::is_refused;
 use sys::thread::own_thread;
@@ -41,7 +41,7 @@ struct Inner {
     taker: AtomicU32,
     in_hand: AtomicBool,
     /// Whether it looks for a moment before it sleeps.
-    linger: Linger,
+    spin: AdaptiveSpin,
     /// The program had not set O_NONBLOCK when that was asked last.
     blocked: AtomicBool,
 }
@@ -85,7 +85,7 @@ impl Counter {
             waits: AtomicBool::new(false),
             taker: AtomicU32::new(0),
             in_hand: AtomicBool::new(false),
-            linger: Linger::new(moment),
+            spin: AdaptiveSpin::new(moment),
             blocked: AtomicBool::new(false),
         })))
     }
@@ -148,8 +148,8 @@ impl Counter {
     }
 
     /// Whether a thread that waits for an event looks for a moment before it sleeps.
-    pub(crate) fn linger(&self) -> &Linger {
-        &self.0.linger
+    pub(crate) fn spin(&self) -> &AdaptiveSpin {
+        &self.0.spin
     }
 
     /// A thread that waits for an event drives there; or nowhere any more. An event that came

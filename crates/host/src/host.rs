@@ -385,8 +385,8 @@ impl<G: Guest> Host<G> {
             rings.driver_slot.close();
         }
         // A thread that lingers has none woken, and may have been revoked meanwhile.
-        let lingered = counter.is_some_and(|counter| counter.linger().may());
-        if (rings.driver_slot.leave() || closed || lingered) && !rings.sleep(false) {
+        let spun = counter.is_some_and(|counter| counter.spin().may());
+        if (rings.driver_slot.leave() || closed || spun) && !rings.sleep(false) {
             alarm.set(0);
         }
     }
@@ -410,7 +410,7 @@ impl<G: Guest> Host<G> {
         counter.waits_in(None);
         let (stays, at_once) = (rings.driver_slot.goes_on(), counter.has_events());
         let taker = counter.taker();
-        let waits = stays && !self.lingers(counter) && self.empty_rings(counter);
+        let waits = stays && !self.spins(counter) && self.empty_rings(counter);
         self.world.decline_broken_rings();
         self.later.run();
         drop(taker);
@@ -431,12 +431,12 @@ impl<G: Guest> Host<G> {
     }
 
     /// Whether there is an event, or one comes in a moment, of a counter where that is likely.
-    fn lingers(&self, counter: &Counter) -> bool {
+    fn spins(&self, counter: &Counter) -> bool {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
-        counter.linger().may() && {
+        counter.spin().may() && {
             alarm.set(clock.now() + LOOK_NANOS);
             let to = self.world.delivery(&*self.guest);
-            rings.linger(counter.linger(), || counter.has_events(), clock, &to.of_rings())
+            rings.spin(counter.spin(), || counter.has_events(), clock, &to.of_rings())
         }
     }
 

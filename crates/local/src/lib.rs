@@ -28,9 +28,9 @@
 //! a dynamic call.
 //!
 //! Which thread reads the rings is decided here ([`lease`], [`rings::driver_slot`],
-//! [`rings::linger`]). Each of them stores what the two ends of a ring look at in its memory,
-//! between two steps of theirs. The host says only when a thread polls, waits or leaves. Sockets
-//! have leases as well, and the host takes them from here.
+//! [`rings::adaptive_spin`]). Each of them stores what the two ends of a ring look at in its
+//! memory, between two steps of theirs. The host says only when a thread polls, waits or leaves.
+//! Sockets have leases as well, and the host takes them from here.
 
 pub mod arena;
 mod counters;

@@ -45,7 +45,7 @@ pub struct Cm {
     timers: Timers,
     pub(super) probes: Probes,
     pub(super) pending: usize,
-    /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may linger in
+    /// Remembered answers (refused requests, SIDR), oldest first; ids that are gone may spin in
     /// it.
     answered: VecDeque<ConnId>,
     output: VecDeque<Output>,

@@ -27,14 +27,14 @@
 //! | `reached` | memory at the other end of one |
 //! | `known_way` | what a queue pair keeps of its way |
 //! | `tx_ring`, `rx_ring` | the two ends |
-//! | `driver_slot`, `linger` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
+//! | `driver_slot`, `adaptive_spin` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
 //! | `lending`, `shown`, `brought_by` | what this process lends, and to which ring: that by which what is executed just now came |
 
+pub mod adaptive_spin;
 mod brought_by;
 pub mod driver_slot;
 mod known_way;
 mod lending;
-pub mod linger;
 mod messages;
 mod pieces;
 mod polls;

@@ -37,7 +37,7 @@ const TRY_NANOS: u64 = 100_000_000;
 
 /// For how long a thread looks that waits for one kind of event, and whether that was of use
 /// lately. Hints: that two threads change them at once does no harm.
-pub struct Linger {
+pub struct AdaptiveSpin {
     moment: Duration,
     in_vain: AtomicU32,
     waits: AtomicU32,
@@ -115,10 +115,10 @@ fn threads_a_processor() -> u64 {
     wanting.unwrap_or(0) / sys::thread::processors()
 }
 
-impl Linger {
+impl AdaptiveSpin {
     /// For how long a thread looks.
-    pub fn new(moment: Duration) -> Linger {
-        Linger {
+    pub fn new(moment: Duration) -> AdaptiveSpin {
+        AdaptiveSpin {
             moment,
             in_vain: AtomicU32::new(0),
             waits: AtomicU32::new(0),
@@ -154,9 +154,9 @@ impl Linger {
 impl<O: Send> Rings<O> {
     /// For the thread in the driver slot: takes in what comes until it has an event, or for a
     /// moment; whether it has. No thread is woken for what is written meanwhile.
-    pub fn linger<H: PacketHandler<Origin = O>>(
+    pub fn spin<H: PacketHandler<Origin = O>>(
         &self,
-        linger: &Linger,
+        spin: &AdaptiveSpin,
         has_event: impl Fn() -> bool,
         clock: &Clock,
         to: &Delivery<'_, H>,
@@ -165,32 +165,32 @@ impl<O: Send> Rings<O> {
             return true;
         }
         let mut now = clock.now();
-        if !linger.is_worth_it(now) {
+        if !spin.is_worth_it(now) {
             return false;
         }
         self.stay_awake();
-        let end = now + linger.moment.as_nanos() as u64;
-        let under_cpu_contention = linger.cpu_contention.are_there();
+        let end = now + spin.moment.as_nanos() as u64;
+        let under_cpu_contention = spin.cpu_contention.are_there();
         let (mut found, mut turns, mut long) = (false, 0, false);
-        while !found && !linger.ends(under_cpu_contention, long) && (now < end || turns < TURNS) {
+        while !found && !spin.ends(under_cpu_contention, long) && (now < end || turns < TURNS) {
             turns += 1;
             // Where many want the processor they get it.
-            let looks = if linger.others_wait.load(Ordering::Relaxed) { 1 } else { LOOKS };
+            let looks = if spin.others_wait.load(Ordering::Relaxed) { 1 } else { LOOKS };
             found = self.brings_an_event(looks, &has_event, to) || has_event();
             let took = clock.now().saturating_sub(now);
             now += took;
             long |= took > LONG_NANOS;
             if !found {
-                linger.others_wait.store(took > OTHERS_NANOS, Ordering::Relaxed);
+                spin.others_wait.store(took > OTHERS_NANOS, Ordering::Relaxed);
                 if !under_cpu_contention {
-                    linger.cpu_contention.had(now, took, threads_a_processor);
+                    spin.cpu_contention.had(now, took, threads_a_processor);
                 }
             }
         }
         if under_cpu_contention {
-            linger.cpu_contention.tried(long);
+            spin.cpu_contention.tried(long);
         }
-        linger.note(found);
+        spin.note(found);
         found
     }
 
@@ -223,22 +223,22 @@ mod tests {
 
     #[test]
     fn who_looked_in_vain_looks_seldom_until_it_was_of_use_again() {
-        let linger = Linger::new(Duration::from_micros(1));
-        let tries = |count| (0..count).filter(|_| linger.is_worth_it(0)).count();
+        let spin = AdaptiveSpin::new(Duration::from_micros(1));
+        let tries = |count| (0..count).filter(|_| spin.is_worth_it(0)).count();
         assert_eq!(tries(100), 100);
-        (0..FEW).for_each(|_| linger.note(false));
+        (0..FEW).for_each(|_| spin.note(false));
         assert_eq!(tries(10 * SELDOM), 10);
-        linger.note(true);
+        spin.note(true);
         assert_eq!(tries(100), 100);
     }
 
     #[test]
     fn under_cpu_contention_hardly_any_thread_looks_until_it_ends() {
-        let linger = Linger::new(Duration::from_micros(1));
+        let spin = AdaptiveSpin::new(Duration::from_micros(1));
         let (now, asked) = (Cell::new(0), Cell::new(0));
         let wait = |_: &u32| {
             now.set(now.get() + TRY_NANOS);
-            linger.is_worth_it(now.get())
+            spin.is_worth_it(now.get())
         };
         let tries = |count| (0..count).filter(wait).count();
         let ask = |threads| {
@@ -246,26 +246,26 @@ mod tests {
             threads
         };
         let long = |times, threads| {
-            (0..times).for_each(|_| linger.cpu_contention.had(now.get(), 3_000_000, || ask(threads)))
+            (0..times).for_each(|_| spin.cpu_contention.had(now.get(), 3_000_000, || ask(threads)))
         };
         long(IN_A_ROW - 1, 2);
-        linger.cpu_contention.had(now.get(), 100, || 2);
+        spin.cpu_contention.had(now.get(), 100, || 2);
         assert_eq!(tries(100), 100, "few times, so far");
-        linger.cpu_contention.had(now.get(), LONG_NANOS / 2, || 2);
+        spin.cpu_contention.had(now.get(), LONG_NANOS / 2, || 2);
         long(IN_A_ROW - 1, 2);
         assert_eq!(tries(100), 100, "they gave it back soon meanwhile");
         long(1, 2);
         assert_eq!(tries(10 * HARDLY_EVER), 10);
-        (0..2).for_each(|_| (1..=IN_A_ROW).for_each(|n| linger.cpu_contention.tried(n == IN_A_ROW)));
+        (0..2).for_each(|_| (1..=IN_A_ROW).for_each(|n| spin.cpu_contention.tried(n == IN_A_ROW)));
         assert_eq!(tries(10 * HARDLY_EVER), 10, "they are there now and then");
-        (0..IN_A_ROW).for_each(|_| linger.cpu_contention.tried(false));
+        (0..IN_A_ROW).for_each(|_| spin.cpu_contention.tried(false));
         assert_eq!(tries(100), 100, "they are gone");
         asked.set(0);
         long(10 * IN_A_ROW, 32);
         assert_eq!((tries(100), asked.get()), (100, 1), "many threads, each for a moment");
         long(IN_A_ROW, 0);
         assert_eq!(tries(HARDLY_EVER), 1, "nobody says how many");
-        let at_once = (0..10 * HARDLY_EVER).filter(|_| linger.is_worth_it(now.get())).count();
+        let at_once = (0..10 * HARDLY_EVER).filter(|_| spin.is_worth_it(now.get())).count();
         assert_eq!(at_once, 0, "not so often");
     }
 }
