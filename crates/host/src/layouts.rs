@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use local::fuzzed::{self, HAZARD_BYTES};
 use local::record::{self, Ends, RING_BYTES};
 use local::ring::{Reader, WakeTarget, Word, Writer, memory_len};
-use nic::reach::{Grant, Region};
+use nic::peer_memory::{Grant, Region};
 use node::world::{Datagram, Hold};
 use transport::Short;
 use transport::op::{Elsewhere, Remote};
@@ -101,7 +101,7 @@ fn of_rings(hash: &mut Hash) {
 }
 
 /// Tables, hazards, and the page by which a process is known.
-fn of_reach(hash: &mut Hash) {
+fn of_peer_memory(hash: &mut Hash) {
     let path = nic::Path {
         source: Ipv4Addr::new(10, 0, 0, 2).into(),
         dest: Ipv4Addr::new(10, 0, 0, 1).into(),
@@ -144,6 +144,6 @@ fn the_layouts_are_those_of_the_number() {
     let mut hash = Hash(0xcbf2_9ce4_8422_2325);
     of_messages(&mut hash);
     of_rings(&mut hash);
-    of_reach(&mut hash);
+    of_peer_memory(&mut hash);
     assert_eq!((PROTOCOL, format!("{:016x}", hash.0)), (2, String::from("0636879073664379")));
 }

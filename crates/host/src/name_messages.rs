@@ -15,7 +15,7 @@
 //! | 1 | to the bearer | a ring of shared memory: 8 random bytes ([`ring_offer`]), and its descriptor. Packets come by it from now on (`rings`) |
 //! | 2 | to the bearer | there is something in the ring |
 //! | 3 | from the bearer | it takes no ring, or can not read what came by it: no further one is offered on this connection |
-//! | 4 | from the bearer | memory of it may be reached (`reach`): 8 bytes address of the page that proves which process it is, 8 bytes what its first word says, and the descriptor of its tables |
+//! | 4 | from the bearer | memory of it may be reached (`peer_memory`): 8 bytes address of the page that proves which process it is, 8 bytes what its first word says, and the descriptor of its tables |
 //! | 5 | from the bearer | it took the ring, and a thread of it that waits is woken by a byte to the socket that comes with the message (`rings::driver_slot`) |
 //! | 6 | from the bearer | a buffer of it may be mapped (`arena`): 8 bytes where it is there, 1 byte whether it may be written to, and its descriptor. It comes before what lets the buffer be reached |
 //! | 7 | from the bearer | a buffer is gone: 8 bytes where it was there |

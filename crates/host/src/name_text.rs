@@ -20,8 +20,8 @@ use node::Name;
 use wire::mad::PortSpace;
 
 /// The number of the protocol between processes: the messages and records of
-/// [`crate::name_messages`], the rings, the tables and hazards of `reach`. It changes with any of
-/// them (`the_layouts_are_those_of_the_number`).
+/// [`crate::name_messages`], the rings, the tables and hazards of `peer_memory`. It changes with
+/// any of them (`the_layouts_are_those_of_the_number`).
 pub const PROTOCOL: u32 = 2;
 /// Begins the names by which builds of every number find each other.
 const COMMON: &str = "verbena/1/";

@@ -60,7 +60,7 @@ pub(crate) enum Message<'a> {
     /// A message of its connection manager.
     HandedOver(Datagram<'a>),
     /// The process will send by a ring in this memory, and wants this word repeated
-    /// (`local::reach`).
+    /// (`local::peer_memory`).
     Ring(Fd, u64),
 }
 

@@ -1,6 +1,6 @@
 //! The real world, as a node sees it.
 
-mod reach;
+mod local_link;
 mod rings;
 
 use std::io;
@@ -367,7 +367,7 @@ impl World for RealWorld {
         self.is_ours() && neighbours::has_none(route, &self.interfaces.current())
     }
 
-    fn reach(&self, ticket: u64, route: &Route) {
+    fn resolve_neighbour(&self, ticket: u64, route: &Route) {
         if self.is_ours() {
             self.neighbours.reach(ticket, route, &self.interfaces.current(), &self.requests, &self.reactor);
             self.alarm.set(0);

@@ -9,10 +9,11 @@ use std::time::Duration;
 use host::{Config, name_messages};
 use kit::lent::{KEY, copy};
 use kit::{
-    BLOCK, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, raw, settled, start_with,
+    BLOCK, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw, settled,
+    start_with,
 };
 use nic::Link;
-use nic::reach::{Copy, Piece};
+use nic::peer_memory::{Copy, Piece};
 use transport::op::{AtOnce, Remote};
 use wire::Rkey;
 
@@ -68,7 +69,7 @@ fn takes(address: u64, says: impl FnOnce(&Offer, u64) -> [u64; 4]) -> bool {
     let mut refused = 0;
     while refused == 0 && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
-        refused = counter(&victim, "reach_refused");
+        refused = counter(&victim, "peer_memory_refused");
     }
     // What a WRITE begins with.
     let is_written = word(address + 64) != 0;
@@ -84,7 +85,7 @@ fn takes(address: u64, says: impl FnOnce(&Offer, u64) -> [u64; 4]) -> bool {
 #[test]
 fn nothing_is_written_to_a_process_that_has_not_repeated_what_came_with_the_ring() {
     let _alone = alone();
-    if !is_reached() {
+    if !is_peer_memory_reachable() {
         return;
     }
     // The lender is this very process, which may reach itself: so the kernel refuses nothing here.
@@ -97,7 +98,7 @@ fn nothing_is_written_to_a_process_that_has_not_repeated_what_came_with_the_ring
 #[test]
 fn no_page_is_taken_for_a_process_s_where_such_pages_are_not() {
     let _alone = alone();
-    if !is_reached() {
+    if !is_peer_memory_reachable() {
         return;
     }
     for address in [(1 << 44) - 4096, 1 << 45, 1 << 40] {

@@ -9,10 +9,13 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::Counter;
 use host::{Config, name_messages};
-use kit::lent::{INITIATOR, PD, TARGET, TERMS, copy, reach};
-use kit::{BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_reached, path, raw, start_with};
+use kit::lent::{INITIATOR, PD, TARGET, TERMS, copy, local_link};
+use kit::{
+    BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw,
+    start_with,
+};
 use local::record::{self, Ends};
-use nic::reach::{Copy, Grant, Piece, Region, Regions};
+use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::World;
 use node::world::Claim;
@@ -28,7 +31,7 @@ const RING: usize = local::ring::memory_len(1 << 20);
 const HAZARDS: usize = 4096;
 /// What a liar sends with its ring.
 const NONCE: u64 = 0x1234_5678_9abc_def0;
-/// What `local::reach` promises.
+/// What `local::peer_memory` promises.
 const BELIEVED: Duration = Duration::from_secs(5);
 
 fn key(slot: u16) -> u32 {
@@ -47,7 +50,7 @@ impl Target {
     fn new() -> Target {
         let host = start_with(Config::default());
         let claim = host.world().claim(BLOCK).unwrap();
-        let table = reach(host.world()).table(&Regions::default()).unwrap();
+        let table = local_link(host.world()).table(&Regions::default()).unwrap();
         let target = Target { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
         let names = [USED, UNUSED].map(|slot| (TARGET, Rkey(key(slot))));
         target.host.guest().names.lock().unwrap().extend(names);
@@ -59,7 +62,7 @@ impl Target {
 
     fn opens(&self, access: u32) -> bool {
         let path = Path { dest_qpn: INITIATOR, ..path(V4) };
-        reach(self.host.world()).open(&Grant {
+        local_link(self.host.world()).open(&Grant {
             qpn: TARGET,
             path: &path,
             pd: PD,
@@ -72,13 +75,13 @@ impl Target {
         let addr = self.memory.as_ptr() as u64;
         let region =
             Region { key: key(slot), pd: PD, access: BOTH, addr, len: 512, iova: 0, persists: false };
-        reach(self.host.world()).publish(self.table, slot, &region);
+        local_link(self.host.world()).publish(self.table, slot, &region);
     }
 
     /// How long it takes to take a region back that no process uses.
     fn takes_back(&self) -> Duration {
         let begin = Instant::now();
-        reach(self.host.world()).withdraw(self.table, UNUSED);
+        local_link(self.host.world()).withdraw(self.table, UNUSED);
         let took = begin.elapsed();
         self.publish(UNUSED);
         took
@@ -232,7 +235,7 @@ fn nobody_is_waited_for_where_a_lock_may_be_held() {
     // Other rights: the program's call waits when it has given the lock back.
     let begin = Instant::now();
     assert!(!target.opens(Access::REMOTE_READ));
-    reach(target.host.world()).close(TARGET, false);
+    local_link(target.host.world()).close(TARGET, false);
     assert!(begin.elapsed() < BELIEVED / 2, "{:?}", begin.elapsed());
     assert!(target.opens(Access::REMOTE_READ) && target.opens(Access::REMOTE_READ));
 }
@@ -241,7 +244,7 @@ fn nobody_is_waited_for_where_a_lock_may_be_held() {
 fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     let _alone = alone();
     // The honest process reaches memory.
-    if !is_reached() {
+    if !is_peer_memory_reachable() {
         return;
     }
     let target = Target::new();
@@ -253,7 +256,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     let (took, rounds, longest) = honest.goes_on(&target, || target.takes_back());
     assert!((BELIEVED..BELIEVED + Duration::from_secs(2)).contains(&took), "{took:?}");
     assert!(rounds > 1000 && longest < Duration::from_secs(1), "{rounds} rounds, {longest:?}");
-    assert_eq!((counter(&target.host, "reach_cut_off"), counter(&target.host, "ring_errors")), (1, 0));
+    assert_eq!((counter(&target.host, "peer_memory_revoked"), counter(&target.host, "ring_errors")), (1, 0));
 
     // From now on it is not believed, and reaches nothing; by another connection neither.
     let again = Liar::connect();
@@ -264,7 +267,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     let (took, ..) = honest.goes_on(&target, || (0..20).map(|_| target.takes_back()).max());
     assert!(took < Some(Duration::from_millis(500)), "{took:?}");
     let begin = Instant::now();
-    reach(target.host.world()).close(TARGET, true);
+    local_link(target.host.world()).close(TARGET, true);
     assert!(begin.elapsed() < Duration::from_millis(500));
 }
 
@@ -292,7 +295,7 @@ fn a_neighbour_that_has_named_a_region_is_shown_that_and_no_other_key() {
     let words = read(&lent.tables);
     let named = |slot| words.iter().filter(|word| (**word >> 32) as u32 == key(slot)).count();
     assert_eq!((named(USED), named(UNUSED)), (1, 0));
-    reach(target.host.world()).withdraw(target.table, USED);
+    local_link(target.host.world()).withdraw(target.table, USED);
     let keys = read(&lent.tables).iter().filter(|word| (**word >> 32) as u32 == key(USED)).count();
     assert_eq!(keys, 0, "what is taken back is shown no more");
 }
@@ -328,7 +331,7 @@ fn what_is_lent_is_read_and_not_written_to() {
 fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_ring() {
     let _alone = alone();
     // The honest process reaches memory.
-    if !is_reached() {
+    if !is_peer_memory_reachable() {
         return;
     }
     let target = Target::new();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use kit::lent::{Pair, copy};
 use kit::{alone, counter};
-use nic::reach::{Copy, Piece};
+use nic::peer_memory::{Copy, Piece};
 use transport::op::{AtOnce, AtomicOp};
 
 #[test]

@@ -83,8 +83,8 @@ fn routes_to_ourselves_are_local_on_loopback() {
 fn a_local_neighbour_is_reached_at_once() {
     let _alone = alone();
     let host = start();
-    host.world().reach(5, &route_to(V4, LO, true));
-    host.world().reach(6, &route_to(V6, LO, false));
+    host.world().resolve_neighbour(5, &route_to(V4, LO, true));
+    host.world().resolve_neighbour(6, &route_to(V6, LO, false));
     assert_eq!(host.guest().resolved(5), Some(Ok(())));
     assert_eq!(host.guest().resolved(6), Some(Ok(())));
 }
@@ -229,7 +229,7 @@ fn neighbours(host: &kit::Recording) {
         (4, "10.9.0.77", Err(Errno::EHOSTUNREACH)),
         (5, "fd09::77", Err(Errno::EHOSTUNREACH)),
     ] {
-        world.reach(ticket, &world.route(query(dest)).unwrap());
+        world.resolve_neighbour(ticket, &world.route(query(dest)).unwrap());
         assert_eq!(host.guest().resolved(ticket), Some(result), "{dest}");
     }
     let far = world.ethernet_address(query("10.9.0.2")).unwrap();
@@ -238,7 +238,7 @@ fn neighbours(host: &kit::Recording) {
     assert_eq!(world.ethernet_address(query("10.9.0.76")), Err(Errno::EHOSTUNREACH));
     // One that failed is asked again, not remembered.
     ip("neigh replace 10.9.0.78 lladdr 02:00:00:00:00:01 dev veth0 nud permanent");
-    world.reach(6, &world.route(query("10.9.0.78")).unwrap());
+    world.resolve_neighbour(6, &world.route(query("10.9.0.78")).unwrap());
     assert_eq!(host.guest().resolved(6), Some(Ok(())));
     assert_eq!(world.ethernet_address(query("10.9.0.78")), Ok(([2, 0, 0, 0, 0, 1], None)));
 }

@@ -3,7 +3,7 @@
 //!
 //! Each buffer is a file without a name (memfd_create(2)) of its own, in whole pages ([`take`]). A
 //! neighbour maps the buffer of a region, and nothing else of this process, once a request of its
-//! that named the region by its key was executed (`reach`). Where the region lets peers
+//! that named the region by its key was executed (`peer_memory`). Where the region lets peers
 //! read only, so does the file: F_SEAL_FUTURE_WRITE, from the first such neighbour on.
 //!
 //! A region that peers may write to and not read is not mapped, as memory that is mapped to be

@@ -59,13 +59,13 @@ counters! {
     /// Pieces of SENDs that this process copied into the receiver's buffer.
     pieces_put,
     /// Processes of this host whose memory the system does not let this one copy.
-    reach_refused,
+    peer_memory_refused,
     /// Buffers of other processes mapped here; operations on them need no system call.
     buffers_mapped,
     /// Buffers of other processes that could not be mapped or exceeded a limit.
     buffers_refused,
     /// Peers that lost direct access because they held revoked memory for too long.
-    reach_cut_off,
+    peer_memory_revoked,
 }
 
 /// Adds to a counter.

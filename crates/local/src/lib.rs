@@ -8,7 +8,7 @@
 //! | [`ring`] | a ring of records in memory that two processes share; nothing of RDMA |
 //! | [`record`] | what the records are |
 //! | [`rings`] | the rings of a process: which there are, their two ends, and which thread reads them |
-//! | `reach` | memory of other processes of this host, without them |
+//! | `peer_memory` | memory of other processes of this host, without them |
 //! | `shown` | which regions of this process others reach by themselves: none that may keep them waiting |
 //! | [`arena`] | memory of this process that the others map, too |
 //! | `same_host` | what is to be expected of all that, before a process sends |
@@ -17,7 +17,7 @@
 //! | `memory` | shared memory |
 //! | `counters` | what passed, in numbers |
 //!
-//! Unsafe code is in `memory`, `arena`, `shown` and `reach` only.
+//! Unsafe code is in `memory`, `arena`, `shown` and `peer_memory` only.
 //!
 //! # Between this crate and the host
 //!
@@ -36,7 +36,7 @@ pub mod arena;
 mod counters;
 pub mod lease;
 mod memory;
-mod reach;
+mod peer_memory;
 pub mod record;
 pub mod ring;
 pub mod rings;
@@ -46,7 +46,7 @@ pub mod world;
 
 pub use counters::Counters;
 #[doc(hidden)]
-pub use reach::fuzzed;
+pub use peer_memory::fuzzed;
 pub use rings::Rings;
 pub use same_host::{SameHost, Wish, same_host, wish};
 pub use world::{Bearer, Connection, Delivery, Drained, Known, PacketHandler, World};

@@ -10,7 +10,7 @@
 //! What lies under a region is found out when it is registered (PROCMAP_QUERY of /proc/self/maps,
 //! or its lines before Linux 6.11). A program that has memory watched afterwards says so by
 //! ioctl(2), which the shared object intercepts: the region is taken back before
-//! ([`Shown::coming`]). For a program that goes around that there is `reach::present`.
+//! ([`Shown::coming`]). For a program that goes around that there is `peer_memory::present`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,7 +20,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use locks::{Mutex, Rank};
-use nic::reach::Region;
+use nic::peer_memory::Region;
 use sys::fork::Fd;
 
 use crate::arena;

@@ -14,7 +14,7 @@
 //! | [`srq`] | shared receive queues, tag matching |
 //! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
 //! | [`rdma_cm`] | events, connection parameters and limits of rdma_cm, as every provider has them |
-//! | [`reach`] | what the adapter asks of a world whose processes reach each other's memory |
+//! | [`peer_memory`] | what the adapter asks of a world whose processes reach each other's memory |
 //! | [`steering`] | which queue pair gets what names none: flow rules, multicast groups, the hash over work queues |
 //! | [`later`] | what is done when no lock is held |
 //! | [`program`] | the program's code where the stack calls it, and what becomes of its panics |
@@ -81,11 +81,11 @@ pub mod limits;
 pub mod link;
 #[expect(unsafe_code, reason = "memory of the program is read and written here, and nowhere else")]
 pub mod memory;
+pub mod peer_memory;
 pub mod program;
 pub mod qp;
 mod quota;
 pub mod rdma_cm;
-pub mod reach;
 pub mod srq;
 pub mod steering;
 mod sync;
@@ -104,13 +104,13 @@ pub use link::{Frames, Link, Path, Persist, Platform, Signal, Storage, Way};
 pub use memory::buffer::Buffer;
 pub use memory::pd::Pd;
 pub use memory::{Access, Advice, Mr, Mw, WindowType};
+pub use peer_memory::LocalLink;
 pub use qp::ah::{Ah, Datagram};
 pub use qp::attr::{AddressVector, QpAttr, QpState, QpType, mask};
 pub use qp::now::Time;
 pub use qp::post::{PostFlags, Request, Sender};
 pub use qp::xrc::domain::{Inode, Xrcd};
 pub use qp::{Qp, QpCap, QpInit};
-pub use reach::LocalLink;
 pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};
 pub use steering::flow::{Flow, FlowId, FlowKind};

@@ -14,7 +14,7 @@ use transport::op::{Fault, SharedBytes};
 use wire::{Address, Qpn};
 
 use crate::errno::Errno;
-use crate::reach::LocalLink;
+use crate::peer_memory::LocalLink;
 
 /// Where packets go, and from which address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

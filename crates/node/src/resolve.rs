@@ -114,7 +114,7 @@ impl<W: World> Node<W> {
         }
         let ticket = self.cm_agent.start_resolving(id, self.world.now() + timeout);
         self.world.wake_at(self.world.now() + timeout);
-        self.world.reach(ticket, route);
+        self.world.resolve_neighbour(ticket, route);
     }
 
     /// Which of our addresses leads to a destination; `None` for a multicast group, without a

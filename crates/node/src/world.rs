@@ -222,7 +222,7 @@ pub trait World: Link + Frames + Platform {
     /// Starts to find out whether the next hop of a route answers (ARP, ND). [`Input::Resolved`]
     /// follows, never from inside this call; for a neighbour already known, or a local address,
     /// at once.
-    fn reach(&self, ticket: u64, route: &Route);
+    fn resolve_neighbour(&self, ticket: u64, route: &Route);
     /// Claims a name.
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError>;
     /// The names other processes and this one hold for a port, shared ones too.

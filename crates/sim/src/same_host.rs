@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use nic::reach::{Copy, Grant, Region, Regions, Transfer};
+use nic::peer_memory::{Copy, Grant, Region, Regions, Transfer};
 use transport::op::Remote;
 use wire::{Address, Qpn};
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use nic::reach::Copy;
+use nic::peer_memory::Copy;
 use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform};
 use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
 use transport::{Short, TxBatch};
@@ -359,7 +359,7 @@ impl World for SimWorld {
         })
     }
 
-    fn reach(&self, ticket: u64, route: &Route) {
+    fn resolve_neighbour(&self, ticket: u64, route: &Route) {
         self.act(Action::LocalLink { ticket, route: *route });
     }
 

@@ -12,7 +12,7 @@ const OK: Status = Status::Success;
 
 fn reaching() -> End {
     let mut a = End::proven(Mtu::M256, 1 << 20, rts(), false);
-    a.cx.reach = Some(TestReach::default());
+    a.cx.reach = Some(TestPeerMemory::default());
     a.cx.reaches = true;
     a
 }
@@ -114,7 +114,7 @@ fn writes_behind_writes_in_packets_wait_for_those_and_are_done_then() {
     a.cx.reach = None;
     a.post(write_of(1));
     assert_eq!(psns(&a.sent()), [0, 1]);
-    a.cx.reach = Some(TestReach::default());
+    a.cx.reach = Some(TestPeerMemory::default());
     for n in 2..5 {
         a.post(write_of(n));
     }
@@ -129,7 +129,7 @@ fn writes_behind_writes_in_packets_wait_for_those_and_are_done_then() {
 fn nothing_is_done_without_a_packet_before_the_peer_has_acknowledged_one() {
     for first in [write_of(1), read_of(1), send(1, sge(0, 0, 8))] {
         let mut a = requester();
-        a.cx.reach = Some(TestReach::default());
+        a.cx.reach = Some(TestPeerMemory::default());
         assert!(!a.rc.begins_alone(false) && !a.rc.execute_alone(&first, &mut a.cx));
         let is_read = matches!(first.op, SendOp::Read { .. });
         a.post(first);
@@ -157,7 +157,7 @@ fn nothing_is_done_without_a_packet_before_the_peer_has_acknowledged_one() {
 fn where_no_reads_may_be_asked_for_neither_they_nor_atomics_are_done_at_once() {
     let attr = RtsAttr { max_rd_atomic: 0, ..rts() };
     let mut a = End::proven(Mtu::M256, 1 << 20, attr, false);
-    a.cx.reach = Some(TestReach::default());
+    a.cx.reach = Some(TestPeerMemory::default());
     for op in [AtomicOp::Write(1), AtomicOp::FetchAdd(1), AtomicOp::CompareSwap { compare: 0, swap: 1 }] {
         let place = sge(1, 0, 8);
         let op = SendOp::Atomic { addr: place.addr, rkey: place.lkey, op };
@@ -194,7 +194,7 @@ fn a_fence_and_a_drained_queue_hold_for_them_too() {
     let mut a = requester();
     a.post(read_of(1));
     assert_eq!(psns(&a.sent()), [0]);
-    a.cx.reach = Some(TestReach::default());
+    a.cx.reach = Some(TestPeerMemory::default());
     a.post(SendWr { fence: true, ..write_of(2) });
     a.post(SendWr { fence: true, ..send(3, sge(0, 0, 8)) });
     assert_eq!(a.sent(), []);
@@ -225,7 +225,7 @@ fn an_ack_held_back_leaves_with_the_first_of_them() {
 #[test]
 fn without_bytes_or_rights_there_is_nothing_to_do_at_once() {
     let mut a = requester_with(|rts| rts.max_rd_atomic = 0);
-    a.cx.reach = Some(TestReach::default());
+    a.cx.reach = Some(TestPeerMemory::default());
     a.post(read_of(1));
     assert_eq!((a.sent(), done(&a)), (vec![], &[][..]));
     assert_eq!(a.completed(), [(1, Status::LocalQpOperation)]);

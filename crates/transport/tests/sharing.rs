@@ -33,7 +33,7 @@ fn a_long_send_goes_so_alone_too_and_a_write_is_executed_directly_then() {
     b.post_receive(1, sge(1, 0, LONG));
     a.post(long_send(1));
     assert_eq!(exchange(&mut a, &mut b).len(), 4);
-    a.cx.reach = Some(TestReach::default());
+    a.cx.reach = Some(TestPeerMemory::default());
     a.post(long_write(2));
     assert_eq!((exchange(&mut a, &mut b).len(), &a.cx.reach.as_ref().unwrap().done[..]), (0, &[2][..]));
     assert_eq!(a.completed(), [(1, OK), (2, OK)]);

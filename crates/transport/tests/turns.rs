@@ -100,7 +100,7 @@ fn a_request_that_ends_the_connection_does_not_cut_off_the_answers_before_it() {
 /// An end with regions of so many bytes, which reaches the peer's memory.
 fn reaching(len: u32) -> End {
     let mut end = End::proven(Mtu::M4096, len as usize, rts(), false);
-    end.cx.reach = Some(TestReach::default());
+    end.cx.reach = Some(TestPeerMemory::default());
     end
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use local::fuzzed::{self, WORDS};
 use nic::Path;
-use nic::reach::{Grant, Region};
+use nic::peer_memory::{Grant, Region};
 use transport::op::Remote;
 use wire::{Address, Qpn, Rkey};
 

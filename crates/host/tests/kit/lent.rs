@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use host::{Config, RealWorld};
 use local::arena::Buffer;
-use nic::reach::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, terms};
+use nic::peer_memory::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, terms};
 use nic::{Access, Link, LocalLink, Path};
 use node::world::Claim;
 use node::{Name, World};
 use transport::op::{AtOnce, Remote};
 use wire::{Mtu, Qpn, Rkey};
 
-use super::{PATIENCE, Recording, V4, batch, counter, is_reached, path, start_with};
+use super::{PATIENCE, Recording, V4, batch, counter, is_peer_memory_reachable, path, start_with};
 
 /// The queue pair at the target, to which `kit::path` leads, and its peer.
 pub const TARGET: Qpn = Qpn::new(0x123_456);
@@ -23,7 +23,7 @@ pub const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOT
 pub const TERMS: u32 = terms::RESOURCES | terms::of_mtu(Mtu::M1024);
 pub const IOVA: u64 = 0x1_0000;
 
-pub fn reach(world: &RealWorld) -> &dyn LocalLink {
+pub fn local_link(world: &RealWorld) -> &dyn LocalLink {
     world.local().unwrap()
 }
 
@@ -35,7 +35,7 @@ pub fn reach(world: &RealWorld) -> &dyn LocalLink {
 pub unsafe fn copy(world: &RealWorld, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
     let transfer = Transfer { path: &path(V4), from: INITIATOR, mtu: Mtu::default(), remote, what };
     // SAFETY: as the caller says.
-    reach(world).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::Way::default())
+    local_link(world).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::Way::default())
 }
 
 /// The target's path to the initiator.
@@ -71,7 +71,7 @@ impl Pair {
     /// A target that lets its peer reach 512 bytes from [`IOVA`] on; `None` where the system lets
     /// no process.
     pub fn new() -> Option<Pair> {
-        is_reached().then(|| Pair::over(Words::Ours(vec![0; 64].into_boxed_slice())))
+        is_peer_memory_reachable().then(|| Pair::over(Words::Ours(vec![0; 64].into_boxed_slice())))
     }
 
     /// Like [`Pair::new`], with the bytes in memory that both map; `None` where that is not
@@ -88,14 +88,18 @@ impl Pair {
             assert!(begin.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(reach(pair.initiator.world()).is_near(&path(V4), pair.remote(0, 512), &nic::Way::default()));
+        assert!(local_link(pair.initiator.world()).is_near(
+            &path(V4),
+            pair.remote(0, 512),
+            &nic::Way::default()
+        ));
         Some(pair)
     }
 
     fn over(memory: Words) -> Pair {
         let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
         let claim = target.world().claim(Name::Block(0x123)).unwrap();
-        let table = reach(target.world()).table(&Regions::default()).unwrap();
+        let table = local_link(target.world()).table(&Regions::default()).unwrap();
         target.guest().names.lock().unwrap().push((TARGET, Rkey(KEY)));
         let pair = Pair { initiator, target, memory, table, _claim: claim };
         // The first packet makes the ring; what the target lends comes some time after one that
@@ -120,7 +124,7 @@ impl Pair {
             iova: IOVA,
             persists: false,
         };
-        reach(self.target.world()).publish(self.table, (KEY >> 16) as u16, &region);
+        local_link(self.target.world()).publish(self.table, (KEY >> 16) as u16, &region);
         self.names();
     }
 
@@ -132,15 +136,15 @@ impl Pair {
 
     /// The target lends the region to the initiator for a message.
     pub fn tells(&self) -> bool {
-        reach(self.target.world()).told(TARGET, Rkey(KEY))
+        local_link(self.target.world()).told(TARGET, Rkey(KEY))
     }
 
     pub fn open(&self, rights: u32) {
         let access = rights | TERMS;
         let grant = Grant { qpn: TARGET, path: &back(), pd: PD, table: self.table, access };
-        if !reach(self.target.world()).open(&grant) {
-            reach(self.target.world()).close(TARGET, true);
-            assert!(reach(self.target.world()).open(&grant));
+        if !local_link(self.target.world()).open(&grant) {
+            local_link(self.target.world()).close(TARGET, true);
+            assert!(local_link(self.target.world()).open(&grant));
         }
         self.names();
     }
@@ -155,7 +159,7 @@ impl Pair {
         let transfer = Transfer { path, from, mtu: Mtu::default(), remote, what };
         // SAFETY: the piece is `ours`, which is borrowed across the call.
         let prepared = unsafe { Prepared::new(&transfer, &pieces) };
-        reach(self.initiator.world()).copy(&prepared, &mut nic::Way::default()) == AtOnce::Done
+        local_link(self.initiator.world()).copy(&prepared, &mut nic::Way::default()) == AtOnce::Done
     }
 
     pub fn copies(&self, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {

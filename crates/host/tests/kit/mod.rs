@@ -55,7 +55,7 @@ pub fn alone() -> Alone {
 
 /// Whether the system lets a process reach the memory of the one that started it; a line says where
 /// it does not: under Yama, or a filter of system calls.
-pub fn is_reached() -> bool {
+pub fn is_peer_memory_reachable() -> bool {
     let word = AtomicU64::new(0);
     let place = libc::iovec { iov_base: word.as_ptr().cast(), iov_len: 8 };
     // SAFETY: the child makes three system calls and ends; a word of its own is copied to where it

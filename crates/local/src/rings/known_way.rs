@@ -7,7 +7,7 @@ use nic::Path;
 use transport::op::Remote;
 
 use super::tx_ring::TxRing;
-use crate::reach::{Lender, ends};
+use crate::peer_memory::{Lender, ends};
 use crate::world::World;
 
 /// What a queue pair keeps of its way to a peer on this host. It is of one path.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use nic::reach::{Grant, Region};
+use nic::peer_memory::{Grant, Region};
 use wire::Qpn;
 
 use crate::rings::Rings;

@@ -13,7 +13,7 @@ use transport::rc::Hold;
 
 use crate::counters::{Counters, add};
 use crate::memory::{Part, SharedMemory, shared};
-use crate::reach::{After, Borrower, Cleared, HAZARD_BYTES, Lent, Proof, Tables};
+use crate::peer_memory::{After, Borrower, Cleared, HAZARD_BYTES, Lent, Proof, Tables};
 use crate::record::{self, LONGEST_RECORD, RING_BYTES, Record};
 use crate::ring::{Broken, Found, Reader, Word, memory_len};
 use crate::rings::brought_by::brought_by;
@@ -142,7 +142,7 @@ impl<O: Send> RxRing<O> {
                 }
             }
             After::CutOff => {
-                add(&world.counters().reach_cut_off, 1);
+                add(&world.counters().peer_memory_revoked, 1);
                 lent.distrust(self.borrower.pid());
             }
         }

@@ -11,7 +11,7 @@ use wire::Qpn;
 
 use super::brought_by::ring;
 use crate::arena;
-use crate::reach::{As, Showing};
+use crate::peer_memory::{As, Showing};
 use crate::rings::Rings;
 
 /// What was shown lately is remembered in so many places.

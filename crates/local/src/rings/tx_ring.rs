@@ -20,7 +20,7 @@ use transport::op::{Bulk, Fault};
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::memory::{Part, SharedMemory, shared};
-use crate::reach::{HAZARD_BYTES, Lender};
+use crate::peer_memory::{HAZARD_BYTES, Lender};
 use crate::record::{self, Ends, HEADER, RING_BYTES, SIZE};
 use crate::ring::{PushError, WakeTarget, Writer, memory_len};
 use crate::world::Bearer;

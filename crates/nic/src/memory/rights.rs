@@ -18,8 +18,8 @@ pub mod Access {
 }
 
 /// What the responder asks of a request beside rights, which the request fits or not whatever its
-/// bytes are: bits of a [`Grant`](crate::reach::Grant) that stand beside rights, where queue pairs
-/// have none.
+/// bytes are: bits of a [`Grant`](crate::peer_memory::Grant) that stand beside rights, where queue
+/// pairs have none.
 pub mod terms {
     use wire::Mtu;
 

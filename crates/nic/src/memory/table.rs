@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::link::Link;
 use crate::link::{Platform, Storage};
-use crate::reach::LocalLink;
+use crate::peer_memory::LocalLink;
 
 /// The regions of one device in this process.
 pub struct Table {
@@ -88,7 +88,7 @@ impl Table {
     }
 
     /// How other processes reach regions.
-    pub(super) fn reach(&self) -> Option<&dyn LocalLink> {
+    pub(super) fn local(&self) -> Option<&dyn LocalLink> {
         self.link.as_ref()?.local()
     }
 

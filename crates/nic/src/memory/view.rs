@@ -15,7 +15,7 @@ use super::regular::Step;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
 use super::table::Table;
-use crate::reach::Peer;
+use crate::peer_memory::Peer;
 
 /// Whether a work request or a peer names a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -151,9 +151,9 @@ impl View<'_> {
         }
         if done.is_ok()
             && self.qpn != 0
-            && let Some(reach) = self.table.reach()
+            && let Some(local) = self.table.local()
         {
-            reach.named(Qpn::new(self.qpn), range.rkey, self.remote_access);
+            local.named(Qpn::new(self.qpn), range.rkey, self.remote_access);
         }
         done
     }

@@ -12,12 +12,12 @@ use transport::likely::{likely, unlikely};
 use transport::op::{AtOnce, AtomicOp, Completed, Data, MAX_DIRECT, Remote, SendOp, SendWr, Sge};
 use wire::{Mtu, Rkey};
 
-use crate::memory::reached::REACHED;
+use crate::memory::peer_copy::PEER_RIGHTS;
+use crate::peer_memory::{Copy, Grant, Transfer, terms};
 use crate::qp::attr::{QpState, QpType};
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
 use crate::qp::{Inner, Qp};
-use crate::reach::{Copy, Grant, Transfer, terms};
 
 /// A WRITE or READ of one element.
 #[derive(Clone, Copy, Debug)]
@@ -62,12 +62,12 @@ impl EngineContext<'_> {
             return false;
         };
         let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
-        self.peer().is_some_and(|(reach, path)| reach.is_near(path, remote, &self.kit.way))
+        self.peer().is_some_and(|(local, path)| local.is_near(path, remote, &self.kit.way))
     }
 
     /// Executes a request, if it may be.
     pub(super) fn at_once(&mut self, wr: &SendWr) -> AtOnce {
-        let Some((reach, path)) = self.peer() else { return AtOnce::NoWay };
+        let Some((local, path)) = self.peer() else { return AtOnce::NoWay };
         let (from, mtu) = (self.qp.qpn, self.mtu());
         let to = |what, addr, rkey, length| {
             let remote = Remote { addr, length, rkey };
@@ -79,18 +79,18 @@ impl EngineContext<'_> {
                 let transfer = to(Copy::Write, addr, rkey, len);
                 match data {
                     Data::Sges(list) => {
-                        transfer.copy(reach, list.as_slice(), &self.view(), &mut self.kit.way)
+                        transfer.copy(local, list.as_slice(), &self.view(), &mut self.kit.way)
                     }
-                    Data::Inline(bytes) => transfer.write(reach, bytes, &mut self.kit.way),
-                    Data::InlineLong(bytes) => transfer.write(reach, bytes, &mut self.kit.way),
+                    Data::Inline(bytes) => transfer.write(local, bytes, &mut self.kit.way),
+                    Data::InlineLong(bytes) => transfer.write(local, bytes, &mut self.kit.way),
                 }
             }
             (&SendOp::Read { addr, rkey }, Data::Sges(list)) => {
-                to(Copy::Read, addr, rkey, len).copy(reach, list.as_slice(), &self.view(), &mut self.kit.way)
+                to(Copy::Read, addr, rkey, len).copy(local, list.as_slice(), &self.view(), &mut self.kit.way)
             }
             // Where the peer has work to do it is told by a packet; nothing was refused.
             (&SendOp::Flush { addr, rkey, length, how }, _) => {
-                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(reach, &mut self.kit.way) {
+                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(local, &mut self.kit.way) {
                     return AtOnce::NoWay;
                 }
                 AtOnce::Done
@@ -102,7 +102,7 @@ impl EngineContext<'_> {
                     Data::Sges(list) => Some(list.as_slice()),
                     _ => Some(&[][..]),
                 };
-                to(Copy::Atomic(op), addr, rkey, 8).change(reach, list, &self.view(), &mut self.kit.way)
+                to(Copy::Atomic(op), addr, rkey, 8).change(local, list, &self.view(), &mut self.kit.way)
             }
             _ => return AtOnce::NoWay,
         };
@@ -141,7 +141,7 @@ impl Inner {
             return false;
         }
         let Engine::Rc(engine) = &mut self.engine else { return false };
-        let (Some(carrier), Some(reach)) = (self.carrier.datagram(), qp.pd.device.link.local()) else {
+        let (Some(carrier), Some(local)) = (self.carrier.datagram(), qp.pd.device.link.local()) else {
             return false;
         };
         let (opcode, byte_len) = match what {
@@ -154,7 +154,7 @@ impl Inner {
         }
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
         let transfer = Transfer { path: &carrier.path, from: qp.qpn, mtu: carrier.mtu, remote, what };
-        let became = transfer.copy_one(reach, sge, &view, &mut self.kit.way);
+        let became = transfer.copy_one(local, sge, &view, &mut self.kit.way);
         let done = engine.executed_alone(became, sge.length);
         if likely(done) {
             self.kit.places.take();
@@ -179,12 +179,12 @@ impl Inner {
     /// and lets it reach memory again where that changes only. In RTR only once the peer was heard,
     /// which is an event; all else is made ready before.
     pub(super) fn open_or_close(&mut self, qp: &Qp) -> bool {
-        let Some(reach) = qp.pd.device.link.local() else { return false };
+        let Some(local) = qp.pd.device.link.local() else { return false };
         let state = self.current_state();
         let may = qp.init.kind == QpType::Rc && !self.destroyed;
         let carrier = self.carrier.datagram().filter(|carrier| may && carrier.is_here);
         if let (QpState::Rtr, Some(carrier)) = (state, carrier) {
-            reach.prepare(&carrier.path);
+            local.prepare(&carrier.path);
         }
         let ready = match state {
             QpState::Rtr => self.engine.is_established(),
@@ -192,19 +192,19 @@ impl Inner {
         };
         if ready
             && let Some(carrier) = carrier
-            && let Some(table) = qp.pd.device.memory.reached_as()
+            && let Some(table) = qp.pd.device.memory.peer_table()
         {
             let access = if self.engine.has_begun() { self.granted(carrier.mtu) } else { 0 };
             qp.pd.device.memory.has_neighbours();
             let grant = Grant { qpn: qp.qpn, path: &carrier.path, pd: qp.pd.id, table, access };
-            let was_open = std::mem::replace(&mut self.is_open, reach.open(&grant));
+            let was_open = std::mem::replace(&mut self.is_open, local.open(&grant));
             self.was_open = true;
             // Where it is opened anew the peer is heard anew.
             self.kit.heard &= was_open && self.is_open;
             return !self.is_open;
         }
         if std::mem::take(&mut self.is_open) {
-            reach.close(qp.qpn, false);
+            local.close(qp.qpn, false);
         }
         self.was_open
     }
@@ -214,7 +214,7 @@ impl Inner {
     /// have to agree on beside that is said here.
     fn granted(&self, mtu: Mtu) -> u32 {
         let resources = if self.attr.max_dest_rd_atomic > 0 { terms::RESOURCES } else { 0 };
-        self.attr.access & REACHED | terms::of_mtu(mtu) | resources
+        self.attr.access & PEER_RIGHTS | terms::of_mtu(mtu) | resources
     }
 }
 
@@ -223,8 +223,8 @@ impl Qp {
     /// takes is the peer's matter, and a thread that has a packet for the queue pair would wait for
     /// the lock.
     pub(super) fn await_peer(&self) {
-        if let Some(reach) = self.pd.device.link.local() {
-            reach.close(self.qpn, true);
+        if let Some(local) = self.pd.device.link.local() {
+            local.close(self.qpn, true);
             self.lock().open_or_close(self);
         }
     }

@@ -12,11 +12,11 @@ use wire::roce::{Header, Op};
 use wire::{Address, Mtu};
 
 use crate::memory;
+use crate::peer_memory::{Copy, Peer, Transfer};
 use crate::qp::Qp;
 use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
-use crate::reach::{Copy, Peer, Transfer};
 
 /// Bytes of the longest headers, and of what follows them before a piece.
 const MOST_HEAD: usize = 44 + Elsewhere::LEN + 1;
@@ -43,12 +43,12 @@ impl EngineContext<'_> {
     /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it
     /// seems.
     pub(super) fn may_be_elsewhere(&self) -> bool {
-        self.kit.heard && self.peer().is_some_and(|(reach, path)| reach.reaches(path))
+        self.kit.heard && self.peer().is_some_and(|(local, path)| local.reaches(path))
     }
 
     /// Whether the peer's process reaches the region of an element of ours for a message.
     fn tells_of(&self, sge: &Sge) -> bool {
-        self.peer().is_some_and(|(reach, _)| reach.told(self.qp.qpn(), sge.lkey))
+        self.peer().is_some_and(|(local, _)| local.told(self.qp.qpn(), sge.lkey))
     }
 
     /// Sends a piece whose bytes lie in memory of ours, of one element or in a region that the peer
@@ -116,15 +116,15 @@ impl EngineContext<'_> {
     /// Sends a piece of one element, or of what the peer reads, whose bytes are copied to where
     /// they belong.
     pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
-        let Some((reach, path)) = self.peer() else { return Bulk::NoWay };
+        let Some((local, path)) = self.peer() else { return Bulk::NoWay };
         let what = if matches!(header.op, Op::Write(_)) { Copy::Write } else { Copy::Put };
         let transfer = Transfer { path, from: self.qp.qpn, mtu: self.mtu(), remote: to, what };
         let copied = match part.from {
             Source::List(_) => {
-                element(part).map(|from| transfer.copy_one(reach, &from, &self.view(), &mut self.kit.way))
+                element(part).map(|from| transfer.copy_one(local, &from, &self.view(), &mut self.kit.way))
             }
             Source::Range(range) => section(range, part)
-                .map(|from| transfer.copy_of(reach, from, &self.view(), &mut self.kit.way)),
+                .map(|from| transfer.copy_of(local, from, &self.view(), &mut self.kit.way)),
         };
         match copied {
             Some(AtOnce::Done) => self.send_elsewhere(header, Elsewhere::Placed(part.len as u32)),
@@ -191,11 +191,11 @@ impl Qp {
                         _ => None,
                     };
                     let payload = copy.as_deref().map_or(payload, Payload::Own);
-                    let reach = self.pd.device.link.local();
+                    let local = self.pd.device.link.local();
                     let carrier = inner.carrier.datagram().filter(|carrier| carrier.is_here);
-                    let peer = reach.zip(carrier);
+                    let peer = local.zip(carrier);
                     let peer =
-                        peer.map(|(reach, c)| Peer { reach, path: c.path, from: self.qpn, mtu: c.mtu });
+                        peer.map(|(local, c)| Peer { local, path: c.path, from: self.qpn, mtu: c.mtu });
                     let (engine, mut context) = inner.split(self);
                     if let Some(peer) = &peer {
                         context.reaching(peer);

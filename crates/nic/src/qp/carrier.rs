@@ -56,9 +56,9 @@ impl Carrier {
 
     /// A connection's peer is at the end of this path from now on.
     pub fn connect(&mut self, path: Path, mtu: Mtu, device: &Adapter) {
-        let reach = device.link.local().filter(|reach| reach.is_here(&path));
-        let is_here = reach.is_some();
-        let channel = reach.and_then(|reach| reach.channel(&path));
+        let local = device.link.local().filter(|local| local.is_here(&path));
+        let is_here = local.is_some();
+        let channel = local.and_then(|local| local.channel(&path));
         let room = channel.map_or(u32::MAX, |(_, bytes)| bytes / mtu.bytes() as u32);
         let window = || device.window(path.dest, channel.map(|(number, _)| number));
         match self {

@@ -13,13 +13,13 @@ use wire::Mtu;
 use crate::device::async_events::EventKind;
 use crate::link::Path;
 use crate::memory::view::View;
+use crate::peer_memory::{LocalLink, Peer};
 use crate::qp::attr::QpType;
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
 use crate::qp::kit::Kit;
 use crate::qp::local_path::HostPath;
 use crate::qp::{Inner, Qp};
-use crate::reach::{LocalLink, Peer};
 use crate::srq::Srq;
 
 /// What a protocol engine may use of its queue pair during one call. It is made for each, so it has
@@ -194,7 +194,7 @@ impl<'a> EngineContext<'a> {
     #[inline]
     fn hear(&mut self) {
         if unlikely(!self.kit.heard) && self.here.is_some() {
-            self.kit.heard = self.peer().is_some_and(|(reach, _)| reach.heard(self.qp.qpn));
+            self.kit.heard = self.peer().is_some_and(|(local, _)| local.heard(self.qp.qpn));
         }
     }
 
@@ -203,8 +203,8 @@ impl<'a> EngineContext<'a> {
         let (qp, path) = (self.qp, self.here?);
         // The READ of a rendezvous is none of the program's, and completes after what matched.
         let plain = qp.init.kind == QpType::Rc && qp.init.tags().is_none();
-        let reach = plain.then(|| qp.pd().device.link.local())??;
-        Some((reach, path))
+        let local = plain.then(|| qp.pd().device.link.local())??;
+        Some((local, path))
     }
 }
 

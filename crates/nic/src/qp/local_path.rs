@@ -47,8 +47,8 @@ impl LocalPath for HostPath<'_, '_> {
         self.context.say_used_up(header, count);
     }
     fn revoke(&mut self) {
-        if let Some((reach, _)) = self.context.peer() {
-            reach.close(self.context.qp.qpn(), false);
+        if let Some((local, _)) = self.context.peer() {
+            local.close(self.context.qp.qpn(), false);
         }
     }
     fn has_unread(&self) -> bool {
@@ -56,6 +56,6 @@ impl LocalPath for HostPath<'_, '_> {
         context.here_by().is_some_and(|(link, path)| link.has_unread(path))
     }
     fn min_zero_copy(&self) -> Option<u32> {
-        self.context.peer().and_then(|(reach, _)| reach.shares_from())
+        self.context.peer().and_then(|(local, _)| local.shares_from())
     }
 }

@@ -156,7 +156,7 @@ impl Inner {
         if !self.kit.shown.is_any() || self.kit.shown.is_awaited {
             return;
         }
-        if qp.pd.device.link.local().is_none_or(|reach| reach.is_closed(qp.qpn)) {
+        if qp.pd.device.link.local().is_none_or(|local| local.is_closed(qp.qpn)) {
             return self.complete_kept(qp);
         }
         let Some(me) = qp.me.upgrade() else { return };

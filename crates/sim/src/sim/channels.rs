@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::sync::atomic::AtomicU64;
 
-use nic::reach::Copy;
+use nic::peer_memory::Copy;
 use node::world::{Datagram, Guest, Hold, Input};
 use transport::op::SharedBytes;
 

@@ -6,13 +6,13 @@
 mod both;
 mod elsewhere;
 mod pair;
-mod reach;
+mod peer_memory;
 mod scripted;
 
 pub use both::*;
 pub use elsewhere::*;
 pub use pair::*;
-pub use reach::*;
+pub use peer_memory::*;
 pub use scripted::*;
 
 use std::cell::{Cell, RefCell};
@@ -180,7 +180,7 @@ pub struct TestContext {
     /// Packets for which there is room on the way, where it is little.
     pub room: Option<u32>,
     /// What is executed in the peer's memory, where that is possible.
-    pub reach: Option<TestReach>,
+    pub reach: Option<TestPeerMemory>,
     /// Requests come in a stream.
     pub stream: bool,
     /// What left lies where the peer's process has not taken it.

@@ -166,7 +166,7 @@ fn kill_one(does: &str, place: Place, n: u64, listener: &Listener) -> (Duration,
     let first = ours.message();
     let Ours { conn, mr } = ours;
     if does.starts_with("is reached") {
-        reach_until_it_ends(&conn, &first, n, &mut child);
+        access_until_it_ends(&conn, &first, n, &mut child);
     } else {
         // Anywhere in the first ones, or on its way from one to the next.
         thread::sleep(Duration::from_micros(n * 7919 % 2000));
@@ -198,7 +198,7 @@ fn kill_one(does: &str, place: Place, n: u64, listener: &Listener) -> (Duration,
 }
 
 /// WRITEs and READs of ours, in the middle of which it is killed: the last one fails soon.
-fn reach_until_it_ends(conn: &Connection, first: &[u8], n: u64, child: &mut Neighbour) {
+fn access_until_it_ends(conn: &Connection, first: &[u8], n: u64, child: &mut Neighbour) {
     let theirs = RemoteMemory::from_bytes(first).expect("its memory");
     let pool = Pool::new(conn.pd(), LEN, 1).expect("a pool");
     let mut last = Instant::now();

@@ -12,7 +12,7 @@ use super::TxRing;
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::memory::Part;
-use crate::reach::Lender;
+use crate::peer_memory::Lender;
 use crate::rings::known_way::Lending;
 use crate::world::Known;
 
@@ -25,7 +25,7 @@ impl TxRing {
     pub(crate) fn lent(&self, tables: &Fd, guard: Known, counters: &Counters) -> io::Result<()> {
         let theirs = self.theirs.lock().clone();
         let lender = Lender::new(self.bearer.fd(), tables, guard, self.proof, theirs)?;
-        add(&counters.reach_refused, (!lender.is_there()).into());
+        add(&counters.peer_memory_refused, (!lender.is_there()).into());
         self.set_lender(Some(Arc::new(lender)));
         Ok(())
     }

@@ -14,7 +14,7 @@
 //! Which region's entry it is depends on the queue pair's. What that one says beforehand is not
 //! relied on: it has to say the same afterwards.
 
-use nic::reach::Copy;
+use nic::peer_memory::Copy;
 use transport::op::Remote;
 use wire::Qpn;
 
@@ -33,7 +33,7 @@ pub(super) struct Request<'a> {
     /// The ends of the path, as the other process sees it.
     pub(super) ends: u32,
     pub(super) remote: Remote,
-    /// What the queue pair must grant for that ([`nic::reach::Transfer::asks`]).
+    /// What the queue pair must grant for that ([`nic::peer_memory::Transfer::asks`]).
     pub(super) asks: u32,
     pub(super) what: &'a Copy,
 }

@@ -1,7 +1,7 @@
 //! Memory at the other end of a ring: what its reader lends us, and copies.
 
 use nic::Path;
-use nic::reach::Prepared;
+use nic::peer_memory::Prepared;
 use sys::fork::Fd;
 use transport::op::{AtOnce, Remote};
 
@@ -14,7 +14,7 @@ impl<O: Send> Rings<O> {
     /// The process at the end of this connection took our ring, and lets its memory be reached.
     pub fn lent(&self, bearer: &dyn Bearer, tables: &Fd, guard: Known, world: &impl World) {
         let lent = self.ring_over(bearer).map(|ring| ring.lent(tables, guard, world.counters()));
-        add(&world.counters().reach_refused, lent.is_some_and(|lent| lent.is_err()).into());
+        add(&world.counters().peer_memory_refused, lent.is_some_and(|lent| lent.is_err()).into());
     }
 
     /// A buffer of the process at the end of this connection may be mapped, which has it at an

@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, reach};
-use kit::{PATIENCE, V4, alone, batch, counter, is_reached, path, start_with};
-use nic::reach::{Copy, Grant, Piece, Region, Regions};
+use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, local_link};
+use kit::{PATIENCE, V4, alone, batch, counter, is_peer_memory_reachable, path, start_with};
+use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::{Name, World};
 use transport::op::{AtOnce, Flush, Remote};
@@ -30,7 +30,7 @@ fn bytes_go_both_ways_and_no_packet_does() {
         }
         assert_eq!(counter(&pair.initiator, "ring_packets_sent"), before);
         assert_eq!(
-            (counter(&pair.initiator, "writes_at_once"), counter(&pair.initiator, "reach_refused")),
+            (counter(&pair.initiator, "writes_at_once"), counter(&pair.initiator, "peer_memory_refused")),
             (9, 0)
         );
     }
@@ -63,15 +63,15 @@ fn what_is_not_granted_is_not_reached() {
         assert_eq!((pair.word(0), word), (0, [5]));
 
         // Rights of the region, and of the queue pair.
-        reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        local_link(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
         assert!(!pair.copies(Copy::Read, good, &mut word));
         pair.publish(Access::REMOTE_READ);
         assert!(!pair.copies(Copy::Write, good, &mut word) && pair.copies(Copy::Read, good, &mut word));
-        reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        local_link(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
         pair.publish(BOTH);
         pair.open(Access::REMOTE_WRITE);
         assert!(pair.copies(Copy::Write, good, &mut word) && !pair.copies(Copy::Read, good, &mut word));
-        reach(pair.target.world()).close(TARGET, true);
+        local_link(pair.target.world()).close(TARGET, true);
         assert!(!pair.copies(Copy::Write, good, &mut word));
     }
 }
@@ -82,7 +82,7 @@ fn what_is_lent_is_pulled_whatever_rights_peers_have() {
     let _alone = alone();
     for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
         assert!(pair.copies(Copy::Write, pair.remote(8, 8), &mut [77]));
-        reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        local_link(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
         pair.publish(0);
         pair.open(0);
         let (good, mut word) = (pair.remote(8, 8), [5]);
@@ -103,7 +103,7 @@ fn what_is_lent_is_pulled_whatever_rights_peers_have() {
         assert_eq!(word, [77]);
         let stranger = Qpn::new(INITIATOR.get() + 1);
         assert!(!pair.copies_as(&path(V4), stranger, Copy::Pull, good, &mut word));
-        reach(pair.target.world()).close(TARGET, true);
+        local_link(pair.target.world()).close(TARGET, true);
         assert!(!pair.copies(Copy::Pull, good, &mut word));
     }
 }
@@ -124,7 +124,7 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     let publish = |slot: u16, access, persists| {
         let (key, addr) = (u32::from(slot) << 16 | 1, pages as u64);
         let region = Region { key, pd: PD, access, addr, len: 40960, iova: 0, persists };
-        reach(pair.target.world()).publish(pair.table, slot, &region);
+        local_link(pair.target.world()).publish(pair.table, slot, &region);
         key
     };
     let (file, in_memory) = (publish(0x99, both, false), publish(0x9a, both, true));
@@ -172,7 +172,7 @@ fn memory_that_is_not_there_is_not_reached_and_the_rest_is_still() {
     let key = 0x0099_0001;
     let region =
         Region { key, pd: PD, access: BOTH, addr: pages as u64, len: 8192, iova: 0, persists: false };
-    reach(pair.target.world()).publish(pair.table, 0x99, &region);
+    local_link(pair.target.world()).publish(pair.table, 0x99, &region);
     pair.target.guest().names.lock().unwrap().push((TARGET, Rkey(key)));
     pair.names();
     let at = |addr| Remote { addr, length: 16, rkey: Rkey(key) };
@@ -217,8 +217,8 @@ fn who_takes_something_back_waits_for_those_who_copy() {
             let (mut rounds, begin) = (0, Instant::now());
             while begin.elapsed() < Duration::from_millis(250) {
                 match rounds % 2 {
-                    0 => reach(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16),
-                    _ => reach(pair.target.world()).close(TARGET, true),
+                    0 => local_link(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16),
+                    _ => local_link(pair.target.world()).close(TARGET, true),
                 }
                 // SAFETY: a word of ours, which no process may change now.
                 unsafe { pair.memory.as_ptr().write_volatile(0) };
@@ -287,14 +287,14 @@ fn a_writer_of_another_process() {
 #[expect(clippy::too_many_lines, reason = "one story")]
 fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
     let _alone = alone();
-    if !is_reached() {
+    if !is_peer_memory_reachable() {
         return;
     }
     let target = start_with(Config::default());
     let _claim = target.world().claim(Name::Block(0x123)).unwrap();
     let memory = vec![0_u64; 64].into_boxed_slice();
     target.guest().names.lock().unwrap().push((TARGET, Rkey(KEY)));
-    let table = reach(target.world()).table(&Regions::default()).unwrap();
+    let table = local_link(target.world()).table(&Regions::default()).unwrap();
     // SAFETY: a word of ours, which the kernel may change.
     let word = || unsafe { (&raw const memory[0]).read_volatile() };
     let clear = || {
@@ -311,11 +311,11 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
             iova: IOVA,
             persists: false,
         };
-        reach(target.world()).publish(table, (KEY >> 16) as u16, &region);
+        local_link(target.world()).publish(table, (KEY >> 16) as u16, &region);
     };
     let take_back = || {
         let begin = Instant::now();
-        reach(target.world()).withdraw(table, (KEY >> 16) as u16);
+        local_link(target.world()).withdraw(table, (KEY >> 16) as u16);
         assert!(begin.elapsed() < PATIENCE / 3, "{:?}", begin.elapsed());
         clear();
     };
@@ -330,7 +330,13 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(word(), 0, "written to when it was taken back");
     };
-    reach(target.world()).open(&Grant { qpn: TARGET, path: &back(), pd: PD, table, access: BOTH | TERMS });
+    local_link(target.world()).open(&Grant {
+        qpn: TARGET,
+        path: &back(),
+        pd: PD,
+        table,
+        access: BOTH | TERMS,
+    });
     for kills in 0..4 {
         publish();
         let mut writer = Writer::start();

@@ -18,7 +18,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-use nic::reach::{Grant, Region};
+use nic::peer_memory::{Grant, Region};
 use transport::op::Remote;
 use wire::{Address, Qpn, Rkey};
 

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::ring::Word;
 
-use crate::reach::fences::{At, fence_behind_exchange};
-use crate::reach::tables::Entry;
+use crate::peer_memory::fences::{At, fence_behind_exchange};
+use crate::peer_memory::tables::Entry;
 
 /// Bytes of it.
 pub(crate) const BYTES: usize = 4096;

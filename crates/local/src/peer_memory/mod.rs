@@ -59,7 +59,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nic::Path;
 use nic::memory::Ended;
-use nic::reach::{Copy, Piece, Prepared, Transfer};
+use nic::peer_memory::{Copy, Piece, Prepared, Transfer};
 use sys::fork::{self, Fd};
 use transport::op::{AtOnce, Remote};
 use wire::Qpn;
@@ -117,11 +117,11 @@ impl Lender {
         let proof = Proof { nonce, tables: sys::inode(tables_fd)?, ring };
         let process = Process { pid: sys::peer_pid(connection)?, guard };
         let pages = Arc::new(Pages::of(process.pid));
-        let is_reached = process.pid > 0
+        let is_peer_memory_reachable = process.pid > 0
             && sys::peer_lives(connection)
             && pages.are_there(guard.address, 1)
             && process.is_proven(&proof);
-        let (is_closed, is_over) = (AtomicBool::new(!is_reached), AtomicBool::new(false));
+        let (is_closed, is_over) = (AtomicBool::new(!is_peer_memory_reachable), AtomicBool::new(false));
         Ok(Lender { process, pages, tables: Arc::new(tables), theirs, is_closed, is_over })
     }
 

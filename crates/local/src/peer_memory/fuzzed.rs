@@ -1,7 +1,7 @@
 //! What fuzz targets call, and the test of layouts: the ends of memory that another process writes
 //! to as it likes. No part of the crate's face.
 
-use nic::reach::{Grant, Region};
+use nic::peer_memory::{Grant, Region};
 use transport::op::Remote;
 use wire::Qpn;
 

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicU64;
 
 use nic::memory::{Ended, Grant, IN_ORDER, change_granted, copy_granted, copy_here};
-use nic::reach::{Copy, Piece, Prepared, Transfer};
+use nic::peer_memory::{Copy, Piece, Prepared, Transfer};
 use transport::op::AtomicOp;
 
 use crate::arena::{How, Theirs};

@@ -15,7 +15,7 @@ use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
-use nic::reach::{Copy, Grant, Region};
+use nic::peer_memory::{Copy, Grant, Region};
 use transport::op::Remote;
 use wire::{Qpn, Rkey};
 

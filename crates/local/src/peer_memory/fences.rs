@@ -43,7 +43,7 @@ pub(super) use model::{fence, fence as fence_behind_exchange};
 pub(super) mod model {
     use std::cell::Cell;
 
-    use crate::reach::fences::At;
+    use crate::peer_memory::fences::At;
 
     thread_local! {
         /// The one that is left out. All threads of a model are one of the system's.

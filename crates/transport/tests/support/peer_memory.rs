@@ -12,7 +12,7 @@ use super::{End, PSN, TestContext, ack, rtr, sge, write};
 
 /// A way to the peer's memory, as a test has it.
 #[derive(Debug, Default)]
-pub struct TestReach {
+pub struct TestPeerMemory {
     pub refuses: bool,
     /// The peer has work to do with a FLUSH.
     pub flushes_take_time: bool,
@@ -22,7 +22,7 @@ pub struct TestReach {
     pub refused: u32,
 }
 
-impl TestReach {
+impl TestPeerMemory {
     pub fn execute(&mut self, wr: &SendWr) -> AtOnce {
         if self.refuses {
             self.refused += 1;

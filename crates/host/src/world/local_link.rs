@@ -1,7 +1,7 @@
 //! The way to processes of this host beside packets ([`nic::LocalLink`]).
 
 use nic::link::Fill;
-use nic::reach::{Copy, Grant, Prepared, Region, Regions};
+use nic::peer_memory::{Copy, Grant, Prepared, Region, Regions};
 use nic::{Path, Way};
 use transport::Short;
 use transport::op::{AtOnce, Bulk, Fault, Remote};

@@ -154,7 +154,7 @@ pub struct Grant<'a> {
 
 /// A peer that may lend us bytes of its memory.
 pub(crate) struct Peer<'a> {
-    pub(crate) reach: &'a dyn LocalLink,
+    pub(crate) local: &'a dyn LocalLink,
     pub(crate) path: Path,
     /// Our queue pair.
     pub(crate) from: Qpn,

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicU64;
 
 use nic::link::Fill;
-use nic::reach::{Copy, Grant, LocalLink, Prepared, Region, Regions, Transfer};
+use nic::peer_memory::{Copy, Grant, LocalLink, Prepared, Region, Regions, Transfer};
 use nic::{Path, Way};
 use transport::Short;
 use transport::op::{AtOnce, Bulk, Fault, Remote, SharedBytes};

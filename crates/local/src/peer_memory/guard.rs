@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
 use nic::Errno;
-use nic::reach::Piece;
+use nic::peer_memory::Piece;
 use sys::fork;
 
 use super::hazards;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use locks::{Mutex, Rank};
-use nic::reach::{Grant, Region};
+use nic::peer_memory::{Grant, Region};
 use sys::fork::Fd;
 use wire::Qpn;
 

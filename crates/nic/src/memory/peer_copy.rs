@@ -15,12 +15,12 @@ use super::table::Table;
 use super::transfer::{Copy, Piece, Prepared, Regions, Transfer, put};
 use super::view::{View, Who};
 use crate::link::Way;
-use crate::reach::{LocalLink, Peer, Region};
+use crate::peer_memory::{LocalLink, Peer, Region};
 
 /// Most pieces of a list that are copied at once.
 const MOST_PIECES: usize = 8;
 /// What peers may do without the responder.
-pub(crate) const REACHED: u32 = Access::REMOTE_WRITE
+pub(crate) const PEER_RIGHTS: u32 = Access::REMOTE_WRITE
     | Access::REMOTE_READ
     | Access::REMOTE_ATOMIC
     | Access::FLUSH_GLOBAL
@@ -40,7 +40,7 @@ impl Table {
     pub(super) fn publish(&self, index: u32) {
         let slot = self.slot(index);
         let access = slot.access.load(Ordering::Relaxed);
-        let (Some(reach), Some(table)) = (self.reach(), self.reached_as()) else { return };
+        let (Some(local), Some(table)) = (self.local(), self.peer_table()) else { return };
         let region = Region {
             key: slot.key.load(Ordering::Relaxed),
             pd: slot.pd.load(Ordering::Relaxed),
@@ -51,19 +51,19 @@ impl Table {
             persists: access & Access::FLUSH_PERSISTENT != 0
                 && Backing::from(slot.backing.load(Ordering::Relaxed)) == Backing::Memory,
         };
-        reach.publish(table, index as u16, &region);
+        local.publish(table, index as u16, &region);
     }
 
     /// Peers may not reach a region any more.
     pub(super) fn withdraw(&self, index: u32) {
-        if let (Some(reach), Some(Some(table))) = (self.reach(), self.reached.get()) {
-            reach.withdraw(*table, index as u16);
+        if let (Some(local), Some(Some(table))) = (self.local(), self.reached.get()) {
+            local.withdraw(*table, index as u16);
         }
     }
 
     /// The table of the regions that other processes reach, which is asked for once.
-    pub fn reached_as(&self) -> Option<u8> {
-        *self.reached.get_or_init(|| self.reach()?.table(&Regions(Arc::downgrade(&self.slots))))
+    pub fn peer_table(&self) -> Option<u8> {
+        *self.reached.get_or_init(|| self.local()?.table(&Regions(Arc::downgrade(&self.slots))))
     }
 }
 
@@ -74,34 +74,34 @@ impl Transfer<'_> {
     ///
     /// That of [`Prepared::new`], for as long as this takes.
     #[inline]
-    unsafe fn carry_out(&self, reach: &dyn LocalLink, pieces: &[Piece], way: &mut Way) -> AtOnce {
+    unsafe fn carry_out(&self, local: &dyn LocalLink, pieces: &[Piece], way: &mut Way) -> AtOnce {
         // SAFETY: as the caller says.
-        reach.copy(&unsafe { Prepared::new(self, pieces) }, way)
+        local.copy(&unsafe { Prepared::new(self, pieces) }, way)
     }
 
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where
     /// the list is not all good.
-    pub(crate) fn copy(&self, reach: &dyn LocalLink, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
+    pub(crate) fn copy(&self, local: &dyn LocalLink, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
         let mut held = Held::default();
         if !view.hold(&mut held, part(sges, self.remote.length), self.what) {
             return AtOnce::Refused;
         }
         // SAFETY: the pieces are registered and held, and the first so many bytes of the list.
-        unsafe { self.carry_out(reach, &held.pieces, way) }
+        unsafe { self.carry_out(local, &held.pieces, way) }
     }
 
     /// Like [`Transfer::copy`], for one element, all of it.
     #[inline]
     pub(crate) fn copy_one(
         &self,
-        reach: &dyn LocalLink,
+        local: &dyn LocalLink,
         sge: &Sge,
         view: &View<'_>,
         way: &mut Way,
     ) -> AtOnce {
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
         let copied = view.with(range, self.what.needs_of_ours(), Who::Us, |place| {
-            self.copy_at(reach, place, range.length, way)
+            self.copy_at(local, place, range.length, way)
         });
         copied.unwrap_or(AtOnce::Refused)
     }
@@ -109,22 +109,22 @@ impl Transfer<'_> {
     /// Copies what the peer reads of ours to its memory.
     pub(crate) fn copy_of(
         &self,
-        reach: &dyn LocalLink,
+        local: &dyn LocalLink,
         from: Remote,
         view: &View<'_>,
         way: &mut Way,
     ) -> AtOnce {
         let copied =
-            view.remote(from, Access::REMOTE_READ, |place| self.copy_at(reach, place, from.length, way));
+            view.remote(from, Access::REMOTE_READ, |place| self.copy_at(local, place, from.length, way));
         copied.unwrap_or(AtOnce::Refused)
     }
 
     /// Copies between the peer's memory and so many bytes at a place of ours.
     #[inline]
-    fn copy_at(&self, reach: &dyn LocalLink, place: Place, len: u64, way: &mut Way) -> Result<AtOnce, Fault> {
+    fn copy_at(&self, local: &dyn LocalLink, place: Place, len: u64, way: &mut Way) -> Result<AtOnce, Fault> {
         let Place::At(addr) = place else { return Err(Fault::Key) };
         // SAFETY: the code that has a place has checked it, and holds it.
-        Ok(unsafe { self.carry_out(reach, &[Piece { addr, len }], way) })
+        Ok(unsafe { self.carry_out(local, &[Piece { addr, len }], way) })
     }
 
     /// Copies to memory of ours at an address. Its last word is stored last, where it ends a
@@ -133,7 +133,7 @@ impl Transfer<'_> {
     /// # Safety
     ///
     /// As much memory as the peer names is registered there, and stays so until this returns.
-    unsafe fn fetch(&self, reach: &dyn LocalLink, to: u64, tail: Tail) -> Result<(), Fault> {
+    unsafe fn fetch(&self, local: &dyn LocalLink, to: u64, tail: Tail) -> Result<(), Fault> {
         let len = self.remote.length;
         let split = match tail {
             Tail::More => len,
@@ -142,16 +142,16 @@ impl Transfer<'_> {
         let pieces = [Piece { addr: to, len: split }, Piece { addr: to + split, len: len - split }];
         let pieces = if split == len { &pieces[..1] } else { &pieces[..] };
         // SAFETY: as the caller says.
-        match unsafe { self.carry_out(reach, pieces, &mut Way::default()) } {
+        match unsafe { self.carry_out(local, pieces, &mut Way::default()) } {
             AtOnce::Done => Ok(()),
             AtOnce::Refused | AtOnce::NoWay => Err(Fault::Away),
         }
     }
 
     /// Flushes what was written to the peer's memory. False where only the peer can.
-    pub(crate) fn flush(&self, reach: &dyn LocalLink, way: &mut Way) -> bool {
+    pub(crate) fn flush(&self, local: &dyn LocalLink, way: &mut Way) -> bool {
         // SAFETY: no memory of ours is named.
-        let flushed = unsafe { self.carry_out(reach, &[], way) };
+        let flushed = unsafe { self.carry_out(local, &[], way) };
         flushed == AtOnce::Done
     }
 
@@ -159,7 +159,7 @@ impl Transfer<'_> {
     /// asked for.
     pub(crate) fn change(
         &self,
-        reach: &dyn LocalLink,
+        local: &dyn LocalLink,
         sges: Option<&[Sge]>,
         view: &View<'_>,
         way: &mut Way,
@@ -176,7 +176,7 @@ impl Transfer<'_> {
         let mut before = 0_u64;
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
         // SAFETY: a variable of ours.
-        let became = unsafe { self.carry_out(reach, &[piece], way) };
+        let became = unsafe { self.carry_out(local, &[piece], way) };
         if became == AtOnce::Done && sges.is_some() {
             put(&held, before);
         }
@@ -184,10 +184,10 @@ impl Transfer<'_> {
     }
 
     /// Copies bytes of our own to the peer's memory.
-    pub(crate) fn write(&self, reach: &dyn LocalLink, bytes: &[u8], way: &mut Way) -> AtOnce {
+    pub(crate) fn write(&self, local: &dyn LocalLink, bytes: &[u8], way: &mut Way) -> AtOnce {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
         // SAFETY: bytes that are borrowed across the call, and read only.
-        unsafe { self.carry_out(reach, &[piece], way) }
+        unsafe { self.carry_out(local, &[piece], way) }
     }
 }
 
@@ -217,7 +217,7 @@ impl<'a> View<'a> {
         let Peer { path, from, mtu, .. } = peer;
         let transfer = Transfer { path, from: *from, mtu: *mtu, remote, what: Copy::Pull };
         // SAFETY: the code that has a place has checked it, and holds it.
-        unsafe { transfer.fetch(peer.reach, to, tail) }
+        unsafe { transfer.fetch(peer.local, to, tail) }
     }
 
     /// Whether an element of ours is good for what needs this right, and memory.
@@ -262,7 +262,7 @@ mod tests {
     use crate::errno::Errno;
     use crate::link::Link;
     use crate::link::{Path, Persist, Platform};
-    use crate::reach::Grant;
+    use crate::peer_memory::Grant;
     use transport::TxBatch;
 
     /// Neighbours that are waited for.
@@ -321,7 +321,7 @@ mod tests {
         use wire::Mtu::*;
         let bits = [M256, M512, M1024, M2048, M4096].map(terms::of_mtu);
         let all = bits.iter().fold(terms::RESOURCES, |all, bit| all | bit);
-        assert_eq!((all, all.count_ones(), all & REACHED), (terms::ALL, 6, 0));
+        assert_eq!((all, all.count_ones(), all & PEER_RIGHTS), (terms::ALL, 6, 0));
     }
 
     #[test]

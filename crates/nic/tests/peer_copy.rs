@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
-use nic::reach::{Grant, Prepared, Region, Regions, terms};
+use nic::peer_memory::{Grant, Prepared, Region, Regions, terms};
 use nic::{
     Access, AddressVector, Buffer, Cq, Device, LocalLink, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit,
     QpState, QpType, Way, mask,
