@@ -62,7 +62,7 @@ fn ends() -> Ends {
 fn of_messages(hash: &mut Hash) {
     hash.add(&messages::ring_offer(0x0102_0304_0506_0708));
     hash.add(&[messages::LOOK, messages::NO_RING, messages::BELL]);
-    hash.add(&messages::lend(0x1112_1314_1516_1718, 0x2122_2324_2526_2728));
+    hash.add(&messages::export(0x1112_1314_1516_1718, 0x2122_2324_2526_2728));
     hash.add(&messages::buffer(0x3132_3334_3536_3738, true));
     hash.add(&messages::buffer(0x3132_3334_3536_3738, false));
     hash.add(&messages::gone(0x4142_4344_4546_4748));
@@ -87,7 +87,7 @@ fn of_rings(hash: &mut Hash) {
     let (bulk, len) = record::bulk_head(&[3; 20]).unwrap();
     writer.push_with(&bulk[..len], 100, |_| Ok::<(), ()>(())).unwrap().unwrap();
     let remote = Remote { addr: 1 << 50, length: 77, rkey: Rkey(0x8765_4321) };
-    hash.add(&Elsewhere::Lent(remote).to_bytes());
+    hash.add(&Elsewhere::Exported(remote).to_bytes());
     hash.add(&Elsewhere::Placed(5).to_bytes());
     hash.add_words(&memory);
     let mut reader = Reader::new(memory.clone()).unwrap();

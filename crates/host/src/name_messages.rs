@@ -32,9 +32,9 @@ pub const LOOK: u8 = 2;
 /// No ring, please.
 pub const NO_RING: u8 = 3;
 /// The memory of the bearer may be reached.
-pub const LEND: u8 = 4;
+pub const EXPORT: u8 = 4;
 /// Bytes of that message.
-pub const LEND_LEN: usize = 17;
+pub const EXPORT_LEN: usize = 17;
 /// By this socket a thread of the bearer is woken.
 pub const BELL: u8 = 5;
 /// A buffer of its may be mapped.
@@ -91,16 +91,16 @@ pub fn read_gone(bytes: &[u8]) -> Option<u64> {
 }
 
 /// The message that memory may be reached.
-pub fn lend(address: u64, says: u64) -> [u8; LEND_LEN] {
-    let mut bytes = [LEND; LEND_LEN];
+pub fn export(address: u64, says: u64) -> [u8; EXPORT_LEN] {
+    let mut bytes = [EXPORT; EXPORT_LEN];
     bytes[1..9].copy_from_slice(&address.to_le_bytes());
     bytes[9..].copy_from_slice(&says.to_le_bytes());
     bytes
 }
 
-/// What the message says that memory may be reached ([`lend`]).
-pub fn read_lend(bytes: &[u8]) -> Option<(u64, u64)> {
-    let [LEND, rest @ ..] = bytes else { return None };
+/// What the message says that memory may be reached ([`export`]).
+pub fn read_export(bytes: &[u8]) -> Option<(u64, u64)> {
+    let [EXPORT, rest @ ..] = bytes else { return None };
     let (address, says) = rest.split_first_chunk::<8>()?;
     Some((u64::from_le_bytes(*address), u64::from_le_bytes(says.try_into().ok()?)))
 }

@@ -331,8 +331,8 @@ impl local::Connection for Connection {
         self.token
     }
 
-    fn lend(&self, tables: &Fd, guard: Known) {
-        let _ = sys::send_descriptor(&self.fd, &name_messages::lend(guard.address, guard.says), tables);
+    fn export(&self, tables: &Fd, guard: Known) {
+        let _ = sys::send_descriptor(&self.fd, &name_messages::export(guard.address, guard.says), tables);
     }
 
     fn show(&self, address: u64, writable: bool, buffer: &Fd) -> bool {

@@ -1,4 +1,4 @@
-//! A process that takes a ring and lends memory which is not its own, so that the process at the
+//! A process that takes a ring and exports memory which is not its own, so that the process at the
 //! other end writes there in its place.
 
 mod kit;
@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use host::{Config, name_messages};
-use kit::lent::{KEY, copy};
+use kit::exported::{KEY, copy};
 use kit::{
     BLOCK, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw, settled,
     start_with,
@@ -57,14 +57,14 @@ fn offered() -> (Recording, Offer, OwnedFd) {
     (victim, Offer { connection, nonce, ring }, listener)
 }
 
-/// Whether the victim takes a page at an address for the lender's; `says`: its words, given the
+/// Whether the victim takes a page at an address for the exporter's; `says`: its words, given the
 /// offer and the inode of the tables.
 fn takes(address: u64, says: impl FnOnce(&Offer, u64) -> [u64; 4]) -> bool {
     let (victim, offer, _listener) = offered();
     let (tables, _) = raw::memory(TABLES);
     let says = says(&offer, raw::inode(&tables));
     map(address, says);
-    raw::send(&offer.connection, &name_messages::lend(address, says[0]), Some(&tables));
+    raw::send(&offer.connection, &name_messages::export(address, says[0]), Some(&tables));
     let end = std::time::Instant::now() + Duration::from_millis(200);
     let mut refused = 0;
     while refused == 0 && std::time::Instant::now() < end {
@@ -88,7 +88,7 @@ fn nothing_is_written_to_a_process_that_has_not_repeated_what_came_with_the_ring
     if !is_peer_memory_reachable() {
         return;
     }
-    // The lender is this very process, which may reach itself: so the kernel refuses nothing here.
+    // The exporter is this very process, which may reach itself: so the kernel refuses nothing here.
     assert!(takes(PAGE, |offer, tables| [5, offer.nonce, tables, offer.ring]), "an honest one");
     assert!(!takes(PAGE, |offer, tables| [5, offer.nonce ^ 1, tables, offer.ring]), "another word");
     assert!(!takes(PAGE, |offer, tables| [5, offer.nonce, tables + 1, offer.ring]), "other tables");
@@ -107,7 +107,7 @@ fn no_page_is_taken_for_a_process_s_where_such_pages_are_not() {
 }
 
 #[test]
-fn buffers_that_a_lender_shows_are_bounded_each_and_in_sum() {
+fn buffers_that_a_exporter_shows_are_bounded_each_and_in_sum() {
     let _alone = alone();
     let (victim, offer, _listener) = offered();
     let show = |bytes: usize, address: u64| {

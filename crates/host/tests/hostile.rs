@@ -1,4 +1,4 @@
-//! A process of this host that means harm: it has a ring to us and what we lend, and keeps to no
+//! A process of this host that means harm: it has a ring to us and what we export, and keeps to no
 //! rule.
 
 mod kit;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::Counter;
 use host::{Config, name_messages};
-use kit::lent::{INITIATOR, PD, TARGET, TERMS, copy, local_link};
+use kit::exported::{INITIATOR, PD, TARGET, TERMS, copy, local_link};
 use kit::{
     BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw,
     start_with,
@@ -145,8 +145,8 @@ struct Liar {
     words: &'static [AtomicU64],
 }
 
-/// What a process lends.
-struct Lent {
+/// What a process exports.
+struct Exported {
     tables: OwnedFd,
     guard: u64,
 }
@@ -193,13 +193,13 @@ impl Liar {
         raw::receive(&self.socket, time)
     }
 
-    /// What the liar is lent once it has named a region in a request that the target executes.
-    fn is_lent(&self, by: &Target) -> Option<Lent> {
+    /// What the liar is exported once it has named a region in a request that the target executes.
+    fn is_exported(&self, by: &Target) -> Option<Exported> {
         write(self, &[packet()]);
         assert_eq!(by.host.guest().packet()?.bytes, [1; 100]);
         let (bytes, tables) = self.hears(PATIENCE)?;
-        let (guard, _) = name_messages::read_lend(&bytes)?;
-        Some(Lent { tables: tables?, guard })
+        let (guard, _) = name_messages::read_export(&bytes)?;
+        Some(Exported { tables: tables?, guard })
     }
 
     /// Says that it uses what is not even there, and everything else.
@@ -230,7 +230,7 @@ fn nobody_is_waited_for_where_a_lock_may_be_held() {
     let _alone = alone();
     let target = Target::new();
     let liar = Liar::connect();
-    assert!(liar.is_lent(&target).is_some());
+    assert!(liar.is_exported(&target).is_some());
     liar.claims_to_use(target.table, UNUSED);
     // Other rights: the program's call waits when it has given the lock back.
     let begin = Instant::now();
@@ -251,7 +251,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     let honest = Honest::new(&target);
     assert!(target.takes_back() < Duration::from_secs(1));
     let liar = Liar::connect();
-    let lent = liar.is_lent(&target).expect("it is a neighbour as any other one");
+    let exports = liar.is_exported(&target).expect("it is a neighbour as any other one");
     liar.claims_to_use(target.table, UNUSED);
     let (took, rounds, longest) = honest.goes_on(&target, || target.takes_back());
     assert!((BELIEVED..BELIEVED + Duration::from_secs(2)).contains(&took), "{took:?}");
@@ -263,7 +263,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     again.claims_to_use(target.table, UNUSED);
     let soon = Duration::from_millis(200);
     assert!(liar.hears(soon).is_none() && again.hears(soon).is_none());
-    assert!(!is_mapped(lent.guard));
+    assert!(!is_mapped(exports.guard));
     let (took, ..) = honest.goes_on(&target, || (0..20).map(|_| target.takes_back()).max());
     assert!(took < Some(Duration::from_millis(500)), "{took:?}");
     let begin = Instant::now();
@@ -291,22 +291,22 @@ fn a_neighbour_that_has_named_a_region_is_shown_that_and_no_other_key() {
     let target = Target::new();
     *target.host.guest().names.lock().unwrap() = vec![(TARGET, Rkey(key(USED)))];
     let liar = Liar::connect();
-    let lent = liar.is_lent(&target).unwrap();
-    let words = read(&lent.tables);
+    let exports = liar.is_exported(&target).unwrap();
+    let words = read(&exports.tables);
     let named = |slot| words.iter().filter(|word| (**word >> 32) as u32 == key(slot)).count();
     assert_eq!((named(USED), named(UNUSED)), (1, 0));
     local_link(target.host.world()).withdraw(target.table, USED);
-    let keys = read(&lent.tables).iter().filter(|word| (**word >> 32) as u32 == key(USED)).count();
+    let keys = read(&exports.tables).iter().filter(|word| (**word >> 32) as u32 == key(USED)).count();
     assert_eq!(keys, 0, "what is taken back is shown no more");
 }
 
 #[test]
-fn what_is_lent_is_read_and_not_written_to() {
+fn what_is_exported_is_read_and_not_written_to() {
     let _alone = alone();
     let target = Target::new();
     let liar = Liar::connect();
-    let lent = liar.is_lent(&target).unwrap();
-    let fd = lent.tables.as_raw_fd();
+    let exports = liar.is_exported(&target).unwrap();
+    let fd = exports.tables.as_raw_fd();
     let name = std::ffi::CString::new(format!("/proc/self/fd/{fd}")).unwrap();
     // SAFETY: calls on a descriptor and mappings of the test's own.
     unsafe {
@@ -337,8 +337,8 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     let target = Target::new();
     let honest = Honest::new(&target);
     let liar = Liar::connect();
-    let lent = liar.is_lent(&target).unwrap();
-    assert!(is_mapped(lent.guard));
+    let exports = liar.is_exported(&target).unwrap();
+    assert!(is_mapped(exports.guard));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let (heard, rounds, _) = honest.goes_on(&target, || {
         for word in &liar.words[..RING / 8] {
@@ -352,7 +352,7 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     });
     assert_eq!(heard.unwrap().0, [name_messages::NO_RING]);
     assert!(rounds > 10 && counter(&target.host, "ring_errors") == 1, "{rounds}");
-    assert!(!is_mapped(lent.guard));
+    assert!(!is_mapped(exports.guard));
     liar.words[..RING / 8].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     liar.offer();
     assert_eq!(liar.hears(PATIENCE).unwrap().0, [name_messages::NO_RING]);
@@ -413,7 +413,7 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
             assert_eq!(target.host.guest().packet().expect(what).bytes, [1; 100]);
         }
         let mut heard = liar.hears(PATIENCE).expect(what).0;
-        if heard[0] == name_messages::LEND {
+        if heard[0] == name_messages::EXPORT {
             heard = liar.hears(PATIENCE).expect(what).0;
         }
         assert_eq!(heard, [name_messages::NO_RING], "{what}");

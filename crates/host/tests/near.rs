@@ -4,7 +4,7 @@ mod kit;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kit::lent::{Pair, copy};
+use kit::exported::{Pair, copy};
 use kit::{alone, counter};
 use nic::peer_memory::{Copy, Piece};
 use transport::op::{AtOnce, AtomicOp};

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::lent::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, local_link};
+use kit::exported::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, local_link};
 use kit::{PATIENCE, V4, alone, batch, counter, is_peer_memory_reachable, path, start_with};
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
@@ -76,9 +76,9 @@ fn what_is_not_granted_is_not_reached() {
     }
 }
 
-/// What one end lends of a message needs no right of a peer's, but key, range and queue pair.
+/// What one end exports of a message needs no right of a peer's, but key, range and queue pair.
 #[test]
-fn what_is_lent_is_pulled_whatever_rights_peers_have() {
+fn what_is_exported_is_pulled_whatever_rights_peers_have() {
     let _alone = alone();
     for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
         assert!(pair.copies(Copy::Write, pair.remote(8, 8), &mut [77]));
@@ -276,7 +276,7 @@ fn a_writer_of_another_process() {
         let pieces = [Piece { addr: (&raw const n) as u64, len: 8 }];
         // SAFETY: the piece is `n`, which lives across the call and is read only.
         if unsafe { copy(initiator.world(), remote, Copy::Write, &pieces) } != AtOnce::Done {
-            // What is taken back and lent again has to be named again.
+            // What is taken back and exported again has to be named again.
             initiator.world().send(&path(V4), &mut batch(0, &[64]));
             std::thread::sleep(Duration::from_micros(200));
         }

@@ -67,8 +67,8 @@ pub trait Bearer: Send + Sync {
 pub trait Connection: Send + Sync {
     /// Tells the connection from all others there are and were; not 0.
     fn token(&self) -> u64;
-    /// Lends the process these tables, for the ring that was offered here.
-    fn lend(&self, tables: &Fd, guard: Known);
+    /// Exports the process these tables, for the ring that was offered here.
+    fn export(&self, tables: &Fd, guard: Known);
     /// Lets it map a buffer that lies at this address here. False where it is not told.
     fn show(&self, address: u64, writable: bool, buffer: &Fd) -> bool;
     /// Tells it that such a buffer is gone.

@@ -230,7 +230,7 @@ ranks! {
     /// The system: the regions that other processes reach, while one is shown or taken back.
     Shown,
     /// The system: what is lent to other processes. Held while some of it is shown to one of them.
-    LentTables,
+    ExportTables,
     /// The system: the page by which another process knows this one.
     Guard,
     /// The system: the sockets for whole frames.

@@ -83,7 +83,7 @@ pub trait LocalLink: Send + Sync {
     fn heard(&self, _qpn: Qpn) -> bool {
         true
     }
-    /// A queue pair lends its peer the region of a local key for a message. Whether the peer's
+    /// A queue pair exports its peer the region of a local key for a message. Whether the peer's
     /// process reaches that from now on.
     fn told(&self, _qpn: Qpn, _key: Rkey) -> bool {
         true
@@ -152,7 +152,7 @@ pub struct Grant<'a> {
     pub access: u32,
 }
 
-/// A peer that may lend us bytes of its memory.
+/// A peer that may export us bytes of its memory.
 pub(crate) struct Peer<'a> {
     pub(crate) local: &'a dyn LocalLink,
     pub(crate) path: Path,

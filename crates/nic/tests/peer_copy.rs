@@ -172,7 +172,7 @@ fn a_peer_reaches_nothing_before_a_request_of_its_was_executed() {
         let (qp, attr, start) = connected_with(1, &device, &pd, Qpn::default(), change);
         peer.qp.set(Arc::downgrade(&qp)).unwrap();
         let may = || *peer.may.lock().unwrap();
-        assert_eq!(may(), Some(0), "it may lend and be lent bytes of messages that are in hand");
+        assert_eq!(may(), Some(0), "it may export and be exported bytes of messages that are in hand");
         hear(&device, &qp, 1, NOTHING, start);
         hear(&device, &qp, 0xff_ffff, NOTHING, start);
         assert_eq!(may(), Some(0), "another number is expected");

@@ -1,11 +1,11 @@
 //! What the processes of one host are to each other: channels between them, which keep the order
 //! and lose nothing, and memory that they reach by themselves. A process that dies takes back what
-//! it lent at once, in the middle of whatever it did or others did with it.
+//! it exported at once, in the middle of whatever it did or others did with it.
 //!
 //! | real host | here |
 //! |---|---|
 //! | a ring to the process that bears a block of queue pair numbers | [`Channel`], from the first packet on |
-//! | tables that are lent in return for a ring, some time later | `regions` and `grants`, reached from [`Channel::lent_at`] on |
+//! | tables that are exported in return for a ring, some time later | `regions` and `grants`, reached from [`Channel::exported_at`] on |
 //! | a process that uses what is taken back is waited for | no process does between two calls: all of a simulation is one thread |
 //! | the end of the connection to a name | [`Channel::ends_at`]; until then what is sent goes to the dead |
 
@@ -26,7 +26,7 @@ const TABLES: usize = 4;
 /// polls.
 const FASTEST: Duration = Duration::from_micros(1);
 const SLOWEST: Duration = Duration::from_micros(9);
-/// Until a process that was sent to has lent its memory, at most.
+/// Until a process that was sent to has exported its memory, at most.
 const LENDING: Duration = Duration::from_micros(200);
 /// Until the end of a process is known to those that sent to it.
 pub(crate) const NEWS: Duration = Duration::from_micros(50);
@@ -36,7 +36,7 @@ pub(crate) const NEWS: Duration = Duration::from_micros(50);
 pub(crate) struct Channel {
     pub to: ProcessId,
     /// When the memory of that process can be reached.
-    lent_at: u64,
+    exported_at: u64,
     /// When the last record arrives.
     last: u64,
     /// When it is known that it has ended.
@@ -140,8 +140,8 @@ impl SameHost {
             self.channels.remove(&key);
         }
         if !self.channels.contains_key(&key) {
-            let lent_at = now + nanos(self.dice.duration(LENDING));
-            self.channels.insert(key, Channel { to: bearer?, lent_at, last: 0, ends_at: None });
+            let exported_at = now + nanos(self.dice.duration(LENDING));
+            self.channels.insert(key, Channel { to: bearer?, exported_at, last: 0, ends_at: None });
         }
         self.channels.get_mut(&key)
     }
@@ -164,7 +164,7 @@ impl SameHost {
     /// Whether memory of the bearer of a block is reached now, as far as `from` knows.
     pub fn reaches(&self, now: u64, from: ProcessId, block: u16) -> Option<ProcessId> {
         let channel = self.channels.get(&(from, block))?;
-        let is_there = channel.lent_at <= now && channel.ends_at.is_none_or(|at| now < at);
+        let is_there = channel.exported_at <= now && channel.ends_at.is_none_or(|at| now < at);
         is_there.then_some(channel.to)
     }
 

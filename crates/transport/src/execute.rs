@@ -56,8 +56,8 @@ pub struct SendPiece<'a> {
     pub end: Option<SendTail>,
     /// The sender asks for a solicited event; only the last piece's counts.
     pub solicited: bool,
-    /// Headers with which the sender is told where the message goes: of a lent first piece that
-    /// others follow.
+    /// Headers with which the sender is told where the message goes: of an exported first piece
+    /// that others follow.
     pub shows: Option<Header>,
 }
 

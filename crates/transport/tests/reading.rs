@@ -43,7 +43,7 @@ fn change(b: &End, len: u32) -> Vec<u8> {
 
 /// Answers come, and what the responder copies was there before all of them.
 fn hear_late(a: &mut End, answers: &[Vec<u8>]) {
-    let placed = |bytes: &Vec<u8>| Away::parse(bytes).filter(|away| !away.is_lent());
+    let placed = |bytes: &Vec<u8>| Away::parse(bytes).filter(|away| !away.is_exported());
     answers.iter().filter_map(placed).for_each(|away| a.have(&away));
     for answer in answers {
         match placed(answer) {
@@ -155,7 +155,7 @@ fn where_one_does_not_go_as_it_should_nothing_counts_of_those_behind_it() {
 }
 
 #[test]
-fn what_is_lent_and_not_reached_comes_again_in_packets_and_no_try_is_used_up() {
+fn what_is_exported_and_not_reached_comes_again_in_packets_and_no_try_is_used_up() {
     let (mut a, mut b) = readers();
     (1..=2).for_each(|wr_id| a.post(read_to(wr_id, 0, PART)));
     a.fill().iter().for_each(|bytes| b.hear_any(bytes));
@@ -201,7 +201,7 @@ fn what_is_no_read_waits_for_those_of_which_both_ends_copy() {
 
 #[test]
 fn what_no_peer_says_is_an_error_or_asked_for_again() {
-    let place = |length| Elsewhere::Lent(Remote { addr: 1, length, rkey: Rkey(1) }).to_bytes();
+    let place = |length| Elsewhere::Exported(Remote { addr: 1, length, rkey: Rkey(1) }).to_bytes();
     let ask = |bytes: &[u8]| {
         let (_, mut b) = readers();
         let bth = Bth { psn: b.rc.rq_psn(), dest_qp: Qpn::new(0x11), ..Bth::default() };
@@ -232,7 +232,7 @@ fn what_no_peer_says_is_an_error_or_asked_for_again() {
 }
 
 #[test]
-fn the_queue_pair_lends_no_more_when_a_read_fails() {
+fn the_queue_pair_exports_no_more_when_a_read_fails() {
     let (mut a, _) = readers();
     a.post(read_to(1, 0, PART));
     assert_eq!(a.fill().len(), 1);

@@ -121,8 +121,8 @@ fn a_piece_is_as_long_whatever_packets_hold() {
     b.post_receive(1, sge(1, 0, LONG));
     a.post(long_send(1));
     let mut piece = sent(&mut a).remove(0);
-    let Elsewhere::Lent(place) = piece.place else { panic!("the first one is lent") };
-    piece.place = Elsewhere::Lent(Remote { length: u64::from(PIECE + PAGE), ..place });
+    let Elsewhere::Exported(place) = piece.place else { panic!("the first one is exported") };
+    piece.place = Elsewhere::Exported(Remote { length: u64::from(PIECE + PAGE), ..place });
     b.hear_away(&piece, true);
     assert!(b.fill().is_empty() && b.completed().is_empty());
 }
@@ -158,23 +158,23 @@ fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
     /// Bytes of a piece.
     const SHORT: u32 = 16 * PAGE;
     let to = |wr_id, at, len| write(wr_id, sge(0, 0, len), sge(1, at, len), None);
-    // What is lent of the first one lies in its second half, where the second one's first half is
+    // What is exported of the first one lies in its second half, where the second one's first half is
     // to go.
     a.post(to(1, 0, 2 * SHORT));
     a.post(to(2, SHORT.into(), 2 * SHORT));
-    assert_eq!(lent(&sent(&mut a)), [false, true, true, true]);
+    assert_eq!(exported(&sent(&mut a)), [false, true, true, true]);
     // Elsewhere it may.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
     a.post(to(1, 0, 2 * SHORT));
     a.post(to(2, (2 * SHORT).into(), 2 * SHORT));
-    assert_eq!(lent(&sent(&mut a)), [false, true, false, true]);
+    assert_eq!(exported(&sent(&mut a)), [false, true, false, true]);
     // After a message it is not known where that goes.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
     a.post(send(1, sge(0, 0, 8)));
     a.post(to(2, 0, 2 * SHORT));
-    assert_eq!(lent(&sent(&mut a)), [true, true]);
+    assert_eq!(exported(&sent(&mut a)), [true, true]);
 }
 
 #[test]
@@ -183,11 +183,11 @@ fn a_sender_waits_for_the_place_until_the_first_piece_is_acknowledged_and_uses_n
     until_both_copy(&mut a, &mut b, long_send);
     let (first, packets) = (101 * LONG / PAGE, PIECE / PAGE);
     a.post(long_send(1));
-    assert_eq!(lent(&sent(&mut a)), [true]);
+    assert_eq!(exported(&sent(&mut a)), [true]);
     let place = |begins, length| {
         let psn = Psn::new(PSN).add(begins);
         let bth = Bth { psn, dest_qp: Qpn::new(0x11), ..Bth::default() };
-        let place = Elsewhere::Lent(Remote { addr: 2 * BASE, length, rkey: Rkey(KEY + 1) });
+        let place = Elsewhere::Exported(Remote { addr: 2 * BASE, length, rkey: Rkey(KEY + 1) });
         (Header { bth, service: Service::Rc, op: ack(0) }, place.to_bytes())
     };
     // Of another message, and no place at all.
@@ -195,18 +195,18 @@ fn a_sender_waits_for_the_place_until_the_first_piece_is_acknowledged_and_uses_n
     a.hear_piece(&header, &bytes);
     a.hear_piece(&place(first, LONG.into()).0, &bytes[..15]);
     a.hear_piece(&place(first, LONG.into()).0, &Elsewhere::Placed(7).to_bytes());
-    assert_eq!(lent(&sent(&mut a)), []);
+    assert_eq!(exported(&sent(&mut a)), []);
     // It ends in the second piece, where the message is too long for it.
     let (header, bytes) = place(first, u64::from(PIECE) + 1);
     a.hear_piece(&header, &bytes);
-    assert_eq!(lent(&sent(&mut a)), [true], "and the window is full");
+    assert_eq!(exported(&sent(&mut a)), [true], "and the window is full");
     // No place was told.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_send);
     a.post(long_send(1));
-    assert_eq!(lent(&sent(&mut a)), [true]);
+    assert_eq!(exported(&sent(&mut a)), [true]);
     a.hear((first + packets - 1).into(), ack(0), &[]);
-    assert_eq!(lent(&sent(&mut a)), [true, true]);
+    assert_eq!(exported(&sent(&mut a)), [true, true]);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn pieces_that_no_sender_sends_are_errors() {
         (first, PIECE + PAGE, None),
     ] {
         let (mut b, mut piece, len) = from_sender(op, len);
-        piece.place = Elsewhere::Lent(Remote { addr: 1, length: len.into(), rkey: Rkey(1) });
+        piece.place = Elsewhere::Exported(Remote { addr: 1, length: len.into(), rkey: Rkey(1) });
         b.hear_away(&piece, true);
         assert_eq!(ops(&b.sent()), code.map(|code| nak(code, 101)).into_iter().collect::<Vec<_>>(), "{op:?}");
     }
@@ -294,8 +294,8 @@ fn pieces_that_no_sender_sends_are_errors() {
 
 #[test]
 fn where_bytes_are_is_read_as_it_was_written() {
-    let lent = Elsewhere::Lent(Remote { addr: 0x1234_5678_9abc, length: 77, rkey: Rkey(0x4100) });
-    for place in [lent, Elsewhere::Placed(u32::MAX), Elsewhere::Placed(0)] {
+    let exported = Elsewhere::Exported(Remote { addr: 0x1234_5678_9abc, length: 77, rkey: Rkey(0x4100) });
+    for place in [exported, Elsewhere::Placed(u32::MAX), Elsewhere::Placed(0)] {
         assert_eq!(Elsewhere::from_bytes(&place.to_bytes()), Some(place));
         assert_eq!(place.is_empty(), place == Elsewhere::Placed(0));
     }

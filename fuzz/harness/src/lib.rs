@@ -23,9 +23,9 @@ pub mod requests;
 pub mod c_functions;
 pub mod cm_engine;
 pub mod cm_pair;
+pub mod export_tables;
 pub mod frames_flows;
 pub mod icrc;
-pub mod lent_tables;
 pub mod mad;
 pub mod names;
 pub mod rc_engine;
@@ -48,7 +48,7 @@ pub const TARGETS: &[Target] = &[
     ("cm_pair", cm_pair::run),
     ("frames_flows", frames_flows::run),
     ("icrc", icrc::run),
-    ("lent_tables", lent_tables::run),
+    ("export_tables", export_tables::run),
     ("mad", mad::run),
     ("names", names::run),
     ("rc_engine", rc_engine::run),

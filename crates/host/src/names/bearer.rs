@@ -33,9 +33,9 @@ pub(crate) struct Bearer {
 pub(crate) enum Answer {
     /// The process takes no ring.
     NoRing,
-    /// The process took the ring, and lends in return what is in this memory, and what proves which
-    /// process it is.
-    Lend(Fd, Known),
+    /// The process took the ring, and exports in return what is in this memory, and what proves
+    /// which process it is.
+    Export(Fd, Known),
     /// A buffer of it may be mapped.
     Buffer(Fd, Buffer),
     /// A buffer that it had at this address is gone.
@@ -61,7 +61,7 @@ impl Bearer {
 
     /// Reads what it says.
     pub(crate) fn hear(&self) -> Option<Answer> {
-        let mut bytes = [0; name_messages::LEND_LEN];
+        let mut bytes = [0; name_messages::EXPORT_LEN];
         let mut control = ControlBuffer::new();
         let received = sys::receive(&self.fd, &mut bytes, &mut control, libc::MSG_CMSG_CLOEXEC).ok()?;
         let descriptor = sys::take_descriptors(received.control).into_iter().next();
@@ -75,9 +75,9 @@ impl Bearer {
                 Some(Answer::Buffer(memory, name_messages::read_buffer(buffer)?))
             }
             (gone @ [name_messages::GONE, ..], None) => Some(Answer::Gone(name_messages::read_gone(gone)?)),
-            (lend, Some(tables)) => {
-                let (address, says) = name_messages::read_lend(lend)?;
-                Some(Answer::Lend(tables, Known { address, says }))
+            (export, Some(tables)) => {
+                let (address, says) = name_messages::read_export(export)?;
+                Some(Answer::Export(tables, Known { address, says }))
             }
             _ => None,
         }

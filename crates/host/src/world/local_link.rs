@@ -49,7 +49,7 @@ impl nic::LocalLink for RealWorld {
     }
 
     fn prepare(&self, path: &Path) {
-        // What the peer lends comes by the ring to it, and answers go by it: so it is there before
+        // What the peer exports comes by the ring to it, and answers go by it: so it is there before
         // the first request.
         self.rings.prepare(path.dest_qpn, self);
     }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::disallowed_types, reason = "locks of the tests' own have no rank")]
 
-pub mod lent;
+pub mod exported;
 pub mod raw;
 
 use std::collections::VecDeque;

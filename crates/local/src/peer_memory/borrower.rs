@@ -1,4 +1,4 @@
-//! A process that we lend to, and how long it is waited for when something is taken back.
+//! A process that we export to, and how long it is waited for when something is taken back.
 //!
 //! What it says that it uses is its word. An honest process uses something for as long as a copy
 //! takes, and its thread may be preempted meanwhile. After [`LONG`] the page by which it knows us
@@ -40,9 +40,9 @@ use std::time::{Duration, Instant};
 use locks::{Mutex, Rank};
 use sys::fork::Fd;
 
+use super::export_table::Cleared;
 use super::guard::{Guard, Proof};
 use super::hazards;
-use super::lent::Cleared;
 use super::tables::Entry;
 use crate::memory::Part;
 use crate::ring::Word;
@@ -61,7 +61,7 @@ const AGAIN: Duration = Duration::from_micros(200);
 /// beyond [`BELIEVED`], which it may at any time.
 const OF_THE_TIME: u32 = 16;
 
-/// A process that we lend to, and what it may do.
+/// A process that we export to, and what it may do.
 pub(crate) struct Borrower {
     /// Where the process says what it uses.
     hazards: Part,
@@ -92,7 +92,7 @@ pub(crate) enum After {
     /// Nothing.
     Nothing,
     /// The process does not know us any more, and may again.
-    Lend,
+    Export,
     /// The process is not to be believed.
     CutOff,
 }
@@ -264,7 +264,7 @@ impl<G> Trust<G> {
         let since = self.reckoned.replace(now).map_or(Duration::ZERO, |then| now - then);
         self.kept = self.kept.saturating_sub(since / OF_THE_TIME) + waited;
         self.cut_off = self.kept > BELIEVED;
-        if self.cut_off { After::CutOff } else { After::Lend }
+        if self.cut_off { After::CutOff } else { After::Export }
     }
 }
 
@@ -301,7 +301,7 @@ mod tests {
         let (mut trust, mut now) = (Trust::default(), Instant::now());
         let second = Duration::from_secs(1);
         for _ in 0..5 {
-            assert_eq!(waits(&mut trust, &mut now, second, Duration::ZERO), After::Lend);
+            assert_eq!(waits(&mut trust, &mut now, second, Duration::ZERO), After::Export);
         }
         assert_eq!(waits(&mut trust, &mut now, second, Duration::ZERO), After::CutOff);
         assert!(trust.guard.is_none() && trust.cut_off);
@@ -312,7 +312,7 @@ mod tests {
         let (mut trust, mut now) = (Trust::default(), Instant::now());
         for _ in 0..1000 {
             let after = waits(&mut trust, &mut now, Duration::from_millis(50), Duration::from_secs(1));
-            assert_eq!(after, After::Lend);
+            assert_eq!(after, After::Export);
         }
         let in_vain = BELIEVED + Duration::from_millis(1);
         assert_eq!(waits(&mut trust, &mut now, in_vain, Duration::ZERO), After::CutOff);

@@ -34,14 +34,14 @@ const FROM: Qpn = Qpn::new(0x20_0000);
 const KEY: u32 = 1 << 16 | 0x77;
 const PD: u32 = 7;
 const BOTH: u32 = nic::Access::REMOTE_WRITE | nic::Access::REMOTE_READ;
-const LENT: Region =
+const EXPORTED: Region =
     Region { key: KEY, pd: PD, access: BOTH, addr: 0x1000, len: 64, iova: 0, persists: false };
 const QUEUE_PAIR: Entry = Entry::QueuePair(0);
 const REGION: Entry = Entry::Region(0, 1);
 
 /// What two processes share, and one of them owns.
 struct Shared {
-    lent: Vec<Word>,
+    exports: Vec<Word>,
     hazards: Vec<Word>,
     /// What an initiator copies to.
     region: UnsafeCell<()>,
@@ -107,27 +107,27 @@ fn ends() -> u32 {
 }
 
 impl Shared {
-    /// A queue pair and a region are lent, and there is page 1.
+    /// A queue pair and a region are exported, and there is page 1.
     fn new() -> Arc<Shared> {
         let words = |len| (0..len).map(|_| Word::new(0)).collect::<Vec<_>>();
         let kernel = Kernel(Mutex::new(Rank::Later, Known { page: Some(1), calls: [false; 2] }));
-        let (lent, hazards) = (words(10), words(4));
-        let shared = Arc::new(Shared { lent, hazards, region: UnsafeCell::new(()), kernel });
+        let (exports, hazards) = (words(10), words(4));
+        let shared = Arc::new(Shared { exports, hazards, region: UnsafeCell::new(()), kernel });
         shared.open(QPN, FROM, PD);
-        tables::publish(&shared.lent, 0, 1, &LENT);
+        tables::publish(&shared.exports, 0, 1, &EXPORTED);
         shared
     }
 
-    /// The queue pair lends the region to its peer for messages.
+    /// The queue pair exports the region to its peer for messages.
     fn tell(&self) {
-        if let Some((_, entry, mut region)) = tables::found(&self.lent, QPN, KEY) {
+        if let Some((_, entry, mut region)) = tables::found(&self.exports, QPN, KEY) {
             region.tell();
-            tables::enter_region(&self.lent, entry, region);
+            tables::enter_region(&self.exports, entry, region);
         }
     }
 
     fn open(&self, qpn: Qpn, peer: Qpn, pd: u32) {
-        tables::open(&self.lent, &Grant { qpn, path: &path(peer), pd, table: 0, access: BOTH });
+        tables::open(&self.exports, &Grant { qpn, path: &path(peer), pd, table: 0, access: BOTH });
     }
 
     /// What the initiator wants.
@@ -138,7 +138,7 @@ impl Shared {
 
     /// An access of an initiator, whose page is always there.
     fn reach(&self, what: Copy, copy: impl FnOnce()) -> bool {
-        initiator::reach(&self.hazards, &self.lent, 0, &Shared::request(&what), |_| {
+        initiator::reach(&self.hazards, &self.exports, 0, &Shared::request(&what), |_| {
             copy();
             true
         })
@@ -147,7 +147,7 @@ impl Shared {
     /// An access by a call of the kernel, for a thread that knows the first page.
     fn call(&self, thread: u32) -> bool {
         let request = Shared::request(&Copy::Write);
-        initiator::reach(&self.hazards, &self.lent, thread, &request, |_| {
+        initiator::reach(&self.hazards, &self.exports, thread, &request, |_| {
             self.kernel.call(thread, 1, || self.use_beside_others())
         })
     }
@@ -206,7 +206,7 @@ impl System for Model<'_> {
     }
 }
 
-/// A process that is lent to. `stays`: see [`Page`].
+/// A process that is exported to. `stays`: see [`Page`].
 fn borrower(shared: &Arc<Shared>, stays: bool) -> Mutex<Trust<Page>> {
     let mut trust = Trust::default();
     assert!(trust.renew(Page { shared: shared.clone(), stays }));
@@ -215,7 +215,7 @@ fn borrower(shared: &Arc<Shared>, stays: bool) -> Mutex<Trust<Page>> {
 
 /// Takes an entry back and waits as it ships.
 fn take_back(shared: &Shared, entry: Entry, trust: &Mutex<Trust<Page>>, system: &Model<'_>) -> After {
-    tables::clear(&shared.lent, entry);
+    tables::clear(&shared.exports, entry);
     wait(&shared.hazards, trust, entry, &mut None, system)
 }
 
@@ -252,9 +252,9 @@ enum Way {
 impl Way {
     fn reach(self, shared: &Shared) {
         let Request { qpn, from, ends, remote, .. } = Shared::request(&Copy::Write);
-        let look_up = || tables::look_up(&shared.lent, qpn, from, ends, BOTH);
+        let look_up = || tables::look_up(&shared.exports, qpn, from, ends, BOTH);
         let begin = || hazards::begin(&shared.hazards, 0, QUEUE_PAIR, REGION).unwrap();
-        let find = |found| tables::find(&shared.lent, found, remote, BOTH);
+        let find = |found| tables::find(&shared.exports, found, remote, BOTH);
         match self {
             Way::AsItShips => {
                 shared.reach(Copy::Write, || shared.touch());
@@ -298,10 +298,10 @@ fn two_initiators_are_waited_for() {
     });
 }
 
-/// A process is lent to while something is taken back: it is in the list of those that are waited
-/// for, or finds nothing.
+/// A process is exported to while something is taken back: it is in the list of those that are
+/// waited for, or finds nothing.
 #[test]
-fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
+fn who_is_exported_to_meanwhile_is_waited_for_or_finds_nothing() {
     every_order(4, || {
         let shared = Shared::new();
         let list = Arc::new(Word::new(0));
@@ -310,7 +310,7 @@ fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
             added.store(1, Release);
             theirs.reach(Copy::Write, || theirs.touch())
         });
-        tables::clear(&shared.lent, REGION);
+        tables::clear(&shared.exports, REGION);
         if list.load(Acquire) == 1 {
             let system = Model::new(&shared, NO_TIME);
             wait(&shared.hazards, &borrower(&shared, false), REGION, &mut None, &system);
@@ -320,7 +320,7 @@ fn who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing() {
     });
 }
 
-/// What a queue pair has lent is pulled while that fails, and its program writes something else
+/// What a queue pair has exported is pulled while that fails, and its program writes something else
 /// there. No thread waits.
 #[test]
 fn what_was_taken_back_does_not_count_as_pulled() {
@@ -334,7 +334,7 @@ fn what_was_taken_back_does_not_count_as_pulled() {
             let counts = theirs.reach(Copy::Pull, || pulled = there.load(Relaxed));
             assert!(!counts || pulled == 1, "it is not what was sent");
         });
-        tables::clear(&shared.lent, QUEUE_PAIR);
+        tables::clear(&shared.exports, QUEUE_PAIR);
         sent.store(2, Relaxed);
         puller.join().unwrap();
     });
@@ -346,11 +346,11 @@ fn what_was_taken_back_does_not_count_as_pulled() {
 fn what_is_found_is_of_one_queue_pair() {
     every_order(4, || {
         let shared = Shared::new();
-        tables::clear(&shared.lent, REGION);
-        tables::publish(&shared.lent, 0, 1, &Region { pd: PD + 1, ..LENT });
+        tables::clear(&shared.exports, REGION);
+        tables::publish(&shared.exports, 0, 1, &Region { pd: PD + 1, ..EXPORTED });
         let theirs = shared.clone();
         let initiator = thread::spawn(move || theirs.reach(Copy::Write, || ()));
-        tables::clear(&shared.lent, QUEUE_PAIR);
+        tables::clear(&shared.exports, QUEUE_PAIR);
         shared.open(OTHER, FROM, PD + 1);
         assert!(!initiator.join().unwrap(), "a region of another domain than the queue pair's");
     });
@@ -373,7 +373,7 @@ fn one_loses_patience(threads: u32, stays: bool) {
         let after = take_back(&shared, REGION, &trust, &system);
         shared.touch();
         // The process may have another page, by which accesses that begin now know it.
-        if after == After::Lend {
+        if after == After::Export {
             shared.kernel.0.lock().page = Some(2);
             assert!(trust.lock().renew(Page { shared: shared.clone(), stays: false }));
         }
@@ -459,7 +459,7 @@ mod the_models_see {
     #[test]
     #[should_panic(expected = "Causality violation")]
     fn who_looks_at_the_list_before_the_region_is_cleared() {
-        without(At::TakenBack, who_is_lent_to_meanwhile_is_waited_for_or_finds_nothing);
+        without(At::TakenBack, who_is_exported_to_meanwhile_is_waited_for_or_finds_nothing);
     }
 
     #[test]

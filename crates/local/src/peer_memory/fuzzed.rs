@@ -9,7 +9,7 @@ use super::tables::Entry;
 use super::{Proof, hazards, tables};
 use crate::ring::Word;
 
-/// Words of the tables that a process lends.
+/// Words of the tables that a process exports.
 pub const WORDS: usize = tables::BYTES / size_of::<Word>();
 
 /// The owner: enters a queue pair.
@@ -76,8 +76,8 @@ pub fn uses(
     true
 }
 
-/// The owner: the queue pair lends the region of a key to its peer for messages. False where it is
-/// not there.
+/// The owner: the queue pair exports the region of a key to its peer for messages. False where it
+/// is not there.
 pub fn tell(memory: &[Word], qpn: Qpn, key: u32) -> bool {
     let Some((_, entry, mut region)) = tables::found(memory, qpn, key) else { return false };
     region.tell();
@@ -88,7 +88,7 @@ pub fn tell(memory: &[Word], qpn: Qpn, key: u32) -> bool {
 /// Bytes in which a borrower says what it uses.
 pub const HAZARD_BYTES: usize = hazards::BYTES;
 
-/// Which word of these bytes says that what is lent may be used.
+/// Which word of these bytes says that what is exported may be used.
 pub fn granted_at() -> Option<usize> {
     let words: Vec<Word> = (0..hazards::BYTES / 8).map(|_| Word::new(0)).collect();
     let granted = hazards::granted(&words)?;

@@ -61,7 +61,7 @@ unsafe impl Sync for Guard {}
 pub(crate) struct Proof {
     /// The word that came with that process's ring.
     pub(crate) nonce: u64,
-    /// The inode of the tables that are lent with the page.
+    /// The inode of the tables that are exported with the page.
     pub(crate) tables: u64,
     /// The inode of the ring's memory.
     pub(crate) ring: u64,

@@ -19,7 +19,7 @@ use crate::peer_memory::tables::Entry;
 pub(crate) const BYTES: usize = 4096;
 /// Accesses at once.
 const ACCESSES: usize = 16;
-/// Where the owner says that what it lends may be used.
+/// Where the owner says that what it exports may be used.
 const GRANTED: usize = 64;
 const ACCESS: u64 = 1 << 63;
 /// Where the number of a thread is, and its bits: Linux has 2^22 at most.
@@ -30,7 +30,7 @@ const THREADS: u32 = (1 << 23) - 1;
 #[derive(Debug)]
 pub(super) struct Access<'a>(&'a Word);
 
-/// The word by which the owner grants what it lends.
+/// The word by which the owner grants what it exports.
 pub(super) fn granted(memory: &[Word]) -> Option<&Word> {
     memory.get(GRANTED)
 }

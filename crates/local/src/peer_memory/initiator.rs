@@ -39,10 +39,10 @@ pub(super) struct Request<'a> {
 }
 
 /// Calls `copy` with the address that the bytes have in the other process, if they may be reached.
-/// Whether they were, and it says so. `hazards`: where we say what we use of `lent`.
+/// Whether they were, and it says so. `hazards`: where we say what we use of `exports`.
 pub(super) fn reach(
     hazards: &[Word],
-    lent: &[Word],
+    exports: &[Word],
     thread: u32,
     request: &Request<'_>,
     copy: impl FnOnce(u64) -> bool,
@@ -51,11 +51,11 @@ pub(super) fn reach(
     if matches!(what, Copy::Flush(how) if how.whole) {
         return false;
     }
-    let Some(region) = tables::region(lent, qpn, remote.rkey) else { return false };
+    let Some(region) = tables::region(exports, qpn, remote.rkey) else { return false };
     let Some(_access) = hazards::begin(hazards, thread, tables::queue_pair(qpn), region) else {
         return false;
     };
-    let found = tables::look_up(lent, qpn, from, ends, asks);
+    let found = tables::look_up(exports, qpn, from, ends, asks);
     let Some(found) = found.filter(|found| found.region(remote.rkey.0) == region) else { return false };
     let more = match what {
         Copy::Flush(how) if how.persistent => tables::PERSISTS,
@@ -67,8 +67,8 @@ pub(super) fn reach(
     // queue pair's entry back first.
     let counts = || {
         fence(At::Pulled);
-        tables::look_up(lent, qpn, from, ends, asks).is_some()
+        tables::look_up(exports, qpn, from, ends, asks).is_some()
     };
-    tables::find(lent, found, remote, of_region).is_some_and(copy)
+    tables::find(exports, found, remote, of_region).is_some_and(copy)
         && (!matches!(what, Copy::Pull) || counts())
 }

@@ -1,7 +1,7 @@
 //! Memory of other processes of this host, which WRITEs, READs and FLUSHes reach without them
 //! ([`nic::LocalLink`]).
 //!
-//! A process that takes another one's ring ([`crate::rings`]) lends it tables of queue pairs and
+//! A process that takes another one's ring ([`crate::rings`]) exports it tables of queue pairs and
 //! regions, to read. The other one then looks a queue pair and a key up there, and copies by
 //! process_vm_writev(2) and process_vm_readv(2), which the kernel allows or not; or by
 //! instructions, where it maps the region's buffer ([`crate::arena`]). Meanwhile it says so in the
@@ -11,12 +11,12 @@
 //! Tables are of one ring, and empty at first. A region comes in when the process at the other end
 //! of the ring has named it by its key in a request that was executed, or was told of it by the
 //! queue pair (`rings::shown`). So a process learns of no key that it did not have, and reaches
-//! nothing that its packets would not have reached. The tables of [`Lent`] itself, which have all,
-//! are seen by this process alone.
+//! nothing that its packets would not have reached. The tables of [`ExportTable`] itself, which
+//! have all, are seen by this process alone.
 //!
-//! Which process it reaches a borrower knows by a page of the lender's, at an address that can not
-//! be foreseen: the lender repeats there a word that came with the ring, and says which ring and
-//! which tables it means ([`guard::Proof`]). The borrower reads all of that before it writes
+//! Which process it reaches a borrower knows by a page of the exporter's, at an address that can
+//! not be foreseen: the exporter repeats there a word that came with the ring, and says which ring
+//! and which tables it means ([`guard::Proof`]). The borrower reads all of that before it writes
 //! anything.
 //!
 //! A dead process is not waited for: the connection to the name ends when its process has ended or
@@ -28,10 +28,10 @@
 //! | file | what |
 //! |---|---|
 //! | this one | the borrower's side |
-//! | `lent` | the lender's: all that may be reached, and the tables of each ring |
-//! | `initiator` | looking up and copying, and how the lender waits for that: the order of the steps |
+//! | `export_table` | the exporter's: all that may be reached, and the tables of each ring |
+//! | `initiator` | looking up and copying, and how the exporter waits for that: the order of the steps |
 //! | `borrower` | how long a process is waited for that uses what is taken back |
-//! | `tables` | what is lent |
+//! | `tables` | what is exported |
 //! | `hazards` | what is in use just now, and by which thread |
 //! | `fences` | what keeps the steps of both in order |
 //! | `guard` | calls that reach the right process or none; unsafe |
@@ -41,13 +41,13 @@
 mod borrower;
 #[cfg(all(test, loom))]
 mod every_order;
+mod export_table;
 mod fences;
 #[doc(hidden)]
 pub mod fuzzed;
 mod guard;
 mod hazards;
 mod initiator;
-mod lent;
 mod near;
 mod present;
 mod tables;
@@ -69,9 +69,9 @@ use crate::memory::{Part, SharedMemory};
 use crate::ring::Word;
 use crate::world::Known;
 pub(crate) use borrower::{After, Borrower};
+pub(crate) use export_table::{As, Cleared, ExportTable, Showing, Tables};
 pub(crate) use guard::Proof;
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
-pub(crate) use lent::{As, Cleared, Lent, Showing, Tables};
 
 use guard::{Copied, Process};
 use initiator::Request;
@@ -81,20 +81,20 @@ use present::Pages;
 /// Pieces of a transfer at most.
 const MOST_PIECES: usize = 8;
 
-/// A process that lends to us.
-pub(crate) struct Lender {
+/// A process that exports to us.
+pub(crate) struct RemoteView {
     process: Process,
     pages: Arc<Pages>,
     tables: Arc<SharedMemory>,
-    /// The lender's buffers that are mapped here.
+    /// The exporter's buffers that are mapped here.
     theirs: Theirs,
     /// The system does not copy to and from the rest of it, or not any more.
     is_closed: AtomicBool,
-    /// The lender has taken back what it lent.
+    /// The exporter has taken back what it exported.
     is_over: AtomicBool,
 }
 
-impl Lender {
+impl RemoteView {
     /// The process that listens at the other end of a connection, which sent this, and whose
     /// buffers that are mapped here are `theirs`. `ring`: the inode of the ring's memory; `nonce`:
     /// what came with the ring. Where the process does not prove to be the one that took the ring
@@ -109,7 +109,7 @@ impl Lender {
         guard: Known,
         (ring, nonce): (u64, u64),
         theirs: Theirs,
-    ) -> io::Result<Lender> {
+    ) -> io::Result<RemoteView> {
         let tables = SharedMemory::open_read_only(tables_fd, tables::BYTES)?;
         if tables.len() * size_of::<Word>() != tables::BYTES {
             return Err(nic::Errno::EINVAL.into());
@@ -122,13 +122,13 @@ impl Lender {
             && pages.are_there(guard.address, 1)
             && process.is_proven(&proof);
         let (is_closed, is_over) = (AtomicBool::new(!is_peer_memory_reachable), AtomicBool::new(false));
-        Ok(Lender { process, pages, tables: Arc::new(tables), theirs, is_closed, is_over })
+        Ok(RemoteView { process, pages, tables: Arc::new(tables), theirs, is_closed, is_over })
     }
 
-    /// A copy of this lender, whose buffers that are mapped here are `theirs` now.
-    pub(crate) fn mapping(&self, theirs: Theirs) -> Lender {
+    /// A copy of this exporter, whose buffers that are mapped here are `theirs` now.
+    pub(crate) fn mapping(&self, theirs: Theirs) -> RemoteView {
         let same = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
-        Lender {
+        RemoteView {
             process: self.process,
             pages: self.pages.clone(),
             tables: self.tables.clone(),

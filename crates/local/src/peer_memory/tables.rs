@@ -9,7 +9,7 @@
 //! An entry of a queue pair: its number (upper 24 bits), its peer's (24), the table of its regions
 //! (4), rights (12); its protection domain (upper half), [`ends`] of its path. One of a region: key
 //! (upper half) and protection domain; first address; whether what is visible in it is persistent
-//! (the uppermost bit), whether the queue pair lends it for messages (the next one), rights (14
+//! (the uppermost bit), whether the queue pair exports it for messages (the next one), rights (14
 //! bits) and length; the address that peers have for the first byte. An entry whose first word is 0
 //! is none: that word is written last, and taken back first.
 //!
@@ -44,7 +44,7 @@ const RIGHTS: u32 = (1 << RIGHTS_BITS) - 1;
 /// persistent.
 pub(super) const PERSISTS: u32 = 1 << 15;
 
-/// Likewise: the queue pair lends it to the peer for a message, whatever its rights are.
+/// Likewise: the queue pair exports it to the peer for a message, whatever its rights are.
 pub(super) const TOLD: u32 = 1 << 14;
 
 /// Where an entry is: what an access says it uses, and the thread that takes it back waits for.
@@ -152,7 +152,7 @@ impl OfRegion {
         (addr, len & ((1 << LENGTH_BITS) - 1), (len >> LENGTH_BITS) as u32 & RIGHTS)
     }
 
-    /// Notes that the queue pair of the entry lends it to the peer for messages.
+    /// Notes that the queue pair of the entry exports it to the peer for messages.
     pub(super) fn tell(&mut self) {
         self.0[2] |= u64::from(TOLD) << LENGTH_BITS;
     }
@@ -177,8 +177,8 @@ pub(super) fn enter_queue_pair(memory: &[Word], qpn: Qpn, entry: QueuePair) -> b
     there || place(memory, qpn, entry)
 }
 
-/// Writes a region's entry as it stands in the owner's tables. That it is lent for messages stays
-/// so.
+/// Writes a region's entry as it stands in the owner's tables. That it is exported for messages
+/// stays so.
 pub(super) fn enter_region(memory: &[Word], entry: Entry, region: OfRegion) {
     let Some([first, addr, len, iova]) = words(memory, entry) else { return };
     let told = match first.load(Relaxed) == region.0[0] {
@@ -229,8 +229,8 @@ pub(super) fn publish(memory: &[Word], table: u8, slot: u16, region: &Region) {
 }
 
 /// Takes an entry back; whether there was one. Accesses that were begun before may go on: see
-/// `hazards`. An access that began later, or a process that is lent to later, finds nothing. The
-/// same holds for a thread that sees anything that is written after this.
+/// `hazards`. An access that began later, or a process that is exported to later, finds nothing.
+/// The same holds for a thread that sees anything that is written after this.
 pub(super) fn clear(memory: &[Word], entry: Entry) -> bool {
     let was = words(memory, entry)
         .is_some_and(|words| words[0].load(Relaxed) != 0 && words[0].swap(0, AcqRel) != 0);

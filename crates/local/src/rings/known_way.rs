@@ -7,7 +7,7 @@ use nic::Path;
 use transport::op::Remote;
 
 use super::tx_ring::TxRing;
-use crate::peer_memory::{Lender, ends};
+use crate::peer_memory::{RemoteView, ends};
 use crate::world::World;
 
 /// What a queue pair keeps of its way to a peer on this host. It is of one path.
@@ -18,20 +18,20 @@ pub(super) struct KnownWay {
     /// With which version of the interfaces the path was found to lead to this host, and a number
     /// for its ends.
     here: Option<(u64, u32)>,
-    /// What the ring's reader lends.
-    lent: Lending,
+    /// What the ring's reader exports.
+    exports: CachedView,
 }
 
-/// What the reader of a ring lends, as it was after so many changes.
+/// What the reader of a ring exports, as it was after so many changes.
 #[derive(Default)]
-pub(super) struct Lending {
+pub(super) struct CachedView {
     pub(super) changes: u64,
-    pub(super) lender: Option<Arc<Lender>>,
+    pub(super) remote_view: Option<Arc<RemoteView>>,
 }
 
 impl KnownWay {
     pub(super) fn by(ring: Arc<TxRing>) -> KnownWay {
-        KnownWay { ring, head: 0, here: None, lent: Lending::default() }
+        KnownWay { ring, head: 0, here: None, exports: CachedView::default() }
     }
 
     /// A number for the ends of the path, as the other process sees them ([`ends`]); `None` where
@@ -51,21 +51,24 @@ impl KnownWay {
         Some(self.here.insert((version, ends(path))).1)
     }
 
-    /// The ring, and what its reader lends.
+    /// The ring, and what its reader exports.
     #[inline]
-    pub(super) fn lender(&mut self) -> (&TxRing, Option<&Lender>) {
-        if self.ring.changes() != self.lent.changes {
-            self.lent = self.ring.lending();
+    pub(super) fn remote_view(&mut self) -> (&TxRing, Option<&RemoteView>) {
+        if self.ring.changes() != self.exports.changes {
+            self.exports = self.ring.cached_view();
         }
-        (&self.ring, self.lent.lender.as_deref())
+        (&self.ring, self.exports.remote_view.as_deref())
     }
 
     /// Whether what a peer names seems to lie in memory of the reader's that is mapped here, too.
     #[inline]
     pub(super) fn is_near(&self, path: &Path, remote: Remote) -> bool {
-        if self.ring.changes() != self.lent.changes {
+        if self.ring.changes() != self.exports.changes {
             return self.ring.is_near(path.dest_qpn, remote);
         }
-        self.lent.lender.as_ref().is_some_and(|lender| lender.is_near(path.dest_qpn, remote))
+        self.exports
+            .remote_view
+            .as_ref()
+            .is_some_and(|remote_view| remote_view.is_near(path.dest_qpn, remote))
     }
 }

@@ -28,13 +28,13 @@
 //! | `known_way` | what a queue pair keeps of its way |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `driver_slot`, `adaptive_spin` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
-//! | `lending`, `shown`, `brought_by` | what this process lends, and to which ring: that by which what is executed just now came |
+//! | `imports`, `shown`, `brought_by` | what this process exports, and to which ring: that by which what is executed just now came |
 
 pub mod adaptive_spin;
 mod brought_by;
 pub mod driver_slot;
+mod imports;
 mod known_way;
-mod lending;
 mod messages;
 mod peer_copy;
 mod pieces;
@@ -57,7 +57,7 @@ use wire::Qpn;
 
 use crate::counters::{Counters, add};
 use crate::lease::Lease;
-use crate::peer_memory::{Cleared, Lent};
+use crate::peer_memory::{Cleared, ExportTable};
 use crate::record::Ends;
 use crate::shown::Shown;
 use crate::world::{Bearer, Connection, Delivery, Drained, PacketHandler, World};
@@ -91,7 +91,7 @@ enum Way {
     },
 }
 
-/// All rings of this process, and what it lends by them. `O`: what is kept of the ring that a
+/// All rings of this process, and what it exports by them. `O`: what is kept of the ring that a
 /// packet came by ([`PacketHandler::Origin`]).
 pub struct Rings<O> {
     enabled: bool,
@@ -121,7 +121,7 @@ pub struct Rings<O> {
     /// The thread in the driver slot owes wakes to readers of what it sent.
     owes: AtomicBool,
     /// What the processes that write the rings may reach.
-    lent: Lent,
+    exports: ExportTable,
     /// The regions that it is of.
     shown: Shown,
 }
@@ -149,7 +149,7 @@ impl<O: Send> Rings<O> {
             ack_waits: AtomicBool::new(false),
             driver_slot: Arc::new(DriverSlot::new()?),
             owes: AtomicBool::new(false),
-            lent: Lent::default(),
+            exports: ExportTable::default(),
             shown: Shown::default(),
         })
     }
@@ -359,7 +359,7 @@ impl<O: Send> Rings<O> {
     /// Waits until no process uses what was taken back.
     pub(crate) fn wait_for(&self, cleared: Cleared, world: &impl World) {
         let mut began = None;
-        self.rx.load().iter().for_each(|ring| ring.wait_for(cleared, &mut began, &self.lent, world));
+        self.rx.load().iter().for_each(|ring| ring.wait_for(cleared, &mut began, &self.exports, world));
     }
 
     /// The ring that is read by this name of it.
@@ -381,7 +381,7 @@ impl<O: Send> Rings<O> {
         let _changing = self.changing.lock();
         let left = self.rx.load().iter().filter(|ring| ring.token() != token).cloned().collect();
         self.rx.store(Arc::new(left));
-        self.lent.forget(token);
+        self.exports.forget(token);
     }
 
     /// Whether no process sends by a ring.

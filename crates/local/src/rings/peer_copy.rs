@@ -1,4 +1,4 @@
-//! Memory at the other end of a ring: what its reader lends us, and copies.
+//! Memory at the other end of a ring: what its reader exports us, and copies.
 
 use nic::Path;
 use nic::peer_memory::Prepared;
@@ -12,9 +12,9 @@ use crate::world::{Bearer, Known, World};
 
 impl<O: Send> Rings<O> {
     /// The process at the end of this connection took our ring, and lets its memory be reached.
-    pub fn lent(&self, bearer: &dyn Bearer, tables: &Fd, guard: Known, world: &impl World) {
-        let lent = self.ring_over(bearer).map(|ring| ring.lent(tables, guard, world.counters()));
-        add(&world.counters().peer_memory_refused, lent.is_some_and(|lent| lent.is_err()).into());
+    pub fn import(&self, bearer: &dyn Bearer, tables: &Fd, guard: Known, world: &impl World) {
+        let exports = self.ring_over(bearer).map(|ring| ring.import(tables, guard, world.counters()));
+        add(&world.counters().peer_memory_refused, exports.is_some_and(|exports| exports.is_err()).into());
     }
 
     /// A buffer of the process at the end of this connection may be mapped, which has it at an
@@ -49,13 +49,13 @@ impl<O: Send> Rings<O> {
         }
         let Some(known) = way.known_mut::<KnownWay>() else { return AtOnce::NoWay };
         let Some(ends) = known.ends(path, world) else { return AtOnce::Refused };
-        let (ring, Some(lender)) = known.lender() else {
-            // It has ended, or nothing is lent yet; where the system refuses copies the way is good
+        let (ring, Some(remote_view)) = known.remote_view() else {
+            // It has ended, or nothing is exported yet; where the system refuses copies the way is good
             // for messages all the same.
             way.forget();
             return AtOnce::NoWay;
         };
-        lender.copy(ring.hazards(), prepared, ends)
+        remote_view.copy(ring.hazards(), prepared, ends)
     }
 
     /// Whether memory of the process at the end of a path is reached.

@@ -13,7 +13,7 @@ use transport::rc::Hold;
 
 use crate::counters::{Counters, add};
 use crate::memory::{Part, SharedMemory, shared};
-use crate::peer_memory::{After, Borrower, Cleared, HAZARD_BYTES, Lent, Proof, Tables};
+use crate::peer_memory::{After, Borrower, Cleared, ExportTable, HAZARD_BYTES, Proof, Tables};
 use crate::record::{self, LONGEST_RECORD, RING_BYTES, Record};
 use crate::ring::{Broken, Found, Reader, Word, memory_len};
 use crate::rings::brought_by::brought_by;
@@ -108,15 +108,15 @@ impl<O: Send> RxRing<O> {
     }
 
     /// Whether the process that offered it may be shown what it has named.
-    pub(crate) fn may_show(&self, lent: &Lent) -> bool {
-        !self.borrower.is_cut_off() && !lent.distrusts(self.borrower.pid())
+    pub(crate) fn may_show(&self, exports: &ExportTable) -> bool {
+        !self.borrower.is_cut_off() && !exports.distrusts(self.borrower.pid())
     }
 
     /// Lets the process that offered it reach what stands in these tables.
-    pub(crate) fn lend(&self, tables: &Tables) {
+    pub(crate) fn export(&self, tables: &Tables) {
         let proof = Proof { nonce: self.nonce, tables: tables.inode, ring: self.inode };
         if let Ok(Some(known)) = self.borrower.renew(&proof) {
-            self.connection.lend(&tables.fd, known);
+            self.connection.export(&tables.fd, known);
         }
     }
 
@@ -131,19 +131,19 @@ impl<O: Send> RxRing<O> {
         &self,
         cleared: Cleared,
         began: &mut Option<Instant>,
-        lent: &Lent,
+        exports: &ExportTable,
         world: &impl World,
     ) {
         match self.borrower.wait(cleared, began, || self.connection.is_gone()) {
             After::Nothing => {}
-            After::Lend => {
-                if let Some(tables) = lent.tables_of(self.token()).filter(|_| self.may_show(lent)) {
-                    self.lend(&tables);
+            After::Export => {
+                if let Some(tables) = exports.tables_of(self.token()).filter(|_| self.may_show(exports)) {
+                    self.export(&tables);
                 }
             }
             After::CutOff => {
                 add(&world.counters().peer_memory_revoked, 1);
-                lent.distrust(self.borrower.pid());
+                exports.distrust(self.borrower.pid());
             }
         }
     }

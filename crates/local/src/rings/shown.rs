@@ -39,12 +39,12 @@ impl<O: Send> Rings<O> {
     #[inline]
     pub fn named(&self, qpn: Qpn, access: u32, key: u32) {
         if let Some(ring) = ring() {
-            let lent = &self.lent;
-            let changes = lent.changes();
+            let exports = &self.exports;
+            let changes = exports.changes();
             let lately = Lately { ring, changes, qpn, key, how: As::Named, access };
             let place = (key >> 16) as usize % PLACES;
             if LATELY.with(|all| all[place].get()) != Some(lately) {
-                lent.hear(qpn, ring);
+                exports.hear(qpn, ring);
                 self.show(lately, place);
             }
         }
@@ -53,14 +53,15 @@ impl<O: Send> Rings<O> {
     /// The peer of a queue pair was heard: what came bore the right numbers. Whether it came by a
     /// ring.
     pub fn heard(&self, qpn: Qpn) -> bool {
-        ring().is_some_and(|ring| self.lent.hear(qpn, ring))
+        ring().is_some_and(|ring| self.exports.hear(qpn, ring))
     }
 
-    /// A queue pair lends its peer a region for a message. Whether the peer's process is shown it.
+    /// A queue pair exports its peer a region for a message. Whether the peer's process is shown
+    /// it.
     pub fn told(&self, qpn: Qpn, key: u32) -> bool {
-        let lent = &self.lent;
-        let Some(ring) = lent.heard(qpn) else { return false };
-        let lately = Lately { ring, changes: lent.changes(), qpn, key, how: As::Told, access: 0 };
+        let exports = &self.exports;
+        let Some(ring) = exports.heard(qpn) else { return false };
+        let lately = Lately { ring, changes: exports.changes(), qpn, key, how: As::Told, access: 0 };
         // Another part of the places than that of named ones.
         let place = ((key >> 16) as usize + PLACES / 2) % PLACES;
         LATELY.with(|all| all[place].get()) == Some(lately) || self.show(lately, place)
@@ -70,17 +71,17 @@ impl<O: Send> Rings<O> {
     fn show(&self, lately: Lately, place: usize) -> bool {
         let Lately { ring, qpn, key, how, access: granted, .. } = lately;
         let Some(rx) = self.reading(ring) else { return false };
-        let lent = &self.lent;
-        if !rx.may_show(lent) {
+        let exports = &self.exports;
+        if !rx.may_show(exports) {
             return false;
         }
         let give = |addr, len, access| {
             arena::give(addr, len, access & granted, rx.connection());
         };
-        match lent.show(ring, qpn, key, how, give) {
+        match exports.show(ring, qpn, key, how, give) {
             Showing::Nothing => return false,
             Showing::Done => {}
-            Showing::First(tables) => rx.lend(&tables),
+            Showing::First(tables) => rx.export(&tables),
         }
         LATELY.with(|all| all[place].set(Some(lately)));
         true

@@ -1,6 +1,6 @@
 //! The ring by which packets go to one process of this host.
 
-mod lending;
+mod imports;
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +20,7 @@ use transport::op::{Bulk, Fault};
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::memory::{Part, SharedMemory, shared};
-use crate::peer_memory::{HAZARD_BYTES, Lender};
+use crate::peer_memory::{HAZARD_BYTES, RemoteView};
 use crate::record::{self, Ends, HEADER, RING_BYTES, SIZE};
 use crate::ring::{PushError, WakeTarget, Writer, memory_len};
 use crate::world::Bearer;
@@ -37,10 +37,10 @@ pub(crate) struct TxRing {
     state: Mutex<State>,
     /// Where we say what we use of the reader's memory.
     hazards: Part,
-    /// What the reader lends us.
-    lender: ArcSwapOption<Lender>,
-    /// How often `lender` has changed: said after each change.
-    lender_changes: AtomicU64,
+    /// What the reader exports us.
+    remote_view: ArcSwapOption<RemoteView>,
+    /// How often `remote_view` has changed: said after each change.
+    remote_view_changes: AtomicU64,
     /// Buffers of the reader's that are mapped here, too. The engine changes them.
     theirs: Mutex<Theirs>,
     /// The inode of the ring's memory, and the word that the reader has to repeat.
@@ -138,8 +138,8 @@ impl TxRing {
             bearer,
             state,
             hazards,
-            lender: ArcSwapOption::empty(),
-            lender_changes: AtomicU64::new(0),
+            remote_view: ArcSwapOption::empty(),
+            remote_view_changes: AtomicU64::new(0),
             theirs: Mutex::new(Rank::TheirBuffers, Theirs::default()),
             proof,
             bell: ArcSwapOption::empty(),
@@ -331,7 +331,7 @@ impl TxRing {
     pub(crate) fn end(&self) {
         self.state.lock().end();
         // Queue pairs may know it still.
-        self.set_lender(None);
+        self.set_remote_view(None);
     }
 
     #[inline]

@@ -250,7 +250,7 @@ impl Device {
 
     /// ACKs held back leave: with `all` because the program is back, unless they left with what it
     /// did; without because everything was read that was there, and then not those that wait
-    /// for the program. The program, being back, lends a hand with a turn that a peer waits
+    /// for the program. The program, being back, helps with a turn that a peer waits
     /// for.
     pub fn release(&self, now: impl FnOnce() -> Instant, all: bool) {
         let turn = all && !self.turns.is_empty();

@@ -36,7 +36,7 @@ struct Held<'a> {
 
 impl Table {
     /// Other processes reach the region of a slot from now on, as its rights let peers; and where
-    /// it lends them its bytes ([`Copy::Pull`]), whatever they are.
+    /// it exports them its bytes ([`Copy::Pull`]), whatever they are.
     pub(super) fn publish(&self, index: u32) {
         let slot = self.slot(index);
         let access = slot.access.load(Ordering::Relaxed);
@@ -202,7 +202,7 @@ fn part(sges: &[Sge], len: u64) -> impl Iterator<Item = Remote> {
 }
 
 impl<'a> View<'a> {
-    /// Copies what the peer lends, so much of it from `at` on, to memory of ours.
+    /// Copies what the peer exports, so much of it from `at` on, to memory of ours.
     pub(super) fn fetch(
         &self,
         from: Remote,

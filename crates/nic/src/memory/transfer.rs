@@ -37,7 +37,7 @@ pub enum Copy {
     Read,
     /// To the peer, where it shows a place for a message, and names that by a local key.
     Put,
-    /// From it, what it lends for a piece of a message that came from there, and names by a local
+    /// From it, what it exports for a piece of a message that came from there, and names by a local
     /// key.
     Pull,
     /// No copy: what was written to the peer's memory becomes visible to all, or persistent.

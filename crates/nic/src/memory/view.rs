@@ -48,7 +48,7 @@ pub struct View<'a> {
     /// The user that is locked for as long as the view is used, and its number.
     pub(super) step: Option<&'a dyn Step>,
     pub(super) number: u32,
-    /// The peer whose memory is reached, too, where it lends any.
+    /// The peer whose memory is reached, too, where it exports any.
     pub(super) peer: Option<&'a Peer<'a>>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> View<'a> {
         View { number: who.number(), step: Some(who), ..self }
     }
 
-    /// The view, with what this peer lends.
+    /// The view, with what this peer exports.
     #[must_use]
     #[inline]
     pub(crate) fn reaching(self, peer: Option<&'a Peer<'a>>) -> Self {
@@ -248,10 +248,10 @@ impl Memory for View<'_> {
         })
     }
 
-    fn scatter_lent(&self, sges: &[Sge], at: u64, lent: Remote, tail: Tail) -> Result<(), Fault> {
-        let len = lent.length as usize;
+    fn scatter_exported(&self, sges: &[Sge], at: u64, exported: Remote, tail: Tail) -> Result<(), Fault> {
+        let len = exported.length as usize;
         self.pieces(sges, at, len, Access::LOCAL_WRITE, |place, from, n| {
-            self.fetch(lent, from, place, n, if from + n == len { tail } else { Tail::More })
+            self.fetch(exported, from, place, n, if from + n == len { tail } else { Tail::More })
         })
     }
 
@@ -285,11 +285,11 @@ impl Memory for View<'_> {
         self.remote(range, Access::REMOTE_WRITE, |real| copy_from_shared(real, src, 0, src.len(), tail))
     }
 
-    fn write_lent(&self, to: Remote, at: u64, lent: Remote, tail: Tail) -> Result<(), Fault> {
+    fn write_exported(&self, to: Remote, at: u64, exported: Remote, tail: Tail) -> Result<(), Fault> {
         let addr = to.addr.checked_add(at).ok_or(Fault::Range)?;
-        let range = Remote { addr, length: lent.length, rkey: to.rkey };
-        let len = lent.length as usize;
-        self.remote(range, Access::REMOTE_WRITE, |place| self.fetch(lent, 0, place, len, tail))
+        let range = Remote { addr, length: exported.length, rkey: to.rkey };
+        let len = exported.length as usize;
+        self.remote(range, Access::REMOTE_WRITE, |place| self.fetch(exported, 0, place, len, tail))
     }
 
     fn read_shared(&self, from: Remote, at: u64, dst: SharedBytes<'_>) -> Result<(), Fault> {

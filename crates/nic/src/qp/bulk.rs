@@ -53,17 +53,17 @@ impl EngineContext<'_> {
 
     /// Sends a piece whose bytes lie in memory of ours, of one element or in a region that the peer
     /// reads, and stay there.
-    pub(super) fn lend(&self, header: &Header, part: Part<'_>) -> Bulk {
+    pub(super) fn export(&self, header: &Header, part: Part<'_>) -> Bulk {
         let from = match part.from {
             Source::List(_) => element(part),
-            // It names windows, too, which are not lent.
+            // It names windows, too, which are not exported.
             Source::Range(range) => section(range, part)
                 .filter(|section| self.view().check(*section, Access::Read).is_ok())
                 .map(|section| Sge { addr: section.addr, length: section.length as u32, lkey: section.rkey }),
         };
         match from {
             Some(from) if self.view().has(&from, 0) && self.tells_of(&from) => {
-                self.send_elsewhere(header, lent(&from))
+                self.send_elsewhere(header, exported(&from))
             }
             _ => Bulk::NoWay,
         }
@@ -76,7 +76,7 @@ impl EngineContext<'_> {
             return Bulk::NoWay;
         };
         self.kit.shown.begin_read();
-        self.tell(header, lent(&to))
+        self.tell(header, exported(&to))
     }
 
     /// Tells the peer of numbers that are used up. Where there is no way just now it does not learn
@@ -106,7 +106,7 @@ impl EngineContext<'_> {
         // From the moment on in which it is told; it may have been before, when the piece could not
         // be copied.
         let was_shown = self.kit.shown.begin();
-        let is_told = self.tell(header, lent(&to)) == Bulk::Sent;
+        let is_told = self.tell(header, exported(&to)) == Bulk::Sent;
         if !is_told && !was_shown {
             self.kit.shown.end();
         }
@@ -151,8 +151,8 @@ impl EngineContext<'_> {
 }
 
 /// Memory of ours that the peer may copy from, or to.
-fn lent(sge: &Sge) -> Elsewhere {
-    Elsewhere::Lent(Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey })
+fn exported(sge: &Sge) -> Elsewhere {
+    Elsewhere::Exported(Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey })
 }
 
 /// A part of what the peer reads.

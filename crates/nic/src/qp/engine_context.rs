@@ -33,7 +33,7 @@ pub(crate) struct EngineContext<'a> {
     /// The way to a peer whose memory may be reached.
     here: Option<&'a Path>,
     /// The peer whose memory is reached, too.
-    lender: Option<&'a Peer<'a>>,
+    exporter: Option<&'a Peer<'a>>,
     /// At an XRC target, what the request in hand is for.
     pub(super) chosen: Option<Arc<Srq>>,
     /// The queue pair is being destroyed or reset: its completions are dropped, as the program will
@@ -161,9 +161,9 @@ impl<'a> EngineContext<'a> {
         self.carrier.datagram().map_or_else(Mtu::default, |carrier| carrier.mtu)
     }
 
-    /// What this peer lends may be used from now on.
+    /// What this peer exports may be used from now on.
     pub(super) fn reaching(&mut self, peer: &'a Peer<'a>) {
-        self.lender = Some(peer);
+        self.exporter = Some(peer);
     }
 
     /// Memory of the queue pair's protection domain; at an XRC target of that of the queue which
@@ -176,7 +176,7 @@ impl<'a> EngineContext<'a> {
         }
         // Between processes of a host packets bear no ICRC.
         let view = table.view(qp.pd().id, self.access).on(qp.qpn()).sealing(self.here.is_none());
-        view.in_step_of(qp).reaching(self.lender)
+        view.in_step_of(qp).reaching(self.exporter)
     }
 
     /// Memory that receives name.
@@ -184,7 +184,7 @@ impl<'a> EngineContext<'a> {
     fn receive_view(&self) -> View<'a> {
         match (&self.chosen, &self.qp.init.srq) {
             (Some(srq), _) => self.qp.pd().device.memory.view(srq.pd().id, 0),
-            (None, Some(srq)) => srq.pd().device.memory.view(srq.pd().id, 0).reaching(self.lender),
+            (None, Some(srq)) => srq.pd().device.memory.view(srq.pd().id, 0).reaching(self.exporter),
             (None, None) => self.view(),
         }
     }
@@ -219,7 +219,7 @@ impl Inner {
             carrier,
             access: self.attr.access,
             here: carrier.datagram().filter(|carrier| carrier.is_here).map(|carrier| &carrier.path),
-            lender: None,
+            exporter: None,
             chosen: None,
             mute: false,
         };

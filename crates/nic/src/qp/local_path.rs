@@ -35,7 +35,7 @@ impl LocalPath for HostPath<'_, '_> {
     ) -> Result<Bulk, Fault> {
         Ok(match bytes {
             FragmentBytes::Inline => self.context.bulk(header, part)?,
-            FragmentBytes::Exported => self.context.lend(header, part),
+            FragmentBytes::Exported => self.context.export(header, part),
             FragmentBytes::Placed(to) => self.context.place(header, part, to),
             FragmentBytes::Requested => self.context.ask(header, part),
         })

@@ -53,8 +53,8 @@ pub enum Fault {
     /// machine, perhaps for ever. It is being brought.
     #[error("memory is not there yet")]
     Absent,
-    /// What the sender lends can not be copied from its memory: nothing is wrong with ours.
-    #[error("what the sender lends is not reached")]
+    /// What the sender exports can not be copied from its memory: nothing is wrong with ours.
+    #[error("what the sender exports is not reached")]
     Away,
 }
 
@@ -172,12 +172,12 @@ pub trait Memory {
         match src {
             Payload::Own(bytes) => self.scatter(sges, at, bytes, tail),
             Payload::Shared(bytes) => self.scatter_shared(sges, at, bytes, tail),
-            Payload::Elsewhere(Elsewhere::Lent(from)) => self.scatter_lent(sges, at, from, tail),
+            Payload::Elsewhere(Elsewhere::Exported(from)) => self.scatter_exported(sges, at, from, tail),
             Payload::Elsewhere(Elsewhere::Placed(_)) => Ok(()),
         }
     }
     /// Like [`Memory::scatter`], from memory of the sender's, a process of this host.
-    fn scatter_lent(&self, _sges: &[Sge], _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
+    fn scatter_exported(&self, _sges: &[Sge], _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
         Err(Fault::Away)
     }
     /// Whether the peer may do this to the whole range; a length of 0 needs no valid key (IBA 1.4
@@ -195,12 +195,12 @@ pub trait Memory {
         match src {
             Payload::Own(bytes) => self.write(to, at, bytes, tail),
             Payload::Shared(bytes) => self.write_shared(to, at, bytes, tail),
-            Payload::Elsewhere(Elsewhere::Lent(from)) => self.write_lent(to, at, from, tail),
+            Payload::Elsewhere(Elsewhere::Exported(from)) => self.write_exported(to, at, from, tail),
             Payload::Elsewhere(Elsewhere::Placed(_)) => Ok(()),
         }
     }
     /// Like [`Memory::write`], from memory of the peer's, a process of this host.
-    fn write_lent(&self, _to: Remote, _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
+    fn write_exported(&self, _to: Remote, _at: u64, _from: Remote, _tail: Tail) -> Result<(), Fault> {
         Err(Fault::Away)
     }
     /// A peer's RDMA READ: copies from `at` bytes into `from`.

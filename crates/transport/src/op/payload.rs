@@ -57,7 +57,7 @@ impl<'a> SharedBytes<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elsewhere {
     /// In the sender's memory, as it names that by a local key: the receiver copies them.
-    Lent(Remote),
+    Exported(Remote),
     /// Where they belong: the sender has copied so many.
     Placed(u32),
 }
@@ -70,7 +70,7 @@ impl Elsewhere {
     #[inline]
     pub fn len(self) -> usize {
         match self {
-            Elsewhere::Lent(from) => from.length as usize,
+            Elsewhere::Exported(from) => from.length as usize,
             Elsewhere::Placed(len) => len as usize,
         }
     }
@@ -83,7 +83,7 @@ impl Elsewhere {
     /// has the key 0: with it bytes are placed.
     pub fn to_bytes(self) -> [u8; Elsewhere::LEN] {
         let (addr, key) = match self {
-            Elsewhere::Lent(from) => (from.addr, from.rkey.0),
+            Elsewhere::Exported(from) => (from.addr, from.rkey.0),
             Elsewhere::Placed(_) => (0, 0),
         };
         let mut bytes = [0; Elsewhere::LEN];
@@ -99,7 +99,7 @@ impl Elsewhere {
         let len = u32::from_le_bytes(len.try_into().ok()?);
         Some(match u32::from_le_bytes(*key) {
             0 => Elsewhere::Placed(len),
-            key => Elsewhere::Lent(Remote {
+            key => Elsewhere::Exported(Remote {
                 addr: u64::from_le_bytes(*addr),
                 length: len.into(),
                 rkey: Rkey(key),
@@ -151,9 +151,9 @@ impl<'a> Payload<'a> {
             Payload::Elsewhere(Elsewhere::Placed(most)) => {
                 Payload::Elsewhere(Elsewhere::Placed(u32::try_from(len).map_or(most, |len| len.min(most))))
             }
-            Payload::Elsewhere(Elsewhere::Lent(place)) => {
+            Payload::Elsewhere(Elsewhere::Exported(place)) => {
                 let length = place.length.min(len as u64);
-                Payload::Elsewhere(Elsewhere::Lent(Remote { length, ..place }))
+                Payload::Elsewhere(Elsewhere::Exported(Remote { length, ..place }))
             }
         }
     }

@@ -310,9 +310,9 @@ impl Responder {
         let (first, end) = send_place(at);
         check_len(packet.most_bytes(conn), packet.payload.len(), first, end.is_some())?;
         let bth = &packet.header.bth;
-        let is_lent = matches!(packet.payload, Payload::Elsewhere(Elsewhere::Lent(_)));
-        let shows =
-            (is_lent && first && end.is_none()).then(|| conn.header(bth.psn, Op::Acknowledge(ack(self.msn))));
+        let is_exported = matches!(packet.payload, Payload::Elsewhere(Elsewhere::Exported(_)));
+        let shows = (is_exported && first && end.is_none())
+            .then(|| conn.header(bth.psn, Op::Acknowledge(ack(self.msn))));
         let piece = SendPiece { bytes: packet.payload, first, end, solicited: bth.solicited, shows };
         self.inbound.send(conn.ends(), piece, cx)?;
         Ok(end.is_some())
@@ -493,7 +493,9 @@ fn nothing(psn: Psn, msn: u32, repeated: bool) -> Read {
 /// Where a READ goes in the requester's memory, if it tells.
 fn place_of(payload: Payload<'_>, reth: Reth) -> Result<Option<Remote>, Refusal> {
     match payload {
-        Payload::Elsewhere(Elsewhere::Lent(place)) if place.length == reth.length.into() => Ok(Some(place)),
+        Payload::Elsewhere(Elsewhere::Exported(place)) if place.length == reth.length.into() => {
+            Ok(Some(place))
+        }
         payload if payload.is_empty() => Ok(None),
         _ => Err(Refusal::Illegal),
     }

@@ -48,9 +48,9 @@ pub fn long_read(wr_id: u64) -> SendWr {
     read(wr_id, sge(0, 0, LONG), sge(1, 0, LONG))
 }
 
-/// Whether each was lent.
-pub fn lent(pieces: &[Away]) -> Vec<bool> {
-    pieces.iter().map(Away::is_lent).collect()
+/// Whether each was exported.
+pub fn exported(pieces: &[Away]) -> Vec<bool> {
+    pieces.iter().map(Away::is_exported).collect()
 }
 
 /// All that leaves for the peer comes there, and what that answers comes back; the pieces whose
@@ -92,9 +92,9 @@ pub fn forget(a: &mut End, b: &mut End) {
     b.completed();
 }
 
-/// Whether each was lent, and its bytes.
+/// Whether each was exported, and its bytes.
 pub fn lens(pieces: &[Away]) -> Vec<(bool, usize)> {
-    pieces.iter().map(|piece| (piece.is_lent(), piece.place.len())).collect()
+    pieces.iter().map(|piece| (piece.is_exported(), piece.place.len())).collect()
 }
 
 /// What leaves whose bytes are elsewhere.

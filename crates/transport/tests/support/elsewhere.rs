@@ -27,12 +27,12 @@ impl Away {
         let (place, rest) = rest.split_at(Elsewhere::LEN);
         let (len, rest) = rest.split_first()?;
         let (header, bytes) = rest.split_at(usize::from(*len));
-        let Some(Elsewhere::Lent(to)) = Elsewhere::from_bytes(to) else { return None };
+        let Some(Elsewhere::Exported(to)) = Elsewhere::from_bytes(to) else { return None };
         let header = Packet::parse(header).expect("headers of a packet").header;
         Some(Away { header, place: Elsewhere::from_bytes(place)?, bytes: bytes.to_vec(), to })
     }
-    pub fn is_lent(&self) -> bool {
-        matches!(self.place, Elsewhere::Lent(_))
+    pub fn is_exported(&self) -> bool {
+        matches!(self.place, Elsewhere::Exported(_))
     }
     pub fn op(&self) -> Op {
         self.header.op
@@ -68,11 +68,11 @@ impl TestContext {
     fn tell(&self, header: &Header, place: Remote) {
         let mut head = [0; 64];
         let len = header.emit(0, &mut head);
-        let place = Elsewhere::Lent(place).to_bytes();
+        let place = Elsewhere::Exported(place).to_bytes();
         self.pieces.borrow_mut().push([&[PLACE][..], &place, &head[..len]].concat());
     }
 
-    /// Sends a piece that is lent, or placed there.
+    /// Sends a piece that is exported, or placed there.
     pub(super) fn away(&self, header: &Header, part: Part<'_>, to: Option<Remote>) -> Bulk {
         let mut bytes = vec![0; part.len];
         let (read, addr, rkey) = match part.from {
@@ -86,11 +86,12 @@ impl TestContext {
         }
         let became = self.bulk.unwrap_or(Bulk::Sent);
         if became == Bulk::Sent {
-            let lent = Remote { addr: addr + part.at, length: part.len as u64, rkey };
-            let place = if to.is_some() { Elsewhere::Placed(part.len as u32) } else { Elsewhere::Lent(lent) };
+            let exported = Remote { addr: addr + part.at, length: part.len as u64, rkey };
+            let place =
+                if to.is_some() { Elsewhere::Placed(part.len as u32) } else { Elsewhere::Exported(exported) };
             let mut head = [0; 64];
             let len = header.emit(0, &mut head);
-            let to = Elsewhere::Lent(to.unwrap_or(lent)).to_bytes();
+            let to = Elsewhere::Exported(to.unwrap_or(exported)).to_bytes();
             let record = [&[MARK][..], &to, &place.to_bytes(), &[len as u8], &head[..len], &bytes];
             self.pieces.borrow_mut().push(record.concat());
         }
@@ -105,10 +106,10 @@ impl End {
         placed.expect("it may be written there");
     }
 
-    /// Such a piece comes; whether what is lent is reached.
+    /// Such a piece comes; whether what is exported is reached.
     pub fn hear_away(&mut self, away: &Away, is_reached: bool) {
-        if away.is_lent() {
-            *self.cx.memory.lent.borrow_mut() = is_reached.then(|| away.bytes.clone());
+        if away.is_exported() {
+            *self.cx.memory.exported.borrow_mut() = is_reached.then(|| away.bytes.clone());
         } else {
             self.have(away);
         }

@@ -55,8 +55,8 @@ pub struct TestMemory {
     pub flushed: RefCell<Vec<u64>>,
     /// How often a key was looked up.
     pub asked: Cell<u32>,
-    /// What the peer lends, where it is reached.
-    pub lent: RefCell<Option<Vec<u8>>>,
+    /// What the peer exports, where it is reached.
+    pub exported: RefCell<Option<Vec<u8>>>,
 }
 
 impl TestMemory {
@@ -116,13 +116,13 @@ impl Memory for &TestMemory {
             done += n;
         })
     }
-    fn scatter_lent(&self, sges: &[Sge], at: u64, _: Remote, tail: Tail) -> Result<(), Fault> {
-        let lent = self.lent.take().ok_or(Fault::Away)?;
-        self.scatter(sges, at, &lent, tail)
+    fn scatter_exported(&self, sges: &[Sge], at: u64, _: Remote, tail: Tail) -> Result<(), Fault> {
+        let exported = self.exported.take().ok_or(Fault::Away)?;
+        self.scatter(sges, at, &exported, tail)
     }
-    fn write_lent(&self, to: Remote, at: u64, _: Remote, tail: Tail) -> Result<(), Fault> {
-        let lent = self.lent.take().ok_or(Fault::Away)?;
-        self.write(to, at, &lent, tail)
+    fn write_exported(&self, to: Remote, at: u64, _: Remote, tail: Tail) -> Result<(), Fault> {
+        let exported = self.exported.take().ok_or(Fault::Away)?;
+        self.write(to, at, &exported, tail)
     }
     fn check(&self, range: Remote, _: Access) -> Result<(), Fault> {
         self.remote(range, 0, range.length as usize).map(|_| ())

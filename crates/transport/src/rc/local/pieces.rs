@@ -124,10 +124,12 @@ impl Rc {
     ) {
         let psn = header.bth.psn;
         let (payload, packets) = match (header.op, told(payload)) {
-            (Op::Acknowledge(_), Some(Elsewhere::Lent(place))) => return self.requester.is_shown(psn, place),
+            (Op::Acknowledge(_), Some(Elsewhere::Exported(place))) => {
+                return self.requester.is_shown(psn, place);
+            }
             (Op::Acknowledge(_), Some(Elsewhere::Placed(count))) => return self.responder.skip(psn, count),
             (Op::Acknowledge(_), None) => return,
-            (Op::ReadRequest(_), Some(place @ Elsewhere::Lent(_))) => (Payload::Elsewhere(place), 1),
+            (Op::ReadRequest(_), Some(place @ Elsewhere::Exported(_))) => (Payload::Elsewhere(place), 1),
             (Op::ReadRequest(_), _) => return,
             _ => (payload, payload.len().div_ceil(mtu.bytes())),
         };

@@ -1,4 +1,4 @@
-//! What this process lends to those that write rings which it reads, as [`nic::LocalLink`] says.
+//! What this process exports to those that write rings which it reads, as [`nic::LocalLink`] says.
 
 use std::ops::Range;
 
@@ -12,35 +12,35 @@ use crate::world::World;
 impl<O: Send> Rings<O> {
     /// As [`nic::LocalLink::table`].
     pub fn table(&self) -> Option<u8> {
-        self.lent.table()
+        self.exports.table()
     }
 
     /// As [`nic::LocalLink::publish`].
     pub fn publish(&self, table: u8, slot: u16, region: &Region) {
-        self.shown.show((table, slot), region, || self.lent.publish(table, slot, region));
+        self.shown.show((table, slot), region, || self.exports.publish(table, slot, region));
     }
 
     /// As [`nic::LocalLink::withdraw`].
     pub fn withdraw(&self, table: u8, slot: u16, world: &impl World) {
         self.shown.forget((table, slot));
-        if let Some(cleared) = self.lent.withdraw(table, slot) {
+        if let Some(cleared) = self.exports.withdraw(table, slot) {
             self.wait_for(cleared, world);
         }
     }
 
     /// As [`nic::LocalLink::open`].
     pub fn open(&self, grant: &Grant<'_>) -> bool {
-        self.lent.open(grant)
+        self.exports.open(grant)
     }
 
     /// As [`nic::LocalLink::is_closed`].
     pub fn is_closed(&self, qpn: Qpn) -> bool {
-        self.lent.close(qpn).is_none_or(|cleared| self.is_unused(cleared))
+        self.exports.close(qpn).is_none_or(|cleared| self.is_unused(cleared))
     }
 
     /// As [`nic::LocalLink::close`].
     pub fn close_queue_pair(&self, qpn: Qpn, wait: bool, world: &impl World) {
-        if let Some(cleared) = self.lent.close(qpn).filter(|_| wait) {
+        if let Some(cleared) = self.exports.close(qpn).filter(|_| wait) {
             self.wait_for(cleared, world);
         }
     }
@@ -50,7 +50,8 @@ impl<O: Send> Rings<O> {
         self.shown.is_late(addr, len)
     }
 
-    /// A range is about to be watched; until what is returned is dropped no region of it is lent.
+    /// A range is about to be watched; until what is returned is dropped no region of it is
+    /// exported.
     pub fn coming(&self, range: Range<u64>, world: &impl World) -> Coming<'_> {
         self.shown.coming(range, |(table, slot)| self.withdraw(table, slot, world))
     }

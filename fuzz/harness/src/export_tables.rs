@@ -1,4 +1,4 @@
-//! Tables that another process lends, with anything in them, and memory in which others say what
+//! Tables that another process exports, with anything in them, and memory in which others say what
 //! they use.
 //!
 //! What an initiator finds there lies inside of the region that the entry names, and only where all

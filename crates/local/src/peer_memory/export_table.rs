@@ -1,4 +1,4 @@
-//! What this process lends to others.
+//! What this process exports to others.
 //!
 //! All queue pairs and regions that peers may reach stand in tables of this process's own. What the
 //! process at the other end of a ring has named, or was told of, stands in the tables of that ring,
@@ -24,8 +24,8 @@ const REMEMBERED: usize = 16;
 static WORLDS: AtomicU64 = AtomicU64::new(0);
 const CHANGES_BITS: u32 = 48;
 
-/// What this process lends, and to which processes.
-pub(crate) struct Lent {
+/// What this process exports, and to which processes.
+pub(crate) struct ExportTable {
     all: Mutex<All>,
     /// Changes of what may be reached: what was shown before one is looked at anew. It begins where
     /// no other world of the process, or of its parent, comes to.
@@ -65,7 +65,7 @@ pub(crate) struct Tables {
 pub(crate) enum As {
     /// The peer has named it by its key.
     Named,
-    /// The queue pair lends it to the peer for a message.
+    /// The queue pair exports it to the peer for a message.
     Told,
 }
 
@@ -83,10 +83,10 @@ pub(crate) enum Showing {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cleared(pub(super) Entry);
 
-impl Default for Lent {
-    fn default() -> Lent {
-        Lent {
-            all: Mutex::new(Rank::LentTables, All::default()),
+impl Default for ExportTable {
+    fn default() -> ExportTable {
+        ExportTable {
+            all: Mutex::new(Rank::ExportTables, All::default()),
             changes: AtomicU64::new(WORLDS.fetch_add(1, Ordering::Relaxed) << CHANGES_BITS),
             tables: AtomicU8::new(0),
             distrusted: [const { AtomicI32::new(-1) }; REMEMBERED],
@@ -124,8 +124,8 @@ impl All {
     }
 }
 
-impl Lent {
-    /// A process of this number is lent nothing any more, by whatever connection it comes.
+impl ExportTable {
+    /// A process of this number is exported nothing any more, by whatever connection it comes.
     pub(crate) fn distrust(&self, pid: i32) {
         let at = self.next.fetch_add(1, Ordering::Relaxed) % REMEMBERED;
         self.distrusted[at].store(pid, Ordering::Relaxed);

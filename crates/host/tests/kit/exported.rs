@@ -102,7 +102,7 @@ impl Pair {
         let table = local_link(target.world()).table(&Regions::default()).unwrap();
         target.guest().names.lock().unwrap().push((TARGET, Rkey(KEY)));
         let pair = Pair { initiator, target, memory, table, _claim: claim };
-        // The first packet makes the ring; what the target lends comes some time after one that
+        // The first packet makes the ring; what the target exports comes some time after one that
         // names it.
         pair.publish(BOTH);
         pair.open(BOTH);
@@ -134,7 +134,7 @@ impl Pair {
         assert!(self.target.guest().packet().is_some());
     }
 
-    /// The target lends the region to the initiator for a message.
+    /// The target exports the region to the initiator for a message.
     pub fn tells(&self) -> bool {
         local_link(self.target.world()).told(TARGET, Rkey(KEY))
     }

@@ -1,4 +1,4 @@
-//! What the reader of a ring lends: its tables, its buffers that are mapped here.
+//! What the reader of a ring exports: its tables, its buffers that are mapped here.
 
 use std::io;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use super::TxRing;
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::memory::Part;
-use crate::peer_memory::Lender;
-use crate::rings::known_way::Lending;
+use crate::peer_memory::RemoteView;
+use crate::rings::known_way::CachedView;
 use crate::world::Known;
 
 impl TxRing {
-    /// The reader's memory can be reached from now on, by what it lends.
+    /// The reader's memory can be reached from now on, by what it exports.
     ///
     /// # Errors
     ///
-    /// Those of [`Lender::new`].
-    pub(crate) fn lent(&self, tables: &Fd, guard: Known, counters: &Counters) -> io::Result<()> {
+    /// Those of [`RemoteView::new`].
+    pub(crate) fn import(&self, tables: &Fd, guard: Known, counters: &Counters) -> io::Result<()> {
         let theirs = self.theirs.lock().clone();
-        let lender = Lender::new(self.bearer.fd(), tables, guard, self.proof, theirs)?;
-        add(&counters.peer_memory_refused, (!lender.is_there()).into());
-        self.set_lender(Some(Arc::new(lender)));
+        let remote_view = RemoteView::new(self.bearer.fd(), tables, guard, self.proof, theirs)?;
+        add(&counters.peer_memory_refused, (!remote_view.is_there()).into());
+        self.set_remote_view(Some(Arc::new(remote_view)));
         Ok(())
     }
 
     /// A buffer of the reader's may be mapped from now on, which lies in this memory. Called by the
-    /// thread that calls [`TxRing::lent`].
+    /// thread that calls [`TxRing::exports`].
     ///
     /// # Errors
     ///
@@ -50,26 +50,26 @@ impl TxRing {
 
     fn map(&self, theirs: Theirs) {
         *self.theirs.lock() = theirs.clone();
-        if let Some(lender) = self.lender.load_full() {
-            self.set_lender(Some(Arc::new(lender.mapping(theirs))));
+        if let Some(remote_view) = self.remote_view.load_full() {
+            self.set_remote_view(Some(Arc::new(remote_view.mapping(theirs))));
         }
     }
 
-    pub(super) fn set_lender(&self, lender: Option<Arc<Lender>>) {
-        self.lender.store(lender);
-        self.lender_changes.fetch_add(1, Ordering::Release);
+    pub(super) fn set_remote_view(&self, remote_view: Option<Arc<RemoteView>>) {
+        self.remote_view.store(remote_view);
+        self.remote_view_changes.fetch_add(1, Ordering::Release);
     }
 
-    /// How often what the reader lends has changed.
+    /// How often what the reader exports has changed.
     #[inline]
     pub(in crate::rings) fn changes(&self) -> u64 {
-        self.lender_changes.load(Ordering::Acquire)
+        self.remote_view_changes.load(Ordering::Acquire)
     }
 
-    /// What the reader lends now: not older than it says.
+    /// What the reader exports now: not older than it says.
     #[cold]
-    pub(in crate::rings) fn lending(&self) -> Lending {
-        Lending { changes: self.changes(), lender: self.lender.load_full() }
+    pub(in crate::rings) fn cached_view(&self) -> CachedView {
+        CachedView { changes: self.changes(), remote_view: self.remote_view.load_full() }
     }
 
     /// Where we say what we use of the reader's memory.
@@ -80,11 +80,11 @@ impl TxRing {
 
     /// Whether the reader's memory can be reached.
     pub(crate) fn reaches(&self) -> bool {
-        self.lender.load().as_ref().is_some_and(|lender| lender.is_there())
+        self.remote_view.load().as_ref().is_some_and(|remote_view| remote_view.is_there())
     }
 
     /// Whether what a peer names seems to lie in memory of the reader's that is mapped here, too.
     pub(crate) fn is_near(&self, qpn: Qpn, remote: Remote) -> bool {
-        self.lender.load().as_ref().is_some_and(|lender| lender.is_near(qpn, remote))
+        self.remote_view.load().as_ref().is_some_and(|remote_view| remote_view.is_near(qpn, remote))
     }
 }
