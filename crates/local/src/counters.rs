@@ -65,7 +65,7 @@ counters! {
     /// Buffers of other processes that could not be mapped or exceeded a limit.
     buffers_refused,
     /// Peers that lost direct access because they held revoked memory for too long.
-    peer_memory_revoked,
+    peer_memory_banned,
 }
 
 /// Adds to a counter.

@@ -325,7 +325,7 @@ mod tests {
             assert_eq!(read_short(&record[..read]), Some((short, &bytes[..])));
             let as_any = read_record(&record[..read]);
             assert!(matches!(as_any, Some(Record::Short(s, b)) if (s, b) == (short, &bytes[..])));
-            // A record that is cut off before its bytes is none.
+            // A record that is banned before its bytes is none.
             assert!((0..read - len).all(|cut| read_short(&record[..cut]).is_none()), "{len}");
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! What an initiator finds there lies inside of the region that the entry names, and only where all
 //! of its words say so; what the owner entered is found and what it took back is not; whatever
-//! stands in a borrower's memory, the owner reads places and threads out of it and no more.
+//! stands in an importer's memory, the owner reads places and threads out of it and no more.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -214,7 +214,7 @@ impl Scene<'_, '_> {
 /// Numbers of threads.
 const THREADS: u32 = (1 << 23) - 1;
 
-/// A borrower's memory.
+/// An importer's memory.
 fn hazards(input: &mut Input<'_>) {
     let words: Vec<AtomicU64> = (0..input.index(40)).map(|_| AtomicU64::new(0)).collect();
     for _ in 0..STEPS {

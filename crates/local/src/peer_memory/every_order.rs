@@ -19,9 +19,9 @@ use nic::peer_memory::{Copy, Grant, Region};
 use transport::op::Remote;
 use wire::{Qpn, Rkey};
 
-use super::borrower::{After, System, Trust, wait};
 use super::fences::{At, model::LEFT_OUT};
 use super::hazards;
+use super::importer::{After, RevocationState, System, wait};
 use super::initiator::{self, Request};
 use super::tables::{self, Entry};
 use crate::ring::Word;
@@ -207,16 +207,21 @@ impl System for Model<'_> {
 }
 
 /// A process that is exported to. `stays`: see [`Page`].
-fn borrower(shared: &Arc<Shared>, stays: bool) -> Mutex<Trust<Page>> {
-    let mut trust = Trust::default();
-    assert!(trust.renew(Page { shared: shared.clone(), stays }));
-    Mutex::new(Rank::Guard, trust)
+fn importer(shared: &Arc<Shared>, stays: bool) -> Mutex<RevocationState<Page>> {
+    let mut revocation = RevocationState::default();
+    assert!(revocation.renew(Page { shared: shared.clone(), stays }));
+    Mutex::new(Rank::Guard, revocation)
 }
 
 /// Takes an entry back and waits as it ships.
-fn take_back(shared: &Shared, entry: Entry, trust: &Mutex<Trust<Page>>, system: &Model<'_>) -> After {
+fn take_back(
+    shared: &Shared,
+    entry: Entry,
+    revocation: &Mutex<RevocationState<Page>>,
+    system: &Model<'_>,
+) -> After {
     tables::clear(&shared.exports, entry);
-    wait(&shared.hazards, trust, entry, &mut None, system)
+    wait(&shared.hazards, revocation, entry, &mut None, system)
 }
 
 /// Every order of these threads, with so many switches that nothing forces.
@@ -232,7 +237,7 @@ fn one_takes_back(entry: Entry, way: Way) {
         let shared = Shared::new();
         let theirs = shared.clone();
         let initiator = thread::spawn(move || way.reach(&theirs));
-        let after = take_back(&shared, entry, &borrower(&shared, false), &Model::new(&shared, NO_TIME));
+        let after = take_back(&shared, entry, &importer(&shared, false), &Model::new(&shared, NO_TIME));
         assert_eq!(after, After::Nothing);
         shared.touch();
         initiator.join().unwrap();
@@ -292,7 +297,7 @@ fn two_initiators_are_waited_for() {
             let theirs = shared.clone();
             thread::spawn(move || theirs.reach(Copy::Read, || theirs.use_beside_others()))
         });
-        take_back(&shared, REGION, &borrower(&shared, false), &Model::new(&shared, NO_TIME));
+        take_back(&shared, REGION, &importer(&shared, false), &Model::new(&shared, NO_TIME));
         shared.touch();
         initiators.into_iter().for_each(|initiator| _ = initiator.join().unwrap());
     });
@@ -313,7 +318,7 @@ fn who_is_exported_to_meanwhile_is_waited_for_or_finds_nothing() {
         tables::clear(&shared.exports, REGION);
         if list.load(Acquire) == 1 {
             let system = Model::new(&shared, NO_TIME);
-            wait(&shared.hazards, &borrower(&shared, false), REGION, &mut None, &system);
+            wait(&shared.hazards, &importer(&shared, false), REGION, &mut None, &system);
         }
         shared.touch();
         initiator.join().unwrap();
@@ -367,15 +372,15 @@ fn one_loses_patience(threads: u32, stays: bool) {
                 thread::spawn(move || theirs.call(number))
             })
             .collect();
-        let trust = borrower(&shared, stays);
+        let revocation = importer(&shared, stays);
         // Of two threads one is stopped, and the other is not.
         let system = Model { stops: [true, false], ..Model::new(&shared, LONG) };
-        let after = take_back(&shared, REGION, &trust, &system);
+        let after = take_back(&shared, REGION, &revocation, &system);
         shared.touch();
         // The process may have another page, by which accesses that begin now know it.
         if after == After::Export {
             shared.kernel.0.lock().page = Some(2);
-            assert!(trust.lock().renew(Page { shared: shared.clone(), stays: false }));
+            assert!(revocation.lock().renew(Page { shared: shared.clone(), stays: false }));
         }
         initiators.into_iter().for_each(|initiator| _ = initiator.join().unwrap());
     });
@@ -391,9 +396,9 @@ fn a_thread_that_is_stopped_does_not_hide_one_that_copies() {
     one_loses_patience(2, false);
 }
 
-/// A thread that says for ever that it uses something is cut off when no call of it is left.
+/// A thread that says for ever that it uses something is banned when no call of it is left.
 #[test]
-fn who_lies_is_cut_off() {
+fn who_lies_is_banned() {
     every_order(3, || {
         let shared = Shared::new();
         let theirs = shared.clone();
@@ -403,14 +408,14 @@ fn who_lies_is_cut_off() {
             std::mem::forget(access);
             theirs.kernel.call(0, 1, || theirs.use_beside_others());
         });
-        let trust = borrower(&shared, false);
+        let revocation = importer(&shared, false);
         // A call that has begun ends long before the time is over.
-        let after = take_back(&shared, QUEUE_PAIR, &trust, &Model::new(&shared, VERY_LONG));
+        let after = take_back(&shared, QUEUE_PAIR, &revocation, &Model::new(&shared, VERY_LONG));
         let begun = shared.kernel.0.lock().calls[0];
-        if after == After::CutOff && !begun {
+        if after == After::Banned && !begun {
             shared.touch();
             let page = Page { shared: shared.clone(), stays: false };
-            assert!(!trust.lock().renew(page), "it gets no other one");
+            assert!(!revocation.lock().renew(page), "it gets no other one");
         }
         liar.join().unwrap();
     });

@@ -32,7 +32,7 @@ pub(crate) struct ExportTable {
     changes: AtomicU64,
     tables: AtomicU8,
     /// Numbers of processes that kept us waiting for nothing, the last ones.
-    distrusted: [AtomicI32; REMEMBERED],
+    banned: [AtomicI32; REMEMBERED],
     next: AtomicUsize,
 }
 
@@ -89,7 +89,7 @@ impl Default for ExportTable {
             all: Mutex::new(Rank::ExportTables, All::default()),
             changes: AtomicU64::new(WORLDS.fetch_add(1, Ordering::Relaxed) << CHANGES_BITS),
             tables: AtomicU8::new(0),
-            distrusted: [const { AtomicI32::new(-1) }; REMEMBERED],
+            banned: [const { AtomicI32::new(-1) }; REMEMBERED],
             next: AtomicUsize::new(0),
         }
     }
@@ -126,14 +126,14 @@ impl All {
 
 impl ExportTable {
     /// A process of this number is exported nothing any more, by whatever connection it comes.
-    pub(crate) fn distrust(&self, pid: i32) {
+    pub(crate) fn ban(&self, pid: i32) {
         let at = self.next.fetch_add(1, Ordering::Relaxed) % REMEMBERED;
-        self.distrusted[at].store(pid, Ordering::Relaxed);
+        self.banned[at].store(pid, Ordering::Relaxed);
     }
 
     /// Whether that was said of it.
-    pub(crate) fn distrusts(&self, pid: i32) -> bool {
-        self.distrusted.iter().any(|known| known.load(Ordering::Relaxed) == pid)
+    pub(crate) fn is_banned(&self, pid: i32) -> bool {
+        self.banned.iter().any(|known| known.load(Ordering::Relaxed) == pid)
     }
 
     /// The number of a table of regions that no adapter has.

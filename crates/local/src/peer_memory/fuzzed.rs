@@ -51,7 +51,7 @@ pub fn look_up(
     tables::find(memory, found, remote, right)
 }
 
-/// The owner: which accesses a borrower's memory says use a region; the places and threads.
+/// The owner: which accesses an importer's memory says use a region; the places and threads.
 pub fn users_of_region(memory: &[Word], table: u8, slot: u16) -> Vec<(usize, u32)> {
     hazards::users(memory, Entry::Region(table, slot)).collect()
 }
@@ -61,7 +61,7 @@ pub fn users_of_queue_pair(memory: &[Word], qpn: Qpn) -> Vec<(usize, u32)> {
     hazards::users(memory, tables::queue_pair(qpn)).collect()
 }
 
-/// A borrower: says that it uses a queue pair and a region, and calls `meanwhile`. False where it
+/// An importer: says that it uses a queue pair and a region, and calls `meanwhile`. False where it
 /// can not say so.
 pub fn uses(
     memory: &[Word],
@@ -85,7 +85,7 @@ pub fn tell(memory: &[Word], qpn: Qpn, key: u32) -> bool {
     true
 }
 
-/// Bytes in which a borrower says what it uses.
+/// Bytes in which an importer says what it uses.
 pub const HAZARD_BYTES: usize = hazards::BYTES;
 
 /// Which word of these bytes says that what is exported may be used.

@@ -14,9 +14,9 @@
 //! nothing that its packets would not have reached. The tables of [`ExportTable`] itself, which
 //! have all, are seen by this process alone.
 //!
-//! Which process it reaches a borrower knows by a page of the exporter's, at an address that can
+//! Which process it reaches an importer knows by a page of the exporter's, at an address that can
 //! not be foreseen: the exporter repeats there a word that came with the ring, and says which ring
-//! and which tables it means ([`guard::Proof`]). The borrower reads all of that before it writes
+//! and which tables it means ([`guard::Proof`]). The importer reads all of that before it writes
 //! anything.
 //!
 //! A dead process is not waited for: the connection to the name ends when its process has ended or
@@ -27,10 +27,10 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | this one | the borrower's side |
+//! | this one | the importer's side |
 //! | `export_table` | the exporter's: all that may be reached, and the tables of each ring |
 //! | `initiator` | looking up and copying, and how the exporter waits for that: the order of the steps |
-//! | `borrower` | how long a process is waited for that uses what is taken back |
+//! | `importer` | how long a process is waited for that uses what is taken back |
 //! | `tables` | what is exported |
 //! | `hazards` | what is in use just now, and by which thread |
 //! | `fences` | what keeps the steps of both in order |
@@ -38,7 +38,6 @@
 //! | `present` | whether memory of another process is there, so that a copy waits for nothing; unsafe |
 //! | `near` | copies to and from memory that is mapped here, too, without a call; unsafe |
 
-mod borrower;
 #[cfg(all(test, loom))]
 mod every_order;
 mod export_table;
@@ -47,6 +46,7 @@ mod fences;
 pub mod fuzzed;
 mod guard;
 mod hazards;
+mod importer;
 mod initiator;
 mod near;
 mod present;
@@ -68,10 +68,10 @@ use crate::arena::{How, Theirs};
 use crate::memory::{Part, SharedMemory};
 use crate::ring::Word;
 use crate::world::Known;
-pub(crate) use borrower::{After, Borrower};
 pub(crate) use export_table::{As, Cleared, ExportTable, Showing, Tables};
 pub(crate) use guard::Proof;
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
+pub(crate) use importer::{After, Importer};
 
 use guard::{Copied, Process};
 use initiator::Request;

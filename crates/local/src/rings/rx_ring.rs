@@ -13,7 +13,7 @@ use transport::rc::Hold;
 
 use crate::counters::{Counters, add};
 use crate::memory::{Part, SharedMemory, shared};
-use crate::peer_memory::{After, Borrower, Cleared, ExportTable, HAZARD_BYTES, Proof, Tables};
+use crate::peer_memory::{After, Cleared, ExportTable, HAZARD_BYTES, Importer, Proof, Tables};
 use crate::record::{self, LONGEST_RECORD, RING_BYTES, Record};
 use crate::ring::{Broken, Found, Reader, Word, memory_len};
 use crate::rings::brought_by::brought_by;
@@ -32,7 +32,7 @@ pub(crate) struct RxRing<O> {
     /// The connection by which it was offered.
     connection: Arc<dyn Connection>,
     /// The process that offered the ring, which may reach memory of ours.
-    borrower: Borrower,
+    importer: Importer,
     /// The inode of its memory, and the word that came with it.
     inode: u64,
     nonce: u64,
@@ -79,12 +79,12 @@ impl<O: Send> RxRing<O> {
         let watched = AtomicUsize::new(reader.watches());
         let bytes = vec![0; FEW];
         let receiver = Receiver { reader, bytes, origin: None };
-        let borrower = Borrower::new(hazards, connection.fd());
+        let importer = Importer::new(hazards, connection.fd());
         let receiver = Mutex::new(Rank::RingToken, receiver);
         Ok(RxRing {
             token: connection.token(),
             connection,
-            borrower,
+            importer,
             inode: sys::inode(fd)?,
             nonce,
             receiver,
@@ -109,20 +109,20 @@ impl<O: Send> RxRing<O> {
 
     /// Whether the process that offered it may be shown what it has named.
     pub(crate) fn may_show(&self, exports: &ExportTable) -> bool {
-        !self.borrower.is_cut_off() && !exports.distrusts(self.borrower.pid())
+        !self.importer.is_banned() && !exports.is_banned(self.importer.pid())
     }
 
     /// Lets the process that offered it reach what stands in these tables.
     pub(crate) fn export(&self, tables: &Tables) {
         let proof = Proof { nonce: self.nonce, tables: tables.inode, ring: self.inode };
-        if let Ok(Some(known)) = self.borrower.renew(&proof) {
+        if let Ok(Some(known)) = self.importer.renew(&proof) {
             self.connection.export(&tables.fd, known);
         }
     }
 
     /// Whether the process that offered the ring says that it uses what was taken back.
     pub(crate) fn uses(&self, cleared: Cleared) -> bool {
-        self.borrower.uses(cleared)
+        self.importer.uses(cleared)
     }
 
     /// Waits until the process that offered the ring does not use what was taken back. `began`:
@@ -134,16 +134,16 @@ impl<O: Send> RxRing<O> {
         exports: &ExportTable,
         world: &impl World,
     ) {
-        match self.borrower.wait(cleared, began, || self.connection.is_gone()) {
+        match self.importer.wait(cleared, began, || self.connection.is_gone()) {
             After::Nothing => {}
             After::Export => {
                 if let Some(tables) = exports.tables_of(self.token()).filter(|_| self.may_show(exports)) {
                     self.export(&tables);
                 }
             }
-            After::CutOff => {
-                add(&world.counters().peer_memory_revoked, 1);
-                exports.distrust(self.borrower.pid());
+            After::Banned => {
+                add(&world.counters().peer_memory_banned, 1);
+                exports.ban(self.importer.pid());
             }
         }
     }
@@ -153,7 +153,7 @@ impl<O: Send> RxRing<O> {
     pub(crate) fn must_tell(&self) -> bool {
         let must = self.is_broken() && !self.told.swap(true, Ordering::Relaxed);
         if must {
-            self.borrower.cut_off();
+            self.importer.ban();
         }
         must
     }

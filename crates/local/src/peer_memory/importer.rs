@@ -2,8 +2,8 @@
 //!
 //! What it says that it uses is its word. An honest process uses something for as long as a copy
 //! takes, and its thread may be preempted meanwhile. After [`LONG`] the page by which it knows us
-//! is taken away, so that it can begin no call. After [`BELIEVED`] without that page nothing that
-//! it had begun runs, whatever it says. A process that is waited for in vain so, or again and
+//! is taken away, so that it can begin no call. After [`MAX_REVOKING`] without that page nothing
+//! that it had begun runs, whatever it says. A process that is waited for in vain so, or again and
 //! again, gets no page any more. What it says then counts for nothing, and its requests go as
 //! packets. So a process that means harm holds us up for 20 ms a time. Beyond that it does so for a
 //! sixteenth of the time and ten seconds at most, and then not at all.
@@ -20,16 +20,16 @@
 //!       |                                                           v    |      | over 5 s
 //!       +--------------------------- renew ----------------------- page gone    |
 //!                                                 (up: an entry, as above)      v
-//!   any state --- cut_off: its ring is broken ------------------------------> cut off
+//!   any state --- banned: its ring is broken ------------------------------> banned
 //! ```
 //!
-//! | state | fields of [`Trust`] | for an entry that the process says it uses |
+//! | state | fields of [`RevocationState`] | for an entry that the process says it uses |
 //! |---|---|---|
 //! | no page yet | no `guard`, no `taken` | no thread waits: the process never could reach it |
 //! | has page | `guard` | a thread waits for 20 ms ([`LONG`]), and takes the page away |
-//! | waited for | `taken`, `waiting` above 0 | threads wait until 5 s ([`BELIEVED`]) after `taken`; [`Trust::renew`] fails |
+//! | waited for | `taken`, `waiting` above 0 | threads wait until 5 s ([`MAX_REVOKING`]) after `taken`; [`RevocationState::renew`] fails |
 //! | page gone | `taken`, `waiting` is 0 | a thread waits for 20 ms, then as above |
-//! | cut off | `cut_off` | threads wait until 5 s after `taken`, and never again |
+//! | banned | `banned` | threads wait until 5 s after `taken`, and never again |
 //!
 //! A wait is over when the process says that it does not use the entry. Without a page it is also
 //! over when the process is gone, and when all its threads that use the entry are stopped.
@@ -54,24 +54,24 @@ use crate::world::Known;
 const LONG: Duration = Duration::from_millis(20);
 /// How long a process is believed that can begin no call: far longer than any call that had begun
 /// takes on a busy machine.
-const BELIEVED: Duration = Duration::from_secs(5);
+const MAX_REVOKING: Duration = Duration::from_secs(5);
 /// How often a thread looks again then.
 const AGAIN: Duration = Duration::from_micros(200);
 /// Of so much time a process may keep us waiting for one part, in which it can begin no call;
-/// beyond [`BELIEVED`], which it may at any time.
+/// beyond [`MAX_REVOKING`], which it may at any time.
 const OF_THE_TIME: u32 = 16;
 
 /// A process that we export to, and what it may do.
-pub(crate) struct Borrower {
+pub(crate) struct Importer {
     /// Where the process says what it uses.
     hazards: Part,
-    trust: Mutex<Trust<Guard>>,
+    revocation: Mutex<RevocationState<Guard>>,
     /// The number of the process, or 0.
     pid: i32,
 }
 
-/// What a borrower can do, and may.
-pub(super) struct Trust<G> {
+/// What an importer can do, and may.
+pub(super) struct RevocationState<G> {
     /// The page by which it knows us, which is there while this is; none while it is taken away.
     guard: Option<G>,
     /// When the page was taken away last. `None`: the process never had one.
@@ -83,7 +83,7 @@ pub(super) struct Trust<G> {
     kept: Duration,
     reckoned: Option<Instant>,
     /// The process gets no page any more.
-    cut_off: bool,
+    banned: bool,
 }
 
 /// What follows from a wait.
@@ -94,14 +94,14 @@ pub(crate) enum After {
     /// The process does not know us any more, and may again.
     Export,
     /// The process is not to be believed.
-    CutOff,
+    Banned,
 }
 
-impl Borrower {
+impl Importer {
     /// One that says so in this memory, at the other end of a connection.
-    pub(crate) fn new(hazards: Part, connection: &Fd) -> Borrower {
+    pub(crate) fn new(hazards: Part, connection: &Fd) -> Importer {
         let pid = sys::peer_pid(connection).unwrap_or(0);
-        Borrower { hazards, trust: Mutex::new(Rank::Guard, Trust::default()), pid }
+        Importer { hazards, revocation: Mutex::new(Rank::Guard, RevocationState::default()), pid }
     }
 
     /// The number of its process, or 0.
@@ -117,19 +117,19 @@ impl Borrower {
     pub(crate) fn renew(&self, proof: &Proof) -> io::Result<Option<Known>> {
         let new = Guard::new(&self.hazards, proof)?;
         let known = new.known();
-        Ok(self.trust.lock().renew(new).then_some(known))
+        Ok(self.revocation.lock().renew(new).then_some(known))
     }
 
     /// Whether it gets no page any more.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.trust.lock().cut_off
+    pub(crate) fn is_banned(&self) -> bool {
+        self.revocation.lock().banned
     }
 
     /// Takes away for good the page by which the process knows us.
-    pub(crate) fn cut_off(&self) {
-        let mut trust = self.trust.lock();
-        trust.take(Instant::now());
-        trust.cut_off = true;
+    pub(crate) fn ban(&self) {
+        let mut revocation = self.revocation.lock();
+        revocation.take(Instant::now());
+        revocation.banned = true;
     }
 
     /// Whether it says that it uses an entry which was taken back.
@@ -146,7 +146,7 @@ impl Borrower {
         is_gone: impl Fn() -> bool,
     ) -> After {
         let Cleared(entry) = cleared;
-        wait(&self.hazards, &self.trust, entry, began, &Others { is_gone, pid: self.pid })
+        wait(&self.hazards, &self.revocation, entry, began, &Others { is_gone, pid: self.pid })
     }
 }
 
@@ -185,16 +185,16 @@ impl<F: Fn() -> bool> System for Others<F> {
     }
 }
 
-/// [`Borrower::wait`] for an entry that is cleared.
+/// [`Importer::wait`] for an entry that is cleared.
 pub(super) fn wait<G>(
     hazards: &[Word],
-    trust: &Mutex<Trust<G>>,
+    revocation: &Mutex<RevocationState<G>>,
     entry: Entry,
     began: &mut Option<Instant>,
     system: &impl System,
 ) -> After {
     let mut waits = false;
-    if hazards::users(hazards, entry).next().is_none() || trust.lock().is_harmless(system.now()) {
+    if hazards::users(hazards, entry).next().is_none() || revocation.lock().is_harmless(system.now()) {
         return After::Nothing;
     }
     while hazards::users(hazards, entry).next().is_some() {
@@ -204,27 +204,34 @@ pub(super) fn wait<G>(
             continue;
         }
         // From now on it can begin no call.
-        let Some(taken) = trust.lock().wait(&mut waits, system.now()) else { break };
+        let Some(taken) = revocation.lock().wait(&mut waits, system.now()) else { break };
         // One that is stopped says nothing of the others, which may be in a call that had begun.
         let all_stopped = || hazards::users(hazards, entry).all(|(_, thread)| system.is_stopped(thread));
-        if system.now() - taken > BELIEVED || system.is_gone() || all_stopped() {
+        if system.now() - taken > MAX_REVOKING || system.is_gone() || all_stopped() {
             break;
         }
         system.pause(Some(AGAIN));
     }
-    if waits { trust.lock().waited(system.now()) } else { After::Nothing }
+    if waits { revocation.lock().waited(system.now()) } else { After::Nothing }
 }
 
-impl<G> Default for Trust<G> {
-    fn default() -> Trust<G> {
-        Trust { guard: None, taken: None, waiting: 0, kept: Duration::ZERO, reckoned: None, cut_off: false }
+impl<G> Default for RevocationState<G> {
+    fn default() -> RevocationState<G> {
+        RevocationState {
+            guard: None,
+            taken: None,
+            waiting: 0,
+            kept: Duration::ZERO,
+            reckoned: None,
+            banned: false,
+        }
     }
 }
 
-impl<G> Trust<G> {
+impl<G> RevocationState<G> {
     /// The process shall know us by this page from now on; false where it shall not.
     pub(super) fn renew(&mut self, guard: G) -> bool {
-        let may = !self.cut_off && self.waiting == 0;
+        let may = !self.banned && self.waiting == 0;
         if may {
             self.guard = Some(guard);
         }
@@ -233,7 +240,7 @@ impl<G> Trust<G> {
 
     /// Whether nothing of it runs, or ever will.
     fn is_harmless(&self, now: Instant) -> bool {
-        let ended = self.taken.is_none_or(|taken| self.cut_off && now - taken > BELIEVED);
+        let ended = self.taken.is_none_or(|taken| self.banned && now - taken > MAX_REVOKING);
         self.guard.is_none() && ended
     }
 
@@ -245,7 +252,7 @@ impl<G> Trust<G> {
         self.taken
     }
 
-    /// Like [`Trust::take`], for a thread that waits, which `waits` notes.
+    /// Like [`RevocationState::take`], for a thread that waits, which `waits` notes.
     fn wait(&mut self, waits: &mut bool, now: Instant) -> Option<Instant> {
         let taken = self.take(now)?;
         if !std::mem::replace(waits, true) {
@@ -257,14 +264,14 @@ impl<G> Trust<G> {
     /// A thread that was noted as waiting does not wait any more.
     fn waited(&mut self, now: Instant) -> After {
         self.waiting -= 1;
-        if self.waiting > 0 || self.cut_off {
+        if self.waiting > 0 || self.banned {
             return After::Nothing;
         }
         let waited = self.taken.map_or(Duration::ZERO, |taken| now - taken);
         let since = self.reckoned.replace(now).map_or(Duration::ZERO, |then| now - then);
         self.kept = self.kept.saturating_sub(since / OF_THE_TIME) + waited;
-        self.cut_off = self.kept > BELIEVED;
-        if self.cut_off { After::CutOff } else { After::Export }
+        self.banned = self.kept > MAX_REVOKING;
+        if self.banned { After::Banned } else { After::Export }
     }
 }
 
@@ -279,49 +286,54 @@ mod tests {
     }
 
     /// A wait of a length, and a pause; what follows from it.
-    fn waits(trust: &mut Trust<Guard>, now: &mut Instant, wait: Duration, pause: Duration) -> After {
+    fn waits(
+        revocation: &mut RevocationState<Guard>,
+        now: &mut Instant,
+        wait: Duration,
+        pause: Duration,
+    ) -> After {
         let proof = Proof { nonce: 1, tables: 2, ring: 3 };
-        trust.guard = Some(Guard::new(&memory(), &proof).unwrap());
-        assert!(!trust.is_harmless(*now));
+        revocation.guard = Some(Guard::new(&memory(), &proof).unwrap());
+        assert!(!revocation.is_harmless(*now));
         let mut waits = false;
-        assert_eq!(trust.wait(&mut waits, *now), Some(*now));
+        assert_eq!(revocation.wait(&mut waits, *now), Some(*now));
         // Another look, and another thread.
-        assert_eq!(trust.wait(&mut waits, *now + wait / 2), Some(*now));
+        assert_eq!(revocation.wait(&mut waits, *now + wait / 2), Some(*now));
         let mut others = false;
-        trust.wait(&mut others, *now + wait / 2);
+        revocation.wait(&mut others, *now + wait / 2);
         *now += wait;
-        assert_eq!(trust.waited(*now), After::Nothing, "the other one waits");
-        let after = trust.waited(*now);
+        assert_eq!(revocation.waited(*now), After::Nothing, "the other one waits");
+        let after = revocation.waited(*now);
         *now += pause;
         after
     }
 
     #[test]
     fn who_lets_go_in_time_each_time_is_not_believed_for_ever() {
-        let (mut trust, mut now) = (Trust::default(), Instant::now());
+        let (mut revocation, mut now) = (RevocationState::default(), Instant::now());
         let second = Duration::from_secs(1);
         for _ in 0..5 {
-            assert_eq!(waits(&mut trust, &mut now, second, Duration::ZERO), After::Export);
+            assert_eq!(waits(&mut revocation, &mut now, second, Duration::ZERO), After::Export);
         }
-        assert_eq!(waits(&mut trust, &mut now, second, Duration::ZERO), After::CutOff);
-        assert!(trust.guard.is_none() && trust.cut_off);
+        assert_eq!(waits(&mut revocation, &mut now, second, Duration::ZERO), After::Banned);
+        assert!(revocation.guard.is_none() && revocation.banned);
     }
 
     #[test]
     fn who_is_slow_now_and_then_is() {
-        let (mut trust, mut now) = (Trust::default(), Instant::now());
+        let (mut revocation, mut now) = (RevocationState::default(), Instant::now());
         for _ in 0..1000 {
-            let after = waits(&mut trust, &mut now, Duration::from_millis(50), Duration::from_secs(1));
+            let after = waits(&mut revocation, &mut now, Duration::from_millis(50), Duration::from_secs(1));
             assert_eq!(after, After::Export);
         }
-        let in_vain = BELIEVED + Duration::from_millis(1);
-        assert_eq!(waits(&mut trust, &mut now, in_vain, Duration::ZERO), After::CutOff);
+        let in_vain = MAX_REVOKING + Duration::from_millis(1);
+        assert_eq!(waits(&mut revocation, &mut now, in_vain, Duration::ZERO), After::Banned);
     }
 
     #[test]
     fn who_never_could_reach_anything_is_not_waited_for() {
-        let (mut trust, mut waits, now) = (Trust::<Guard>::default(), false, Instant::now());
-        assert!(trust.is_harmless(now));
-        assert_eq!((trust.wait(&mut waits, now), waits), (None, false));
+        let (mut revocation, mut waits, now) = (RevocationState::<Guard>::default(), false, Instant::now());
+        assert!(revocation.is_harmless(now));
+        assert_eq!((revocation.wait(&mut waits, now), waits), (None, false));
     }
 }
