@@ -331,8 +331,9 @@ impl local::Connection for Connection {
         self.token
     }
 
-    fn export(&self, tables: &Fd, guard: Known) {
-        let _ = sys::send_descriptor(&self.fd, &name_messages::export(guard.address, guard.says), tables);
+    fn export(&self, tables: &Fd, identity: Known) {
+        let _ =
+            sys::send_descriptor(&self.fd, &name_messages::export(identity.address, identity.says), tables);
     }
 
     fn show(&self, address: u64, writable: bool, buffer: &Fd) -> bool {

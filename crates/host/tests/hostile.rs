@@ -148,7 +148,7 @@ struct Liar {
 /// What a process exports.
 struct Exported {
     tables: OwnedFd,
-    guard: u64,
+    identity: u64,
 }
 
 impl Liar {
@@ -198,8 +198,8 @@ impl Liar {
         write(self, &[packet()]);
         assert_eq!(by.host.guest().packet()?.bytes, [1; 100]);
         let (bytes, tables) = self.hears(PATIENCE)?;
-        let (guard, _) = name_messages::read_export(&bytes)?;
-        Some(Exported { tables: tables?, guard })
+        let (identity, _) = name_messages::read_export(&bytes)?;
+        Some(Exported { tables: tables?, identity })
     }
 
     /// Says that it uses what is not even there, and everything else.
@@ -263,7 +263,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     again.claims_to_use(target.table, UNUSED);
     let soon = Duration::from_millis(200);
     assert!(liar.hears(soon).is_none() && again.hears(soon).is_none());
-    assert!(!is_mapped(exports.guard));
+    assert!(!is_mapped(exports.identity));
     let (took, ..) = honest.goes_on(&target, || (0..20).map(|_| target.takes_back()).max());
     assert!(took < Some(Duration::from_millis(500)), "{took:?}");
     let begin = Instant::now();
@@ -338,7 +338,7 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     let honest = Honest::new(&target);
     let liar = Liar::connect();
     let exports = liar.is_exported(&target).unwrap();
-    assert!(is_mapped(exports.guard));
+    assert!(is_mapped(exports.identity));
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let (heard, rounds, _) = honest.goes_on(&target, || {
         for word in &liar.words[..RING / 8] {
@@ -352,7 +352,7 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     });
     assert_eq!(heard.unwrap().0, [name_messages::NO_RING]);
     assert!(rounds > 10 && counter(&target.host, "ring_errors") == 1, "{rounds}");
-    assert!(!is_mapped(exports.guard));
+    assert!(!is_mapped(exports.identity));
     liar.words[..RING / 8].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     liar.offer();
     assert_eq!(liar.hears(PATIENCE).unwrap().0, [name_messages::NO_RING]);

@@ -232,7 +232,7 @@ ranks! {
     /// The system: what is lent to other processes. Held while some of it is shown to one of them.
     ExportTables,
     /// The system: the page by which another process knows this one.
-    Guard,
+    IdentityPage,
     /// The system: the sockets for whole frames.
     FrameSockets,
     /// The system: the processes that bear names we use.

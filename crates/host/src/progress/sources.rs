@@ -160,7 +160,7 @@ impl<G: Guest> Engine<G> {
         match bearer.hear() {
             Some(Answer::NoRing) => world.rings.declined(bearer, &**world),
             Some(Answer::Bell(bell)) => world.rings.given(bearer, bell),
-            Some(Answer::Export(tables, guard)) => world.rings.import(bearer, &tables, guard, &**world),
+            Some(Answer::Export(tables, identity)) => world.rings.import(bearer, &tables, identity, &**world),
             Some(Answer::Buffer(memory, buffer)) => {
                 world.rings.shown(bearer, &memory, (buffer.address, buffer.writable), &**world)
             }

@@ -210,7 +210,7 @@ impl System for Model<'_> {
 fn importer(shared: &Arc<Shared>, stays: bool) -> Mutex<RevocationState<Page>> {
     let mut revocation = RevocationState::default();
     assert!(revocation.renew(Page { shared: shared.clone(), stays }));
-    Mutex::new(Rank::Guard, revocation)
+    Mutex::new(Rank::IdentityPage, revocation)
 }
 
 /// Takes an entry back and waits as it ships.

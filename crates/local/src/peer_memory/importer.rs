@@ -25,8 +25,8 @@
 //!
 //! | state | fields of [`RevocationState`] | for an entry that the process says it uses |
 //! |---|---|---|
-//! | no page yet | no `guard`, no `taken` | no thread waits: the process never could reach it |
-//! | has page | `guard` | a thread waits for 20 ms ([`LONG`]), and takes the page away |
+//! | no page yet | no `identity`, no `taken` | no thread waits: the process never could reach it |
+//! | has page | `identity_page` | a thread waits for 20 ms ([`LONG`]), and takes the page away |
 //! | waited for | `taken`, `waiting` above 0 | threads wait until 5 s ([`MAX_REVOKING`]) after `taken`; [`RevocationState::renew`] fails |
 //! | page gone | `taken`, `waiting` is 0 | a thread waits for 20 ms, then as above |
 //! | banned | `banned` | threads wait until 5 s after `taken`, and never again |
@@ -41,8 +41,8 @@ use locks::{Mutex, Rank};
 use sys::fork::Fd;
 
 use super::export_table::Cleared;
-use super::guard::{Guard, Proof};
 use super::hazards;
+use super::identity_page::{IdentityPage, Proof};
 use super::tables::Entry;
 use crate::memory::Part;
 use crate::ring::Word;
@@ -65,7 +65,7 @@ const OF_THE_TIME: u32 = 16;
 pub(crate) struct Importer {
     /// Where the process says what it uses.
     hazards: Part,
-    revocation: Mutex<RevocationState<Guard>>,
+    revocation: Mutex<RevocationState<IdentityPage>>,
     /// The number of the process, or 0.
     pid: i32,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Importer {
 /// What an importer can do, and may.
 pub(super) struct RevocationState<G> {
     /// The page by which it knows us, which is there while this is; none while it is taken away.
-    guard: Option<G>,
+    identity: Option<G>,
     /// When the page was taken away last. `None`: the process never had one.
     taken: Option<Instant>,
     /// Threads that wait for it without its page.
@@ -101,7 +101,7 @@ impl Importer {
     /// One that says so in this memory, at the other end of a connection.
     pub(crate) fn new(hazards: Part, connection: &Fd) -> Importer {
         let pid = sys::peer_pid(connection).unwrap_or(0);
-        Importer { hazards, revocation: Mutex::new(Rank::Guard, RevocationState::default()), pid }
+        Importer { hazards, revocation: Mutex::new(Rank::IdentityPage, RevocationState::default()), pid }
     }
 
     /// The number of its process, or 0.
@@ -115,7 +115,7 @@ impl Importer {
     ///
     /// Those of mmap(2).
     pub(crate) fn renew(&self, proof: &Proof) -> io::Result<Option<Known>> {
-        let new = Guard::new(&self.hazards, proof)?;
+        let new = IdentityPage::new(&self.hazards, proof)?;
         let known = new.known();
         Ok(self.revocation.lock().renew(new).then_some(known))
     }
@@ -218,7 +218,7 @@ pub(super) fn wait<G>(
 impl<G> Default for RevocationState<G> {
     fn default() -> RevocationState<G> {
         RevocationState {
-            guard: None,
+            identity: None,
             taken: None,
             waiting: 0,
             kept: Duration::ZERO,
@@ -230,10 +230,10 @@ impl<G> Default for RevocationState<G> {
 
 impl<G> RevocationState<G> {
     /// The process shall know us by this page from now on; false where it shall not.
-    pub(super) fn renew(&mut self, guard: G) -> bool {
+    pub(super) fn renew(&mut self, identity: G) -> bool {
         let may = !self.banned && self.waiting == 0;
         if may {
-            self.guard = Some(guard);
+            self.identity = Some(identity);
         }
         may
     }
@@ -241,12 +241,12 @@ impl<G> RevocationState<G> {
     /// Whether nothing of it runs, or ever will.
     fn is_harmless(&self, now: Instant) -> bool {
         let ended = self.taken.is_none_or(|taken| self.banned && now - taken > MAX_REVOKING);
-        self.guard.is_none() && ended
+        self.identity.is_none() && ended
     }
 
     /// Takes the page away, so that it can begin no call; when it could last. `None`: never.
     fn take(&mut self, now: Instant) -> Option<Instant> {
-        if self.guard.take().is_some() {
+        if self.identity.take().is_some() {
             self.taken = Some(now);
         }
         self.taken
@@ -287,13 +287,13 @@ mod tests {
 
     /// A wait of a length, and a pause; what follows from it.
     fn waits(
-        revocation: &mut RevocationState<Guard>,
+        revocation: &mut RevocationState<IdentityPage>,
         now: &mut Instant,
         wait: Duration,
         pause: Duration,
     ) -> After {
         let proof = Proof { nonce: 1, tables: 2, ring: 3 };
-        revocation.guard = Some(Guard::new(&memory(), &proof).unwrap());
+        revocation.identity = Some(IdentityPage::new(&memory(), &proof).unwrap());
         assert!(!revocation.is_harmless(*now));
         let mut waits = false;
         assert_eq!(revocation.wait(&mut waits, *now), Some(*now));
@@ -316,7 +316,7 @@ mod tests {
             assert_eq!(waits(&mut revocation, &mut now, second, Duration::ZERO), After::Export);
         }
         assert_eq!(waits(&mut revocation, &mut now, second, Duration::ZERO), After::Banned);
-        assert!(revocation.guard.is_none() && revocation.banned);
+        assert!(revocation.identity.is_none() && revocation.banned);
     }
 
     #[test]
@@ -332,7 +332,8 @@ mod tests {
 
     #[test]
     fn who_never_could_reach_anything_is_not_waited_for() {
-        let (mut revocation, mut waits, now) = (RevocationState::<Guard>::default(), false, Instant::now());
+        let (mut revocation, mut waits, now) =
+            (RevocationState::<IdentityPage>::default(), false, Instant::now());
         assert!(revocation.is_harmless(now));
         assert_eq!((revocation.wait(&mut waits, now), waits), (None, false));
     }

@@ -16,7 +16,7 @@
 //!
 //! Which process it reaches an importer knows by a page of the exporter's, at an address that can
 //! not be foreseen: the exporter repeats there a word that came with the ring, and says which ring
-//! and which tables it means ([`guard::Proof`]). The importer reads all of that before it writes
+//! and which tables it means ([`identity::Proof`]). The importer reads all of that before it writes
 //! anything.
 //!
 //! A dead process is not waited for: the connection to the name ends when its process has ended or
@@ -34,7 +34,7 @@
 //! | `tables` | what is exported |
 //! | `hazards` | what is in use just now, and by which thread |
 //! | `fences` | what keeps the steps of both in order |
-//! | `guard` | calls that reach the right process or none; unsafe |
+//! | `identity_page` | calls that reach the right process or none; unsafe |
 //! | `present` | whether memory of another process is there, so that a copy waits for nothing; unsafe |
 //! | `near` | copies to and from memory that is mapped here, too, without a call; unsafe |
 
@@ -44,8 +44,8 @@ mod export_table;
 mod fences;
 #[doc(hidden)]
 pub mod fuzzed;
-mod guard;
 mod hazards;
+mod identity_page;
 mod importer;
 mod initiator;
 mod near;
@@ -69,11 +69,11 @@ use crate::memory::{Part, SharedMemory};
 use crate::ring::Word;
 use crate::world::Known;
 pub(crate) use export_table::{As, Cleared, ExportTable, Showing, Tables};
-pub(crate) use guard::Proof;
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
+pub(crate) use identity_page::Proof;
 pub(crate) use importer::{After, Importer};
 
-use guard::{Copied, Process};
+use identity_page::{Copied, Process};
 use initiator::Request;
 use near::{Near, with_last_word};
 use present::Pages;
@@ -106,7 +106,7 @@ impl RemoteView {
     pub(crate) fn new(
         connection: &Fd,
         tables_fd: &Fd,
-        guard: Known,
+        identity: Known,
         (ring, nonce): (u64, u64),
         theirs: Theirs,
     ) -> io::Result<RemoteView> {
@@ -115,11 +115,11 @@ impl RemoteView {
             return Err(nic::Errno::EINVAL.into());
         }
         let proof = Proof { nonce, tables: sys::inode(tables_fd)?, ring };
-        let process = Process { pid: sys::peer_pid(connection)?, guard };
+        let process = Process { pid: sys::peer_pid(connection)?, identity };
         let pages = Arc::new(Pages::of(process.pid));
         let is_peer_memory_reachable = process.pid > 0
             && sys::peer_lives(connection)
-            && pages.are_there(guard.address, 1)
+            && pages.are_there(identity.address, 1)
             && process.is_proven(&proof);
         let (is_closed, is_over) = (AtomicBool::new(!is_peer_memory_reachable), AtomicBool::new(false));
         Ok(RemoteView { process, pages, tables: Arc::new(tables), theirs, is_closed, is_over })
@@ -176,7 +176,7 @@ impl RemoteView {
                 Some(Err(Ended::Unable)) | None => {}
             }
             let touched = if matches!(what, Copy::Flush(how) if !how.persistent) { 0 } else { remote.length };
-            if !self.pages.are_there(self.process.guard.address, 1) || !self.pages.are_there(at, touched) {
+            if !self.pages.are_there(self.process.identity.address, 1) || !self.pages.are_there(at, touched) {
                 return false;
             }
             let copied = self.copy_far(prepared, at);
@@ -195,7 +195,7 @@ impl RemoteView {
         if matches!(transfer.what, Copy::Flush(how) if how.persistent) {
             return None;
         }
-        let near = Near::new(&self.theirs, hazards::granted(hazards)?, self.process.guard.says);
+        let near = Near::new(&self.theirs, hazards::granted(hazards)?, self.process.identity.says);
         near.copy(prepared, at)
     }
 

@@ -12,8 +12,8 @@ use crate::world::{Bearer, Known, World};
 
 impl<O: Send> Rings<O> {
     /// The process at the end of this connection took our ring, and lets its memory be reached.
-    pub fn import(&self, bearer: &dyn Bearer, tables: &Fd, guard: Known, world: &impl World) {
-        let exports = self.ring_over(bearer).map(|ring| ring.import(tables, guard, world.counters()));
+    pub fn import(&self, bearer: &dyn Bearer, tables: &Fd, identity: Known, world: &impl World) {
+        let exports = self.ring_over(bearer).map(|ring| ring.import(tables, identity, world.counters()));
         add(&world.counters().peer_memory_refused, exports.is_some_and(|exports| exports.is_err()).into());
     }
 

@@ -10,7 +10,7 @@
 //! before anything is written the page is read, as a whole, and has to say what came with the
 //! ring and which ring and tables it is for ([`Proof`]): a process in between has no page of
 //! another one to offer that speaks for tables of its own. And the page has to be where such pages
-//! are ([`is_of_guards`]), where no process has anything else.
+//! are ([`is_identity_page`]), where no process has anything else.
 //!
 //! Memory of the process that the other one maps ([`crate::arena`]) it copies without a call. What
 //! the page says stands in a word that both map, too, while the page is there, and such a copy
@@ -38,23 +38,23 @@ const WRITTEN: u64 = 64;
 const TRIES: usize = 8;
 /// Where such a page may be: far from what systems map by themselves, at page 2^32 to 2^33.
 const FIRST: u64 = 1 << 44;
-/// Elements of a list of pieces, with the guard's.
+/// Elements of a list of pieces, with the identity page's.
 const ELEMENTS: usize = 12;
 
 /// A page of ours by which a process knows us.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub(crate) struct IdentityPage {
     page: NonNull<u8>,
     known: Known,
-    /// Where the guard says so to a process that maps our memory.
+    /// Where the identity page says so to a process that maps our memory.
     hazards: Part,
     generation: u32,
 }
 
 // SAFETY: no thread looks at the page; its address is a number.
-unsafe impl Send for Guard {}
+unsafe impl Send for IdentityPage {}
 // SAFETY: as above.
-unsafe impl Sync for Guard {}
+unsafe impl Sync for IdentityPage {}
 
 /// What the page says after its first word, for the process that it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,13 +74,13 @@ impl Proof {
 }
 
 /// Whether a page at this address may be such a page.
-fn is_of_guards(address: u64) -> bool {
+fn is_identity_page(address: u64) -> bool {
     (FIRST..2 * FIRST).contains(&address) && address.is_multiple_of(PAGE as u64)
 }
 
-impl Guard {
+impl IdentityPage {
     /// A new page for the process that says in `hazards` what it uses, and reads this proof.
-    pub(crate) fn new(hazards: &Part, proof: &Proof) -> io::Result<Guard> {
+    pub(crate) fn new(hazards: &Part, proof: &Proof) -> io::Result<IdentityPage> {
         for _ in 0..TRIES {
             let mut random = [0; 16];
             getrandom::fill(&mut random).map_err(|_| Errno::EAGAIN)?;
@@ -91,7 +91,7 @@ impl Guard {
             unsafe { libc::madvise(page.as_ptr().cast(), PAGE, libc::MADV_DONTFORK) };
             let known = Known { address: page.as_ptr() as u64, says };
             let (hazards, generation) = (hazards.clone(), fork::generation());
-            let guard = Guard { page, known, hazards, generation };
+            let identity = IdentityPage { page, known, hazards, generation };
             if known.address != address {
                 continue;
             }
@@ -100,10 +100,10 @@ impl Guard {
                 page.cast::<u64>().write(says);
                 page.cast::<[u64; 3]>().byte_add(8).write(proof.words());
             }
-            if let Some(granted) = hazards::granted(&guard.hazards) {
+            if let Some(granted) = hazards::granted(&identity.hazards) {
                 granted.store(says, Ordering::Release);
             }
-            return Ok(guard);
+            return Ok(identity);
         }
         Err(Errno::ENOMEM.into())
     }
@@ -113,7 +113,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for IdentityPage {
     fn drop(&mut self) {
         if self.generation == fork::generation() {
             if let Some(granted) = hazards::granted(&self.hazards) {
@@ -156,18 +156,18 @@ pub(crate) enum Copied {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
-    pub(crate) guard: Known,
+    pub(crate) identity: Known,
 }
 
 impl Process {
     /// Whether it is the process that this proof is for, and can be reached both ways.
     pub(crate) fn is_proven(&self, proof: &Proof) -> bool {
-        if !is_of_guards(self.guard.address) {
+        if !is_identity_page(self.identity.address) {
             return false;
         }
         let mut said = [0_u64; 3];
         let piece = Piece { addr: (&raw mut said) as u64, len: 24 };
-        let behind = Piece { addr: self.guard.address + 8, len: 24 };
+        let behind = Piece { addr: self.identity.address + 8, len: 24 };
         // SAFETY: three words of ours.
         let read = unsafe { self.read(&[piece], &[behind]) } == Copied::All;
         // SAFETY: ours; the kernel has written to them.
@@ -199,10 +199,10 @@ impl Process {
     ///
     /// The pieces may be read, where they are mapped.
     pub(crate) unsafe fn write(&self, pieces: &[Piece], to: &[Piece]) -> Copied {
-        let mark = [self.guard.says; 1];
+        let mark = [self.identity.says; 1];
         let first = Piece { addr: (&raw const mark) as u64, len: 8 };
         let Some(ours) = elements(first, pieces) else { return Copied::Part };
-        let Some(theirs) = elements(Piece { addr: self.guard.address + WRITTEN, len: 8 }, to) else {
+        let Some(theirs) = elements(Piece { addr: self.identity.address + WRITTEN, len: 8 }, to) else {
             return Copied::Part;
         };
         // SAFETY: as the caller says; the kernel checks all addresses, and writes to no memory of
@@ -223,7 +223,7 @@ impl Process {
         let mut mark = 0_u64;
         let first = Piece { addr: (&raw mut mark) as u64, len: 8 };
         let Some(ours) = elements(first, pieces) else { return Copied::Part };
-        let Some(theirs) = elements(Piece { addr: self.guard.address, len: 8 }, from) else {
+        let Some(theirs) = elements(Piece { addr: self.identity.address, len: 8 }, from) else {
             return Copied::Part;
         };
         // SAFETY: as the caller says; `mark` is ours.
@@ -232,7 +232,7 @@ impl Process {
         };
         // SAFETY: ours; the kernel may have written to it.
         let mark = unsafe { (&raw const mark).read_volatile() };
-        if mark == self.guard.says { copied(done, pieces) } else { Copied::Nothing }
+        if mark == self.identity.says { copied(done, pieces) } else { Copied::Nothing }
     }
 }
 
