@@ -14,7 +14,7 @@ use kit::{
 };
 use nic::Link;
 use nic::peer_memory::{Copy, Piece};
-use transport::op::{AtOnce, Remote};
+use transport::op::{DirectOutcome, Remote};
 use wire::Rkey;
 
 /// Bytes of tables.
@@ -78,7 +78,7 @@ fn takes(address: u64, says: impl FnOnce(&Offer, u64) -> [u64; 4]) -> bool {
     let pieces = [Piece { addr: (&raw const says) as u64, len: 8 }];
     // SAFETY: the piece is `says`, which lives across the call and is read only.
     let became = unsafe { copy(victim.world(), remote, Copy::Write, &pieces) };
-    assert_ne!(became, AtOnce::Done);
+    assert_ne!(became, DirectOutcome::Done);
     refused == 0
 }
 

@@ -19,7 +19,7 @@ use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::World;
 use node::world::Claim;
-use transport::op::{AtOnce, Remote};
+use transport::op::{DirectOutcome, Remote};
 use wire::Rkey;
 
 const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -109,7 +109,7 @@ impl Honest {
         let pieces = [Piece { addr: (&raw const word) as u64, len: 8 }];
         // SAFETY: the piece is `word`, which lives across the call and is read only.
         let became = unsafe { copy(self.0.world(), remote, Copy::Write, &pieces) };
-        became == AtOnce::Done
+        became == DirectOutcome::Done
     }
 
     /// Sends packets and writes while `during` runs, and checks that all arrive; how often it was

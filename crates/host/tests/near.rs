@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use kit::exported::{Pair, copy};
 use kit::{alone, counter};
 use nic::peer_memory::{Copy, Piece};
-use transport::op::{AtOnce, AtomicOp};
+use transport::op::{AtomicOp, DirectOutcome};
 
 #[test]
 fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
@@ -28,18 +28,22 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
         [(0, 8, 1), (3, 8, 1), (0, 21, 3), (5, 24, 3), (8, 40, 5), (1, 63, 8), (0, 256, 32), (7, 200, 100)]
     {
         let bytes = &ours[256 - len..];
-        assert_eq!(copied(Copy::Write, at, bytes, size), AtOnce::Done, "{at} {len} {size}");
+        assert_eq!(copied(Copy::Write, at, bytes, size), DirectOutcome::Done, "{at} {len} {size}");
         let mut read = vec![0_u8; len];
-        assert_eq!(copied(Copy::Read, at, &mut read[..], size), AtOnce::Done, "{at} {len} {size}");
+        assert_eq!(copied(Copy::Read, at, &mut read[..], size), DirectOutcome::Done, "{at} {len} {size}");
         assert_eq!(read, bytes, "{at} {len} {size}");
     }
-    assert_eq!(copied(Copy::Write, 0, &ours[..9], 1), AtOnce::Refused, "more pieces than are copied at once");
+    assert_eq!(
+        copied(Copy::Write, 0, &ours[..9], 1),
+        DirectOutcome::Refused,
+        "more pieces than are copied at once"
+    );
     // Of ours something is not there.
     let gone = [Piece { addr: 8, len: 8 }];
     for what in [Copy::Write, Copy::Read] {
         // SAFETY: nothing is there, and nothing will be.
         let became = unsafe { copy(pair.initiator.world(), pair.remote(0, 8), what, &gone) };
-        assert_eq!(became, AtOnce::Refused);
+        assert_eq!(became, DirectOutcome::Refused);
     }
     assert!(pair.copies(Copy::Write, pair.remote(0, 8), &mut [77]) && pair.word(0) == 77);
 }
@@ -54,7 +58,7 @@ fn atomics_of_both_ends_count_each_other_s() {
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
         // SAFETY: the piece is `before`, a variable of ours.
         let became = unsafe { copy(pair.initiator.world(), pair.remote(at, 8), Copy::Atomic(op), &[piece]) };
-        if became == AtOnce::Done { Ok(before) } else { Err(became) }
+        if became == DirectOutcome::Done { Ok(before) } else { Err(became) }
     };
     // SAFETY: words of the target's memory, which no code looks at otherwise meanwhile.
     let [ours, turns] = [0, 1].map(|at| unsafe { AtomicU64::from_ptr(pair.memory.as_ptr().add(at)) });
@@ -80,9 +84,9 @@ fn atomics_of_both_ends_count_each_other_s() {
     assert_eq!(ours.load(Ordering::Relaxed), 7 * EACH);
     assert_eq!(turns.load(Ordering::Relaxed), 3 * EACH);
     assert_eq!(change(0, AtomicOp::Write(5)), Ok(7 * EACH));
-    assert_eq!(change(4, AtomicOp::FetchAdd(1)), Err(AtOnce::Refused), "it is not aligned");
-    assert!(counter(&pair.initiator, "atomics_at_once") > 4 * EACH);
+    assert_eq!(change(4, AtomicOp::FetchAdd(1)), Err(DirectOutcome::Refused), "it is not aligned");
+    assert!(counter(&pair.initiator, "direct_atomics") > 4 * EACH);
     pair.publish(nic::Access::REMOTE_WRITE);
-    assert_eq!(change(0, AtomicOp::FetchAdd(1)), Err(AtOnce::Refused), "there is no right to it");
+    assert_eq!(change(0, AtomicOp::FetchAdd(1)), Err(DirectOutcome::Refused), "there is no right to it");
     assert_eq!(change(0, AtomicOp::Write(6)), Ok(5));
 }

@@ -11,7 +11,7 @@ use kit::{PATIENCE, V4, alone, batch, counter, is_peer_memory_reachable, path, s
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::{Name, World};
-use transport::op::{AtOnce, Flush, Remote};
+use transport::op::{DirectOutcome, Flush, Remote};
 use wire::{Qpn, Rkey};
 
 #[test]
@@ -30,7 +30,7 @@ fn bytes_go_both_ways_and_no_packet_does() {
         }
         assert_eq!(counter(&pair.initiator, "ring_packets_sent"), before);
         assert_eq!(
-            (counter(&pair.initiator, "writes_at_once"), counter(&pair.initiator, "peer_memory_refused")),
+            (counter(&pair.initiator, "direct_writes"), counter(&pair.initiator, "peer_memory_refused")),
             (9, 0)
         );
     }
@@ -136,7 +136,7 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
         let remote = Remote { addr, length, rkey: Rkey(key) };
         // SAFETY: no memory of ours is named.
         let flushed = unsafe { copy(pair.initiator.world(), remote, Copy::Flush(how), &[]) };
-        flushed == AtOnce::Done
+        flushed == DirectOutcome::Done
     };
     let global = Flush { global: true, persistent: false, whole: false };
     let persistent = Flush { global: false, persistent: true, whole: false };
@@ -155,7 +155,7 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     assert_eq!(counter(&pair.initiator, "ring_packets_sent"), before);
     pair.open(Access::FLUSH_GLOBAL);
     assert!(flush(in_memory, 0, 8, global) && !flush(in_memory, 0, 8, persistent));
-    assert_eq!(counter(&pair.initiator, "flushes_at_once"), 7);
+    assert_eq!(counter(&pair.initiator, "direct_flushes"), 7);
     // SAFETY: as above.
     unsafe { libc::munmap(pages, 40960) };
 }
@@ -275,7 +275,7 @@ fn a_writer_of_another_process() {
     for n in 1..=u64::MAX {
         let pieces = [Piece { addr: (&raw const n) as u64, len: 8 }];
         // SAFETY: the piece is `n`, which lives across the call and is read only.
-        if unsafe { copy(initiator.world(), remote, Copy::Write, &pieces) } != AtOnce::Done {
+        if unsafe { copy(initiator.world(), remote, Copy::Write, &pieces) } != DirectOutcome::Done {
             // What is taken back and exported again has to be named again.
             initiator.world().send(&path(V4), &mut batch(0, &[64]));
             std::thread::sleep(Duration::from_micros(200));
@@ -375,5 +375,5 @@ fn where_rings_are_off_nothing_is_reached() {
     let pieces = [Piece { addr: word.as_mut_ptr() as u64, len: 8 }];
     // SAFETY: the piece is `word`, which lives across the call.
     let became = unsafe { copy(initiator.world(), remote, Copy::Read, &pieces) };
-    assert_eq!(became, AtOnce::NoWay);
+    assert_eq!(became, DirectOutcome::Unavailable);
 }

@@ -31,7 +31,7 @@ fn send_piece(sender: &Recording, address: IpAddr, body: &[u8]) -> Result<Bulk, 
 fn a_piece_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::NoWay), "there is no ring");
+    assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::Unavailable), "there is no ring");
     assert_eq!(counter(&sender, "rings_offered"), 0);
     sender.world().send(&path(V4), &mut batch(0, &[64]));
     // Of any length, in whole words and lines or not, up to the longest one; more than the ring
@@ -66,12 +66,12 @@ fn a_piece_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
     }
     assert_eq!(
         send_piece(&sender, V6, &body(0, 4096)),
-        Ok(Bulk::NoWay),
+        Ok(Bulk::Unavailable),
         "the last packets took another path"
     );
     sender.world().send(&path(V6), &mut batch(201, &[64]));
     assert_eq!(send_piece(&sender, V6, &body(202, 4096)), Ok(Bulk::Sent));
-    assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::NoWay));
+    assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::Unavailable));
     assert!([201, 202].into_iter().all(|n| arrives(n, V6).bytes.len() > 12));
     let sent = ["ring_pieces_sent", "ring_packets_sent", "packets_sent"].map(|name| counter(&sender, name));
     assert_eq!(sent, [pieces + 1, 52, 0]);

@@ -47,13 +47,13 @@ counters! {
     /// Rings closed because they brought invalid data.
     ring_errors,
     /// WRITEs executed directly in the peer's memory.
-    writes_at_once,
+    direct_writes,
     /// READs executed directly in the peer's memory.
-    reads_at_once,
+    direct_reads,
     /// Atomic operations executed directly in the peer's memory.
-    atomics_at_once,
+    direct_atomics,
     /// FLUSH operations completed without the peer.
-    flushes_at_once,
+    direct_flushes,
     /// Pieces of messages that this process copied from the sender's memory.
     pieces_pulled,
     /// Pieces of SENDs that this process copied into the receiver's buffer.

@@ -8,7 +8,7 @@
 //! and the peer's responder says what is wrong.
 
 use transport::Short;
-use transport::op::{AtOnce, Bulk, Fault, Remote};
+use transport::op::{Bulk, DirectOutcome, Fault, Remote};
 use wire::{Mtu, Qpn, Rkey};
 
 #[cfg(doc)]
@@ -47,7 +47,7 @@ pub trait LocalLink: Send + Sync {
         _len: usize,
         _fill: &mut Fill<'_>,
     ) -> Result<Bulk, Fault> {
-        Ok(Bulk::NoWay)
+        Ok(Bulk::Unavailable)
     }
     /// Whether what was sent on this path lies where only a process of this host takes it, which
     /// has not taken all. False where it ended.
@@ -110,12 +110,12 @@ pub trait LocalLink: Send + Sync {
     /// Copies between memory of ours and what the peer names, or changes that: what was there goes
     /// to the piece. The last word of a WRITE becomes visible last. An atomic is done at once for
     /// all threads that change the bytes by instructions, and only in memory that both processes
-    /// map. Where it can not, nothing is copied, or a part, as when a connection breaks. `NoWay`
-    /// where memory of the process is not reached at all, else `Refused`.
+    /// map. Where it can not, nothing is copied, or a part, as when a connection breaks.
+    /// `Unavailable` where memory of the process is not reached at all, else `Refused`.
     ///
     /// `way` is of the transfer's path, and of what went on it before. A FLUSH has no pieces.
     /// `Refused` where it would have to wait for anything, or is for all of a region.
-    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> AtOnce;
+    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> DirectOutcome;
 }
 
 /// What a peer reaches of a region.

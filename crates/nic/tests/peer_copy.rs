@@ -14,7 +14,7 @@ use nic::{
     Access, AddressVector, Buffer, Cq, Device, LocalLink, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit,
     QpState, QpType, Way, mask,
 };
-use transport::op::{AtOnce, Data, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
+use transport::op::{Data, DirectOutcome, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
 use transport::rc::Hold;
 use transport::short::{Short, What};
 use wire::bth::{Aeth, Bth, Reth, Syndrome};
@@ -35,7 +35,7 @@ struct Peer {
     prepared: Mutex<Vec<(Qpn, bool)>>,
     qp: OnceLock<Weak<Qp>>,
     /// What becomes of a copy, if any is to be made, and the lengths of those that were tried.
-    becomes: Mutex<Option<AtOnce>>,
+    outcome: Mutex<Option<DirectOutcome>>,
     tried: Mutex<Vec<u64>>,
     /// Short messages are taken, and kept.
     takes_short: AtomicBool,
@@ -83,11 +83,11 @@ impl LocalLink for Neighbours {
     fn reaches(&self, _: &Path) -> bool {
         false
     }
-    fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> AtOnce {
+    fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> DirectOutcome {
         let length = prepared.transfer().remote.length;
         assert_eq!(length, prepared.pieces().iter().map(|piece| piece.len).sum());
         self.0.tried.lock().unwrap().push(length);
-        self.0.becomes.lock().unwrap().unwrap_or(AtOnce::NoWay)
+        self.0.outcome.lock().unwrap().unwrap_or(DirectOutcome::Unavailable)
     }
 }
 
@@ -259,7 +259,7 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
     };
     let seen = || (std::mem::take(&mut *peer.tried.lock().unwrap()), world.lost.load(Ordering::Relaxed));
 
-    *peer.becomes.lock().unwrap() = Some(AtOnce::Done);
+    *peer.outcome.lock().unwrap() = Some(DirectOutcome::Done);
     qp.post_send(start, write(0, buffer.key())).unwrap();
     assert_eq!(seen(), (vec![], 1), "the peer has answered nothing yet");
     hear(&device, &qp, 0, Op::Acknowledge(Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn: 1 }), start);
@@ -271,7 +271,7 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
     assert_eq!((polled(), seen()), (vec![(3, Status::Success, 8)], (vec![8], 1)));
 
     // What the peer's responder is to say leaves as a packet.
-    *peer.becomes.lock().unwrap() = Some(AtOnce::Refused);
+    *peer.outcome.lock().unwrap() = Some(DirectOutcome::Refused);
     qp.post_send(start, write(4, buffer.key())).unwrap();
     assert_eq!((polled(), seen()), (vec![], (vec![8], 2)));
 

@@ -7,7 +7,7 @@ use nic::link::Fill;
 use nic::peer_memory::{Copy, Grant, LocalLink, Prepared, Region, Regions, Transfer};
 use nic::{Path, Way};
 use transport::Short;
-use transport::op::{AtOnce, Bulk, Fault, Remote, SharedBytes};
+use transport::op::{Bulk, DirectOutcome, Fault, Remote, SharedBytes};
 use wire::Qpn;
 
 use crate::same_host::{SameHost, block};
@@ -47,7 +47,7 @@ impl LocalLink for SimWorld {
     ) -> Result<Bulk, Fault> {
         let block = block(path.dest_qpn);
         if !self.goes_by_channel(block, path) {
-            return Ok(Bulk::NoWay);
+            return Ok(Bulk::Unavailable);
         }
         // A channel is never full of what was put into it; so it says so now and then.
         if self.with_host(|host| host.same_host.dice.chance(host.same_host.unreached)) {
@@ -115,11 +115,11 @@ impl LocalLink for SimWorld {
         self.with_host(|host| host.same_host.shares()).then_some(SHARED_FROM)
     }
 
-    fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> AtOnce {
+    fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> DirectOutcome {
         let transfer = prepared.transfer();
         let Transfer { path, remote, what, .. } = *transfer;
         if !self.reaches(path) {
-            return AtOnce::NoWay;
+            return DirectOutcome::Unavailable;
         }
         let now = self.shared.clock.nanos();
         let copied = self.step(|host, me| {
@@ -140,9 +140,9 @@ impl LocalLink for SimWorld {
             };
             Some((target, whole))
         });
-        let Some(Some((to, whole))) = copied else { return AtOnce::Refused };
+        let Some(Some((to, whole))) = copied else { return DirectOutcome::Refused };
         self.act(Action::Copied { to, what, len: remote.length, whole });
-        if whole { AtOnce::Done } else { AtOnce::Refused }
+        if whole { DirectOutcome::Done } else { DirectOutcome::Refused }
     }
 }
 

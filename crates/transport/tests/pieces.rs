@@ -141,7 +141,7 @@ fn a_full_ring_is_waited_for_where_an_ack_is_due_and_takes_packets_where_none_is
     assert_eq!(a.sent(), [], "an ACK makes room");
     a.hear(19, ack(1), &[]);
     assert_eq!(lens(&a.sent()), vec![packets(1); 20], "nothing else would");
-    a.cx.bulk = Some(Bulk::NoWay);
+    a.cx.bulk = Some(Bulk::Unavailable);
     a.post(send(3, sge(0, 0, packets(20))));
     assert_eq!(lens(&a.sent()), vec![packets(1); 20]);
 }

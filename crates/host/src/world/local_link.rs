@@ -4,7 +4,7 @@ use nic::link::Fill;
 use nic::peer_memory::{Copy, Grant, Prepared, Region, Regions};
 use nic::{Path, Way};
 use transport::Short;
-use transport::op::{AtOnce, Bulk, Fault, Remote};
+use transport::op::{Bulk, DirectOutcome, Fault, Remote};
 use wire::{Qpn, Rkey};
 
 use super::RealWorld;
@@ -94,17 +94,17 @@ impl nic::LocalLink for RealWorld {
         self.rings.is_near(path, remote, way)
     }
 
-    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> AtOnce {
+    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> DirectOutcome {
         let became = self.rings.copy(prepared, way, self);
         let counter = match prepared.transfer().what {
-            Copy::Atomic(_) => &self.counters.local.atomics_at_once,
-            Copy::Write => &self.counters.local.writes_at_once,
-            Copy::Read => &self.counters.local.reads_at_once,
+            Copy::Atomic(_) => &self.counters.local.direct_atomics,
+            Copy::Write => &self.counters.local.direct_writes,
+            Copy::Read => &self.counters.local.direct_reads,
             Copy::Pull => &self.counters.local.pieces_pulled,
             Copy::Put => &self.counters.local.pieces_put,
-            Copy::Flush(_) => &self.counters.local.flushes_at_once,
+            Copy::Flush(_) => &self.counters.local.direct_flushes,
         };
-        add(counter, (became == AtOnce::Done).into());
+        add(counter, (became == DirectOutcome::Done).into());
         became
     }
 }

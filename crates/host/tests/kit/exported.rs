@@ -8,7 +8,7 @@ use nic::peer_memory::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, 
 use nic::{Access, Link, LocalLink, Path};
 use node::world::Claim;
 use node::{Name, World};
-use transport::op::{AtOnce, Remote};
+use transport::op::{DirectOutcome, Remote};
 use wire::{Mtu, Qpn, Rkey};
 
 use super::{PATIENCE, Recording, V4, batch, counter, is_peer_memory_reachable, path, start_with};
@@ -32,7 +32,7 @@ pub fn local_link(world: &RealWorld) -> &dyn LocalLink {
 /// # Safety
 ///
 /// That of [`Prepared::new`].
-pub unsafe fn copy(world: &RealWorld, remote: Remote, what: Copy, pieces: &[Piece]) -> AtOnce {
+pub unsafe fn copy(world: &RealWorld, remote: Remote, what: Copy, pieces: &[Piece]) -> DirectOutcome {
     let transfer = Transfer { path: &path(V4), from: INITIATOR, mtu: Mtu::default(), remote, what };
     // SAFETY: as the caller says.
     local_link(world).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::Way::default())
@@ -159,7 +159,7 @@ impl Pair {
         let transfer = Transfer { path, from, mtu: Mtu::default(), remote, what };
         // SAFETY: the piece is `ours`, which is borrowed across the call.
         let prepared = unsafe { Prepared::new(&transfer, &pieces) };
-        local_link(self.initiator.world()).copy(&prepared, &mut nic::Way::default()) == AtOnce::Done
+        local_link(self.initiator.world()).copy(&prepared, &mut nic::Way::default()) == DirectOutcome::Done
     }
 
     pub fn copies(&self, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {

@@ -61,7 +61,7 @@ use nic::Path;
 use nic::memory::Ended;
 use nic::peer_memory::{Copy, Piece, Prepared, Transfer};
 use sys::fork::{self, Fd};
-use transport::op::{AtOnce, Remote};
+use transport::op::{DirectOutcome, Remote};
 use wire::Qpn;
 
 use crate::arena::{How, Theirs};
@@ -152,16 +152,16 @@ impl RemoteView {
 
     /// Copies or flushes, as [`nic::LocalLink::copy`]. `hazards`: where we say what we use. `ends`:
     /// of the path ([`ends`]).
-    pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> AtOnce {
+    pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> DirectOutcome {
         let transfer = prepared.transfer();
         let &Transfer { path, from, remote, ref what, .. } = transfer;
         if !tables::seems_shown(&self.tables, path.dest_qpn, remote.rkey)
             || !self.is_there() && !self.is_near(path.dest_qpn, remote)
         {
-            return AtOnce::NoWay;
+            return DirectOutcome::Unavailable;
         }
         if prepared.pieces().len() > MOST_PIECES {
-            return AtOnce::Refused;
+            return DirectOutcome::Refused;
         }
         let request = Request { qpn: path.dest_qpn, from, ends, remote, asks: transfer.asks(), what };
         let done = initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
@@ -185,7 +185,7 @@ impl RemoteView {
             }
             copied == Copied::All
         });
-        if done { AtOnce::Done } else { AtOnce::Refused }
+        if done { DirectOutcome::Done } else { DirectOutcome::Refused }
     }
 
     /// Copies by our own instructions, where the bytes are mapped here, too.

@@ -3,7 +3,7 @@
 use nic::Path;
 use nic::peer_memory::Prepared;
 use sys::fork::Fd;
-use transport::op::{AtOnce, Remote};
+use transport::op::{DirectOutcome, Remote};
 
 use super::Rings;
 use super::known_way::KnownWay;
@@ -42,18 +42,18 @@ impl<O: Send> Rings<O> {
 
     /// Copies to or from the memory of a process of this host, or flushes it, as
     /// [`nic::LocalLink::copy`].
-    pub fn copy(&self, prepared: &Prepared<'_>, way: &mut nic::Way, world: &impl World) -> AtOnce {
+    pub fn copy(&self, prepared: &Prepared<'_>, way: &mut nic::Way, world: &impl World) -> DirectOutcome {
         let path = prepared.transfer().path;
         if !way.is_known() && !self.find_way(path, way) {
-            return AtOnce::NoWay;
+            return DirectOutcome::Unavailable;
         }
-        let Some(known) = way.known_mut::<KnownWay>() else { return AtOnce::NoWay };
-        let Some(ends) = known.ends(path, world) else { return AtOnce::Refused };
+        let Some(known) = way.known_mut::<KnownWay>() else { return DirectOutcome::Unavailable };
+        let Some(ends) = known.ends(path, world) else { return DirectOutcome::Refused };
         let (ring, Some(remote_view)) = known.remote_view() else {
             // It has ended, or nothing is exported yet; where the system refuses copies the way is good
             // for messages all the same.
             way.forget();
-            return AtOnce::NoWay;
+            return DirectOutcome::Unavailable;
         };
         remote_view.copy(ring.hazards(), prepared, ends)
     }

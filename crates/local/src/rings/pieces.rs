@@ -68,7 +68,7 @@ impl<O: Send> Rings<O> {
         let (block, version) = (block(path.dest_qpn), world.version());
         match self.tx.read().get(&block) {
             Some(Way::Ring(ring)) => ring.send_bulk(path, version, piece, fill, world.counters()),
-            _ => Ok(Bulk::NoWay),
+            _ => Ok(Bulk::Unavailable),
         }
     }
 }

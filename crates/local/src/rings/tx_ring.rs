@@ -261,7 +261,7 @@ impl TxRing {
         let goes =
             state.is_said && !state.over && state.head.as_ref().is_some_and(|head| head.is_of(path, version));
         let Some((head, head_len)) = record::bulk_head(headers).filter(|_| goes) else {
-            return Ok(Bulk::NoWay);
+            return Ok(Bulk::Unavailable);
         };
         state.flush();
         let pushed = match state.waiting.is_empty() {
@@ -276,7 +276,7 @@ impl TxRing {
             Ok(filled) => filled.map(|()| Bulk::Sent),
             Err(PushError::Full) => Ok(Bulk::Full),
             // What is wrong is found by the packet.
-            Err(PushError::TooLong | PushError::Broken) => Ok(Bulk::NoWay),
+            Err(PushError::TooLong | PushError::Broken) => Ok(Bulk::Unavailable),
         }
     }
 

@@ -34,7 +34,7 @@ impl View<'_> {
         let flushed = self.flush_range(range, how).and_then(|range| {
             self.remote(range, rights(how), |place| {
                 fence(Ordering::SeqCst);
-                Ok(!how.persistent || self.at_once(range, place)?)
+                Ok(!how.persistent || self.flush_now(range, place)?)
             })
         });
         match flushed {
@@ -45,7 +45,7 @@ impl View<'_> {
     }
 
     /// Whether a range was made persistent now, since that takes no time. It is counted in.
-    fn at_once(&self, range: Remote, place: Place) -> Result<bool, Fault> {
+    fn flush_now(&self, range: Remote, place: Place) -> Result<bool, Fault> {
         let Place::At(real) = place else { return Ok(true) };
         match self.backing(range.rkey) {
             Backing::Failed => Err(Fault::Storage),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrayvec::ArrayVec;
-use transport::op::{AtOnce, Fault, Remote, Sge, Tail};
+use transport::op::{DirectOutcome, Fault, Remote, Sge, Tail};
 
 use super::backing::Backing;
 use super::copy::{Place, last_word};
@@ -74,17 +74,23 @@ impl Transfer<'_> {
     ///
     /// That of [`Prepared::new`], for as long as this takes.
     #[inline]
-    unsafe fn carry_out(&self, local: &dyn LocalLink, pieces: &[Piece], way: &mut Way) -> AtOnce {
+    unsafe fn carry_out(&self, local: &dyn LocalLink, pieces: &[Piece], way: &mut Way) -> DirectOutcome {
         // SAFETY: as the caller says.
         local.copy(&unsafe { Prepared::new(self, pieces) }, way)
     }
 
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where
     /// the list is not all good.
-    pub(crate) fn copy(&self, local: &dyn LocalLink, sges: &[Sge], view: &View<'_>, way: &mut Way) -> AtOnce {
+    pub(crate) fn copy(
+        &self,
+        local: &dyn LocalLink,
+        sges: &[Sge],
+        view: &View<'_>,
+        way: &mut Way,
+    ) -> DirectOutcome {
         let mut held = Held::default();
         if !view.hold(&mut held, part(sges, self.remote.length), self.what) {
-            return AtOnce::Refused;
+            return DirectOutcome::Refused;
         }
         // SAFETY: the pieces are registered and held, and the first so many bytes of the list.
         unsafe { self.carry_out(local, &held.pieces, way) }
@@ -98,12 +104,12 @@ impl Transfer<'_> {
         sge: &Sge,
         view: &View<'_>,
         way: &mut Way,
-    ) -> AtOnce {
+    ) -> DirectOutcome {
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
         let copied = view.with(range, self.what.needs_of_ours(), Who::Us, |place| {
             self.copy_at(local, place, range.length, way)
         });
-        copied.unwrap_or(AtOnce::Refused)
+        copied.unwrap_or(DirectOutcome::Refused)
     }
 
     /// Copies what the peer reads of ours to its memory.
@@ -113,15 +119,21 @@ impl Transfer<'_> {
         from: Remote,
         view: &View<'_>,
         way: &mut Way,
-    ) -> AtOnce {
+    ) -> DirectOutcome {
         let copied =
             view.remote(from, Access::REMOTE_READ, |place| self.copy_at(local, place, from.length, way));
-        copied.unwrap_or(AtOnce::Refused)
+        copied.unwrap_or(DirectOutcome::Refused)
     }
 
     /// Copies between the peer's memory and so many bytes at a place of ours.
     #[inline]
-    fn copy_at(&self, local: &dyn LocalLink, place: Place, len: u64, way: &mut Way) -> Result<AtOnce, Fault> {
+    fn copy_at(
+        &self,
+        local: &dyn LocalLink,
+        place: Place,
+        len: u64,
+        way: &mut Way,
+    ) -> Result<DirectOutcome, Fault> {
         let Place::At(addr) = place else { return Err(Fault::Key) };
         // SAFETY: the code that has a place has checked it, and holds it.
         Ok(unsafe { self.carry_out(local, &[Piece { addr, len }], way) })
@@ -143,8 +155,8 @@ impl Transfer<'_> {
         let pieces = if split == len { &pieces[..1] } else { &pieces[..] };
         // SAFETY: as the caller says.
         match unsafe { self.carry_out(local, pieces, &mut Way::default()) } {
-            AtOnce::Done => Ok(()),
-            AtOnce::Refused | AtOnce::NoWay => Err(Fault::Away),
+            DirectOutcome::Done => Ok(()),
+            DirectOutcome::Refused | DirectOutcome::Unavailable => Err(Fault::Away),
         }
     }
 
@@ -152,7 +164,7 @@ impl Transfer<'_> {
     pub(crate) fn flush(&self, local: &dyn LocalLink, way: &mut Way) -> bool {
         // SAFETY: no memory of ours is named.
         let flushed = unsafe { self.carry_out(local, &[], way) };
-        flushed == AtOnce::Done
+        flushed == DirectOutcome::Done
     }
 
     /// Changes eight bytes of the peer's memory; what was there goes where a list says, where it is
@@ -163,7 +175,7 @@ impl Transfer<'_> {
         sges: Option<&[Sge]>,
         view: &View<'_>,
         way: &mut Way,
-    ) -> AtOnce {
+    ) -> DirectOutcome {
         let mut held = Held::default();
         // SAFETY: the pieces are registered and held.
         let put = |held: &Held<'_>, value: u64| unsafe { put(&held.pieces, value) };
@@ -171,20 +183,20 @@ impl Transfer<'_> {
         if let Some(sges) = sges
             && !(view.hold(&mut held, part(sges, self.remote.length), Copy::Read) && put(&held, 0))
         {
-            return AtOnce::Refused;
+            return DirectOutcome::Refused;
         }
         let mut before = 0_u64;
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
         // SAFETY: a variable of ours.
         let became = unsafe { self.carry_out(local, &[piece], way) };
-        if became == AtOnce::Done && sges.is_some() {
+        if became == DirectOutcome::Done && sges.is_some() {
             put(&held, before);
         }
         became
     }
 
     /// Copies bytes of our own to the peer's memory.
-    pub(crate) fn write(&self, local: &dyn LocalLink, bytes: &[u8], way: &mut Way) -> AtOnce {
+    pub(crate) fn write(&self, local: &dyn LocalLink, bytes: &[u8], way: &mut Way) -> DirectOutcome {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
         // SAFETY: bytes that are borrowed across the call, and read only.
         unsafe { self.carry_out(local, &[piece], way) }
@@ -311,8 +323,8 @@ mod tests {
         fn reaches(&self, _: &Path) -> bool {
             false
         }
-        fn copy(&self, _: &Prepared<'_>, _: &mut Way) -> AtOnce {
-            AtOnce::NoWay
+        fn copy(&self, _: &Prepared<'_>, _: &mut Way) -> DirectOutcome {
+            DirectOutcome::Unavailable
         }
     }
 

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::{
-    Access, AtOnce, Bulk, Elsewhere, Fault, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes, Source,
+    Access, Bulk, DirectOutcome, Elsewhere, Fault, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes,
+    Source,
 };
 use transport::rc::Hold;
 use wire::roce::{Header, Op};
@@ -31,7 +32,7 @@ impl EngineContext<'_> {
 
     /// Sends a piece.
     pub(super) fn bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
-        let Some((link, path)) = self.here_by() else { return Ok(Bulk::NoWay) };
+        let Some((link, path)) = self.here_by() else { return Ok(Bulk::Unavailable) };
         let (headers, len) = self.head(header, &[]);
         let mut fill = |to: SharedBytes<'_>| match part.from {
             Source::List(list) => self.view().gather_shared(list, part.at, to),
@@ -65,7 +66,7 @@ impl EngineContext<'_> {
             Some(from) if self.view().has(&from, 0) && self.tells_of(&from) => {
                 self.send_elsewhere(header, exported(&from))
             }
-            _ => Bulk::NoWay,
+            _ => Bulk::Unavailable,
         }
     }
 
@@ -73,7 +74,7 @@ impl EngineContext<'_> {
     pub(super) fn ask(&mut self, header: &Header, part: Part<'_>) -> Bulk {
         let is_good = |to: &Sge| self.view().has(to, memory::Access::LOCAL_WRITE) && self.tells_of(to);
         let Some(to) = element(part).filter(is_good) else {
-            return Bulk::NoWay;
+            return Bulk::Unavailable;
         };
         self.kit.shown.begin_read();
         self.tell(header, exported(&to))
@@ -87,14 +88,14 @@ impl EngineContext<'_> {
 
     /// Tells the peer of a place, or of a number.
     fn tell(&self, header: &Header, place: Elsewhere) -> Bulk {
-        let Some((link, path)) = self.here_by() else { return Bulk::NoWay };
+        let Some((link, path)) = self.here_by() else { return Bulk::Unavailable };
         let (head, len) = self.head(header, &[]);
         let mut fill = |bytes: SharedBytes<'_>| {
             bytes.store(&place.to_bytes());
             Ok(())
         };
         let sent = link.send_fragment(path, &head[..len], Elsewhere::LEN, &mut fill);
-        sent.unwrap_or(Bulk::NoWay)
+        sent.unwrap_or(Bulk::Unavailable)
     }
 
     /// Tells the peer of the place of a receive of one element, which is the queue pair's own.
@@ -116,7 +117,7 @@ impl EngineContext<'_> {
     /// Sends a piece of one element, or of what the peer reads, whose bytes are copied to where
     /// they belong.
     pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
-        let Some((local, path)) = self.peer() else { return Bulk::NoWay };
+        let Some((local, path)) = self.peer() else { return Bulk::Unavailable };
         let what = if matches!(header.op, Op::Write(_)) { Copy::Write } else { Copy::Put };
         let transfer = Transfer { path, from: self.qp.qpn, mtu: self.mtu(), remote: to, what };
         let copied = match part.from {
@@ -127,16 +128,16 @@ impl EngineContext<'_> {
                 .map(|from| transfer.copy_of(local, from, &self.view(), &mut self.kit.way)),
         };
         match copied {
-            Some(AtOnce::Done) => self.send_elsewhere(header, Elsewhere::Placed(part.len as u32)),
-            _ => Bulk::NoWay,
+            Some(DirectOutcome::Done) => self.send_elsewhere(header, Elsewhere::Placed(part.len as u32)),
+            _ => Bulk::Unavailable,
         }
     }
 
     fn send_elsewhere(&self, header: &Header, place: Elsewhere) -> Bulk {
-        let Some((link, path)) = self.here_by() else { return Bulk::NoWay };
+        let Some((link, path)) = self.here_by() else { return Bulk::Unavailable };
         let (head, len) = self.head(header, &place.to_bytes());
         let sent = link.send_fragment(path, &head[..len], 0, &mut |_| Ok(()));
-        sent.unwrap_or(Bulk::NoWay)
+        sent.unwrap_or(Bulk::Unavailable)
     }
 
     /// What goes before a piece, and its length: the headers, where the bytes are if they are

@@ -1,7 +1,8 @@
 //! The local path of a queue pair: what its engine asks about a peer that is a process of the same
-//! host ([`LocalPath`]). Copies are in `at_once`, fragments in `bulk`, short messages in `short`.
+//! host ([`LocalPath`]). Copies are in `direct_copy`, fragments in `bulk`, short messages in
+//! `short`.
 
-use transport::op::{AtOnce, Bulk, Fault, FragmentBytes, LocalPath, Part, RecvWr, SendWr};
+use transport::op::{Bulk, DirectOutcome, Fault, FragmentBytes, LocalPath, Part, RecvWr, SendWr};
 use wire::roce::Header;
 
 use crate::qp::engine_context::EngineContext;
@@ -21,8 +22,8 @@ impl LocalPath for HostPath<'_, '_> {
     fn is_stream(&self, wr: &SendWr) -> bool {
         self.context.kit.places.are_a_stream_with(wr.data.len_bytes())
     }
-    fn copy(&mut self, wr: &SendWr) -> AtOnce {
-        self.context.at_once(wr)
+    fn copy(&mut self, wr: &SendWr) -> DirectOutcome {
+        self.context.copy_directly(wr)
     }
     fn max_fragment(&self) -> usize {
         self.context.takes_bulk()

@@ -12,7 +12,7 @@
 //! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
 //! | `engine`, `engine_context`, `kit` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
 //! | `short` | short messages to and from processes of this host, which need no packets |
-//! | `at_once`, `places` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
+//! | `direct_copy`, `places` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
 //! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
 //! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
 //! | [`raw_packet`] | whole Ethernet frames, and the rules that steer them |
@@ -21,13 +21,13 @@
 //! | `scratch` | what a thread builds packets and frames in |
 
 pub mod ah;
-pub(crate) mod at_once;
 pub mod attr;
 mod bulk;
 #[cfg(test)]
 mod by_lid;
 pub(crate) mod carrier;
 pub(crate) mod delayed_ack;
+pub(crate) mod direct_copy;
 pub(crate) mod engine;
 pub(crate) mod engine_context;
 mod flow_priming;

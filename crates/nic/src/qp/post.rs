@@ -12,8 +12,8 @@ use transport::ud::Destination;
 use crate::error::PostError;
 use crate::link::Path;
 use crate::qp::ah::Datagram;
-use crate::qp::at_once::OneSided;
 use crate::qp::attr::QpState;
+use crate::qp::direct_copy::OneSided;
 use crate::qp::now::{Now, Time};
 use crate::qp::{Inner, Qp, QpCap};
 

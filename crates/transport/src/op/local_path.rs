@@ -14,13 +14,13 @@ pub const MAX_DIRECT: u64 = 16 << 20;
 
 /// Outcome of a request that may need no packet: a WRITE, READ, atomic or FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtOnce {
+pub enum DirectOutcome {
     /// The request is done.
     Done,
     /// The request can not be done so: its packets will tell why.
     Refused,
     /// The peer's memory is not reached, or not for so much.
-    NoWay,
+    Unavailable,
 }
 
 /// Where the bytes of a message are.
@@ -68,7 +68,7 @@ pub enum Bulk {
     /// There is no room for the fragment now.
     Full,
     /// There is no way for fragments just now.
-    NoWay,
+    Unavailable,
 }
 
 /// The way to a peer that is a process of the same host, during one call. The adapter implements
@@ -88,8 +88,8 @@ pub trait LocalPath {
     }
     /// Executes a WRITE, READ, atomic or FLUSH in the peer's memory, without the peer's responder.
     /// Nothing of the queue pair is outstanding.
-    fn copy(&mut self, _wr: &SendWr) -> AtOnce {
-        AtOnce::NoWay
+    fn copy(&mut self, _wr: &SendWr) -> DirectOutcome {
+        DirectOutcome::Unavailable
     }
     /// The longest fragment in bytes; 0 where no fragments leave.
     fn max_fragment(&self) -> usize {
@@ -107,7 +107,7 @@ pub trait LocalPath {
         _part: Part<'_>,
         _bytes: FragmentBytes,
     ) -> Result<Bulk, Fault> {
-        Ok(Bulk::NoWay)
+        Ok(Bulk::Unavailable)
     }
     /// Advertises the receive buffer of the message that begins with the fragment of these headers.
     /// The peer may write to the buffer until the receive completes. So the receive completes with

@@ -391,13 +391,13 @@ impl Rc {
         if matches!(self.state, State::Rts | State::Sqd) {
             let draining = self.state == State::Sqd;
             let outcome = self.requester.fill(now, &self.conn, draining, batch, cx);
-            self.executed_at_once();
+            self.executed_directly();
             self.fail_if(outcome, cx);
         }
     }
 
     /// Requests may have been executed: no packet of theirs leaves that an ACK could wait for.
-    fn executed_at_once(&mut self) {
+    fn executed_directly(&mut self) {
         if self.requester.local.take_executed() {
             self.held = Hold::No;
         }

@@ -10,7 +10,7 @@ use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 use super::responder::Responder;
 use super::{Connection, Hold, Rc, Role, State, request};
 use crate::likely::{likely, unlikely};
-use crate::op::{AtOnce, Completed, Completion, Context, SendWr, Whole};
+use crate::op::{Completed, Completion, Context, DirectOutcome, SendWr, Whole};
 use crate::short::{Short, What};
 
 /// What is still to be done after a short message.
@@ -58,7 +58,7 @@ impl Rc {
         let works = self.state == State::Rts && self.conn.role == Role::Rc;
         let done = works && self.requester.execute_alone(&self.conn, wr, cx);
         if done {
-            self.executed_at_once();
+            self.executed_directly();
         }
         done
     }
@@ -72,10 +72,10 @@ impl Rc {
 
     /// What became of it, which is of so many bytes; whether it is done. Else it is to be posted.
     #[inline]
-    pub fn executed_alone(&mut self, became: AtOnce, len: u32) -> bool {
+    pub fn executed_alone(&mut self, became: DirectOutcome, len: u32) -> bool {
         let done = self.requester.executed_alone(became, &self.conn, len);
         if done {
-            self.executed_at_once();
+            self.executed_directly();
         }
         done
     }

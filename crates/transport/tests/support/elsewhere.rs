@@ -56,7 +56,7 @@ impl TestContext {
 
     /// Like [`TestContext::show`], of the place of a READ's part.
     pub(super) fn ask(&self, header: &Header, part: Part<'_>) -> Bulk {
-        let Source::List([to]) = part.from else { return Bulk::NoWay };
+        let Source::List([to]) = part.from else { return Bulk::Unavailable };
         let place = Remote { addr: to.addr + part.at, length: part.len as u64, rkey: to.lkey };
         let became = self.bulk.unwrap_or(Bulk::Sent);
         if became == Bulk::Sent {
@@ -82,7 +82,7 @@ impl TestContext {
             Source::Range(range) => ((&self.memory).read(range, part.at, &mut bytes), range.addr, range.rkey),
         };
         if read.is_err() {
-            return Bulk::NoWay;
+            return Bulk::Unavailable;
         }
         let became = self.bulk.unwrap_or(Bulk::Sent);
         if became == Bulk::Sent {

@@ -1,7 +1,7 @@
 //! The local path of a test's context: what is executed in the peer's memory, and fragments.
 
 use transport::op::{
-    AtOnce, Bulk, Fault, FragmentBytes, LocalPath, Memory, Part, RecvWr, SendOp, SendWr, Source,
+    Bulk, DirectOutcome, Fault, FragmentBytes, LocalPath, Memory, Part, RecvWr, SendOp, SendWr, Source,
 };
 use transport::rc::{RtrAttr, RtsAttr};
 use wire::bth::Reth;
@@ -23,16 +23,16 @@ pub struct TestPeerMemory {
 }
 
 impl TestPeerMemory {
-    pub fn execute(&mut self, wr: &SendWr) -> AtOnce {
+    pub fn execute(&mut self, wr: &SendWr) -> DirectOutcome {
         if self.refuses {
             self.refused += 1;
-            return AtOnce::Refused;
+            return DirectOutcome::Refused;
         }
         if self.flushes_take_time && matches!(wr.op, SendOp::Flush { .. }) {
-            return AtOnce::NoWay;
+            return DirectOutcome::Unavailable;
         }
         self.done.push(wr.wr_id);
-        AtOnce::Done
+        DirectOutcome::Done
     }
 }
 
@@ -71,8 +71,8 @@ impl LocalPath for TestLocalPath<'_> {
     fn is_stream(&self, _: &SendWr) -> bool {
         self.cx.stream
     }
-    fn copy(&mut self, wr: &SendWr) -> AtOnce {
-        self.cx.reach.as_mut().map_or(AtOnce::NoWay, |reach| reach.execute(wr))
+    fn copy(&mut self, wr: &SendWr) -> DirectOutcome {
+        self.cx.reach.as_mut().map_or(DirectOutcome::Unavailable, |reach| reach.execute(wr))
     }
     fn max_fragment(&self) -> usize {
         self.cx.max_fragment

@@ -29,7 +29,7 @@ impl Plan {
         let n = self.0.get();
         self.0.set(n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
         match (n >> 33) % 3 {
-            0 => How::AtOnce,
+            0 => How::DirectOutcome,
             1 => How::WhenWoken,
             _ => How::After(Duration::from_micros((n >> 40) % 500)),
         }
@@ -159,7 +159,8 @@ async fn room(plan: &Plan, conn: &Connection, remote: RemoteMemory) {
     for cut_one in 0..4 {
         for polls in 0..4 {
             let ops = (0..4_u32).map(|n| -> Pin<Box<dyn Future<Output = _>>> {
-                let (polls, how) = if n == cut_one { (polls, plan.how()) } else { (1000, How::AtOnce) };
+                let (polls, how) =
+                    if n == cut_one { (polls, plan.how()) } else { (1000, How::DirectOutcome) };
                 Box::pin(cut("one of four", conn.write_inline(&[n as u8], remote), polls, how))
             });
             for (n, written) in surely("four writes", all(ops)).await.into_iter().enumerate() {

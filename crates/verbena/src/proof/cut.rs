@@ -14,7 +14,7 @@ use crate::time::timeout;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum How {
     /// Nothing.
-    AtOnce,
+    DirectOutcome,
     /// The future is woken, and dropped where it would be polled.
     WhenWoken,
     /// So much time passes.
@@ -59,7 +59,7 @@ pub(super) async fn cut<F: Future>(what: &str, future: F, polls: u32, how: How) 
             break;
         }
         match how {
-            How::AtOnce if poll == polls => {}
+            How::DirectOutcome if poll == polls => {}
             How::After(time) if poll == polls => crate::time::sleep(time).await,
             _ => woken(what, turn, living.as_mut()).await,
         }

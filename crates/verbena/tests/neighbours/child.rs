@@ -127,8 +127,8 @@ fn may_not_reach(conn: &Connection, theirs: RemoteMemory, pool: &Pool, at_once: 
         assert!(message.len() == LONG && message.iter().all(|byte| *byte == !n), "round {n}");
     }
     // The first ones may come before it is known that the memory may be mapped.
-    for at_once_now in ["writes_at_once", "reads_at_once"].map(counter) {
-        assert!(at_once_now <= at_once && at_once_now + 5 >= at_once, "{at_once_now} at once");
+    for directly_now in ["direct_writes", "direct_reads"].map(counter) {
+        assert!(directly_now <= at_once && directly_now + 5 >= at_once, "{directly_now} at once");
     }
     assert!(counter("ring_pieces_sent") >= 20 && counter("packets_sent") == 0, "by the ring");
     Ok(())

@@ -48,7 +48,7 @@ pub(in crate::rc) fn send_fragment(
     let part = Part { from: Source::Range(read.from), at: next.at, len: len as usize };
     Ok(match cx.local().send_fragment(&header, part, FragmentBytes::Inline)? {
         Bulk::Sent => Fragment::Sent { packets, copied: len as usize },
-        Bulk::Full | Bulk::NoWay => Fragment::No,
+        Bulk::Full | Bulk::Unavailable => Fragment::No,
     })
 }
 

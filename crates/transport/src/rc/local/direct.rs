@@ -6,7 +6,7 @@
 
 use super::choice::{is_direct, is_zero_copy};
 use super::{Local, Way};
-use crate::op::{AtOnce, Context, LocalPath, SendOp, SendWr, Side, Status};
+use crate::op::{Context, DirectOutcome, LocalPath, SendOp, SendWr, Side, Status};
 use crate::rc::Connection;
 use crate::rc::request::{self, Request, moves_bytes};
 use crate::rc::requester::Requester;
@@ -17,14 +17,14 @@ pub(super) const TURN: u64 = 8 << 20;
 
 impl Local {
     /// Notes the outcome of a request that was to be executed directly, `number` in order.
-    fn note(&mut self, outcome: AtOnce, number: u64) {
+    fn note(&mut self, outcome: DirectOutcome, number: u64) {
         match outcome {
-            AtOnce::Done => {
+            DirectOutcome::Done => {
                 self.executed = true;
                 self.refused.reset();
             }
-            AtOnce::Refused => self.refused.refuse(number),
-            AtOnce::NoWay => {}
+            DirectOutcome::Refused => self.refused.refuse(number),
+            DirectOutcome::Unavailable => {}
         }
     }
 }
@@ -48,7 +48,7 @@ impl Requester {
         let Some(request) = self.queue.get_mut(at).filter(|request| request.fault.is_none()) else { return };
         if at == 0 && may && request.is_one_sided() && is_direct(&request.wr, &cx.local()) {
             let outcome = cx.local().copy(&request.wr);
-            if outcome == AtOnce::Done {
+            if outcome == DirectOutcome::Done {
                 request.executed = true;
                 self.local.copied += request.wr.data.len_bytes();
                 self.local.unsent_psns = self.local.unsent_psns.wrapping_add(request.packets);
@@ -116,9 +116,9 @@ impl Requester {
 
     /// Notes the outcome of a request of `len` bytes that is not queued; whether it is done.
     #[inline]
-    pub fn executed_alone(&mut self, outcome: AtOnce, conn: &Connection, len: u32) -> bool {
+    pub fn executed_alone(&mut self, outcome: DirectOutcome, conn: &Connection, len: u32) -> bool {
         self.local.note(outcome, self.retired);
-        let done = outcome == AtOnce::Done;
+        let done = outcome == DirectOutcome::Done;
         self.local.needs_packets = !done;
         self.retired += u64::from(done);
         if done {

@@ -76,7 +76,7 @@ impl Requester {
         match cx.local().send_fragment(&header, part, FragmentBytes::Inline) {
             Ok(Bulk::Sent) => {}
             Ok(Bulk::Full) => return Ok(later),
-            Ok(Bulk::NoWay) => return Ok(Left::No),
+            Ok(Bulk::Unavailable) => return Ok(Left::No),
             Err(_) => {
                 request.fault = Some(Status::LocalProtection);
                 return if self.cursor.request == 0 { Err(Status::LocalProtection) } else { Ok(Left::Later) };

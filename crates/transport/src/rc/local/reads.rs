@@ -62,7 +62,7 @@ impl Requester {
             self.held_back |= is_too_much;
             return Some(Left::Later);
         }
-        let mut outcome = Bulk::NoWay;
+        let mut outcome = Bulk::Unavailable;
         if self.next == self.high
             && let (Some((mut header, _)), Data::Sges(list)) =
                 (request.header(conn, self.next, at.packet), &request.wr.data)
@@ -72,7 +72,7 @@ impl Requester {
             let len = (u64::from(request.len) - begin).min(u64::from(psns) * conn.mtu as u64);
             let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
             let sent = cx.local().send_fragment(&header, part, FragmentBytes::Requested);
-            outcome = sent.unwrap_or(Bulk::NoWay);
+            outcome = sent.unwrap_or(Bulk::Unavailable);
         }
         let message_ends = at.packet + psns == request.packets;
         if outcome != Bulk::Sent {

@@ -166,21 +166,24 @@ impl Requester {
         // placed before the peer has seen any of it.
         let is_due = self.local.proven && !self.una.before(self.local.other_until);
         let comes_in_time = next.is_send || next.written().is_some_and(|to| is_due && zero_copy.is_apart(to));
-        let mut outcome = Bulk::NoWay;
+        let mut outcome = Bulk::Unavailable;
         if let (true, true, Some(to)) = (next.ours, comes_in_time, next.to) {
             header.bth.ack_request = next.ends || self.unasked + next.packets >= share / 2;
-            outcome =
-                cx.local().send_fragment(&header, part, FragmentBytes::Placed(to)).unwrap_or(Bulk::NoWay);
+            outcome = cx
+                .local()
+                .send_fragment(&header, part, FragmentBytes::Placed(to))
+                .unwrap_or(Bulk::Unavailable);
         }
         let is_placed = outcome == Bulk::Sent;
-        if outcome == Bulk::NoWay {
+        if outcome == Bulk::Unavailable {
             header.bth.ack_request = true;
-            outcome = cx.local().send_fragment(&header, part, FragmentBytes::Exported).unwrap_or(Bulk::NoWay);
+            outcome =
+                cx.local().send_fragment(&header, part, FragmentBytes::Exported).unwrap_or(Bulk::Unavailable);
         }
         match outcome {
             Bulk::Sent => {}
             Bulk::Full => return Some(later.unwrap_or(Left::No)),
-            Bulk::NoWay => return None,
+            Bulk::Unavailable => return None,
         }
         if !is_placed {
             let psns = (self.next, self.next.add(next.packets));

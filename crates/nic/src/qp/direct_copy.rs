@@ -9,7 +9,7 @@
 //! says why. Which requests are to go so the engine chooses (`transport::rc::local`).
 
 use transport::likely::{likely, unlikely};
-use transport::op::{AtOnce, AtomicOp, Completed, Data, MAX_DIRECT, Remote, SendOp, SendWr, Sge};
+use transport::op::{AtomicOp, Completed, Data, DirectOutcome, MAX_DIRECT, Remote, SendOp, SendWr, Sge};
 use wire::{Mtu, Rkey};
 
 use crate::memory::peer_copy::PEER_RIGHTS;
@@ -66,8 +66,8 @@ impl EngineContext<'_> {
     }
 
     /// Executes a request, if it may be.
-    pub(super) fn at_once(&mut self, wr: &SendWr) -> AtOnce {
-        let Some((local, path)) = self.peer() else { return AtOnce::NoWay };
+    pub(super) fn copy_directly(&mut self, wr: &SendWr) -> DirectOutcome {
+        let Some((local, path)) = self.peer() else { return DirectOutcome::Unavailable };
         let (from, mtu) = (self.qp.qpn, self.mtu());
         let to = |what, addr, rkey, length| {
             let remote = Remote { addr, length, rkey };
@@ -91,9 +91,9 @@ impl EngineContext<'_> {
             // Where the peer has work to do it is told by a packet; nothing was refused.
             (&SendOp::Flush { addr, rkey, length, how }, _) => {
                 if !to(Copy::Flush(how), addr, rkey, length.into()).flush(local, &mut self.kit.way) {
-                    return AtOnce::NoWay;
+                    return DirectOutcome::Unavailable;
                 }
-                AtOnce::Done
+                DirectOutcome::Done
             }
             (&SendOp::Atomic { addr, rkey, op }, data) if self.is_near(wr) => {
                 // An ATOMIC WRITE does not ask for what was there.
@@ -104,9 +104,9 @@ impl EngineContext<'_> {
                 };
                 to(Copy::Atomic(op), addr, rkey, 8).change(local, list, &self.view(), &mut self.kit.way)
             }
-            _ => return AtOnce::NoWay,
+            _ => return DirectOutcome::Unavailable,
         };
-        if became == AtOnce::Done && self.kit.counted.is_none() {
+        if became == DirectOutcome::Done && self.kit.counted.is_none() {
             self.kit.places.take();
             if wr.signaled {
                 self.kit.places.ends(&self.qp.init.send_cq);
