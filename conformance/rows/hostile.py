@@ -39,7 +39,7 @@ def account(row, path):
     dropped = sum(n[k] for k in NODE + DEVICE)
     # Full queues, and datagrams of no bytes at all.
     lost = n["host.overflow_drops"] + n["host.forward_drops"] + n["host.management_drops"] + n["host.receive_errors"]
-    own = n["host.packets_sent"] + n["host.ring_packets_sent"] + n["host.ring_messages_sent"] + n["host.ring_pieces_sent"] + n["host.messages_handed_over"]
+    own = n["host.packets_sent"] + n["host.ring_packets_sent"] + n["host.ring_messages_sent"] + n["host.ring_fragments_sent"] + n["host.messages_handed_over"]
     sent, seen = COUNT + own, dropped + n["mads"] + n["received"] + lost
     row.check(sent - LAST <= seen <= sent, f"{sent} packets were sent, {seen} are accounted for: {n}")
     # Some of the flood are legal: disconnects and rejects of connections that there are not, which are answered.

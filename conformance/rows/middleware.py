@@ -9,7 +9,7 @@ from .wires import WIRE
 # A namespace for shared memory and one for processes: without them UCX takes two network namespaces of one machine for one host.
 APART = ["unshare", "-i", "-p", "-f", "--kill-child"]
 UCX_PORT = 13777
-CARRIED = tuple(f"host.{name} " for name in ("packets_received", "forwarded_in", "ring_packets_received", "ring_messages_received", "ring_pieces_received", "direct_writes", "direct_reads"))
+CARRIED = tuple(f"host.{name} " for name in ("packets_received", "forwarded_in", "ring_packets_received", "ring_messages_received", "ring_fragments_received", "direct_writes", "direct_reads"))
 VERBS_ONLY = "rc_v,ud_v,self"
 
 

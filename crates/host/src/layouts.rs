@@ -84,7 +84,7 @@ fn of_rings(hash: &mut Hash) {
         let short = Short { dest_qp, pkey: Pkey(0x8001), psn, solicited: true, what, acknowledged };
         record::write_short(&mut writer, &short, &[9; 21]).unwrap();
     }
-    let (bulk, len) = record::bulk_head(&[3; 20]).unwrap();
+    let (bulk, len) = record::fragment_head(&[3; 20]).unwrap();
     writer.push_with(&bulk[..len], 100, |_| Ok::<(), ()>(())).unwrap().unwrap();
     let remote = Remote { addr: 1 << 50, length: 77, rkey: Rkey(0x8765_4321) };
     hash.add(&Elsewhere::Exported(remote).to_bytes());

@@ -36,7 +36,7 @@ const READS_PER_EVENT: usize = 16;
 const EVENTS_PER_WAIT: usize = 16;
 /// For how long the engine polls after bulk, rather than sleeps: more is near, and waking a thread
 /// costs the sender a good part of a segmented send.
-const BULK_PAUSE: Duration = Duration::from_micros(30);
+const STREAM_PAUSE: Duration = Duration::from_micros(30);
 /// When the engine tries a socket again at which messages wait and a thread of the program reads.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// When the engine looks again whether there is a descriptor for a process that wants to connect.

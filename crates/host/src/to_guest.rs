@@ -41,7 +41,7 @@ impl<G: Guest> PacketHandler for ToGuest<'_, G> {
 
     #[inline(always)]
     fn fragment(&self, now: Instant, origin: &Origin, hold: Hold, headers: &[u8], payload: SharedBytes<'_>) {
-        self.0.input(now, Input::Bulk(Datagram { hold, bytes: headers, ..origin.from }, payload));
+        self.0.input(now, Input::Fragment(Datagram { hold, bytes: headers, ..origin.from }, payload));
     }
 
     fn release(&self) {

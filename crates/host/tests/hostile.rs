@@ -391,7 +391,7 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
     let _alone = alone();
     let target = Target::new();
     let packet = packet();
-    let (head, head_len) = record::bulk_head(&[2; 12]).unwrap();
+    let (head, head_len) = record::fragment_head(&[2; 12]).unwrap();
     let piece = [&head[..], &[3; 2048]].concat();
     let too_long = |len: u8| [&[len], &piece[1..]].concat();
     let nonsense = [
@@ -420,13 +420,13 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
         assert_eq!(counter(&target.host, "ring_errors"), errors, "{what}");
     }
     assert!(target.host.guest().find_within(Duration::from_millis(50), kit::packet).is_none());
-    assert_eq!((counter(&target.host, "ring_pieces_received"), counter(&target.host, "panics")), (0, 0));
+    assert_eq!((counter(&target.host, "ring_fragments_received"), counter(&target.host, "panics")), (0, 0));
     // One that is a piece comes, if of no more than a head.
     let liar = Liar::connect();
     write(&liar, &[packet, piece, head.to_vec()]);
     let lengths = [0; 3].map(|_| target.host.guest().packet().unwrap().bytes.len());
     assert_eq!(lengths, [100, 12 + 2048, 12]);
-    assert_eq!(counter(&target.host, "ring_pieces_received"), 2);
+    assert_eq!(counter(&target.host, "ring_fragments_received"), 2);
 }
 
 #[test]

@@ -36,10 +36,10 @@ counters! {
     ring_messages_sent,
     /// Short messages received through rings.
     ring_messages_received,
-    /// Pieces of long messages sent through rings; each replaces several packets.
-    ring_pieces_sent,
-    /// Pieces of long messages received through rings.
-    ring_pieces_received,
+    /// Fragments of long messages sent through rings; each replaces several packets.
+    ring_fragments_sent,
+    /// Fragments of long messages received through rings.
+    ring_fragments_received,
     /// System calls that woke the reader of a ring.
     ring_wakes,
     /// Packets dropped because a ring and its 16 MiB queue were full.
@@ -54,10 +54,10 @@ counters! {
     direct_atomics,
     /// FLUSH operations completed without the peer.
     direct_flushes,
-    /// Pieces of messages that this process copied from the sender's memory.
-    pieces_pulled,
-    /// Pieces of SENDs that this process copied into the receiver's buffer.
-    pieces_put,
+    /// Fragments of messages that this process copied from the sender's memory.
+    fragments_fetched,
+    /// Fragments of SENDs that this process copied into the receiver's buffer.
+    fragments_put,
     /// Processes of this host whose memory the system does not let this one copy.
     peer_memory_refused,
     /// Buffers of other processes mapped here; operations on them need no system call.

@@ -15,7 +15,8 @@
 //! Numbers are little-endian. A record is 4 bytes, the ends, and one packet or more, BTH to ICRC.
 //! The 4 bytes say how long each packet is but the last. In the upper bits they say whether the
 //! ends are left out, because they are those of the record before. They also say whether there is
-//! a short message in place of packets ([`read_record`]), or a fragment of several ([`bulk_head`]).
+//! a short message in place of packets ([`read_record`]), or a fragment of several
+//! ([`fragment_head`]).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -53,12 +54,12 @@ const SHORT_SEND: u32 = SHORT | 1 << 27;
 /// Like [`SHORT`], for an RDMA WRITE with immediate data: 16 bytes, immediate data, key and
 /// address.
 const SHORT_WRITE: u32 = SHORT | 1 << 26;
-/// Like [`SAME`], but for several packets as one piece: beside this bit stands how many bytes the
-/// headers have, 255 at most. The headers follow, and the payload is the record's body
+/// Like [`SAME`], but for several packets as one fragment: beside this bit stands how many bytes
+/// the headers have, 255 at most. The headers follow, and the payload is the record's body
 /// ([`ring::BODY`]).
-const BULK: u32 = 1 << 28;
+const FRAGMENT: u32 = 1 << 28;
 /// Bytes of the longest head of such a record.
-pub const BULK_HEAD: usize = ring::BODY;
+pub const FRAGMENT_HEAD: usize = ring::BODY;
 /// Bytes before a short message.
 pub const SHORT_HEADER: usize = SIZE + Short::LEN;
 
@@ -115,25 +116,25 @@ pub fn write_short<M: Memory>(to: &mut Writer<M>, short: &Short, bytes: &[u8]) -
     }
 }
 
-/// What a record begins with that holds several packets as one piece, and its length; where all
+/// What a record begins with that holds several packets as one fragment, and its length; where all
 /// else is that of the record before. `None` for headers that are too long.
 #[inline]
-pub fn bulk_head(headers: &[u8]) -> Option<([u8; BULK_HEAD], usize)> {
-    let mut head = [0; BULK_HEAD];
+pub fn fragment_head(headers: &[u8]) -> Option<([u8; FRAGMENT_HEAD], usize)> {
+    let mut head = [0; FRAGMENT_HEAD];
     let (size, rest) = head.split_first_chunk_mut::<SIZE>()?;
     rest.get_mut(..headers.len())?.copy_from_slice(headers);
-    *size = (BULK | headers.len() as u32).to_le_bytes();
+    *size = (FRAGMENT | headers.len() as u32).to_le_bytes();
     Some((head, SIZE + headers.len()))
 }
 
 /// Whether a record that begins with these bytes is such a one.
 #[inline]
-pub fn is_bulk(begin: u64) -> bool {
-    begin as u32 & !0xff == BULK
+pub fn is_fragment(begin: u64) -> bool {
+    begin as u32 & !0xff == FRAGMENT
 }
 
 /// The headers in the head of such a record; `None` where they are none.
-pub fn read_bulk(head: &[u8; BULK_HEAD]) -> Option<&[u8]> {
+pub fn read_fragment(head: &[u8; FRAGMENT_HEAD]) -> Option<&[u8]> {
     let (size, rest) = head.split_first_chunk::<SIZE>()?;
     let len = u32::from_le_bytes(*size) & 0xff;
     rest.get(..len as usize)
@@ -253,34 +254,34 @@ mod tests {
         dest: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4791),
         interface: 3,
     };
-    /// Bytes of the longest headers of a piece.
-    const MOST: usize = BULK_HEAD - SIZE;
+    /// Bytes of the longest headers of a fragment.
+    const MOST: usize = FRAGMENT_HEAD - SIZE;
 
     fn begins(record: &[u8]) -> u64 {
         u64::from_le_bytes(*record.first_chunk().unwrap())
     }
 
     #[test]
-    fn the_head_of_a_piece_gives_back_its_headers() {
+    fn the_head_of_a_fragment_gives_back_its_headers() {
         for len in 0..=MOST {
             let headers: Vec<u8> = (0..len as u8).map(|n| !n).collect();
-            let (head, head_len) = bulk_head(&headers).unwrap();
+            let (head, head_len) = fragment_head(&headers).unwrap();
             assert_eq!(head_len, SIZE + len);
             assert!(head[head_len..].iter().all(|byte| *byte == 0), "nothing of ours goes with it");
-            assert!(is_bulk(begins(&head)), "{len}");
-            assert_eq!(read_bulk(&head).unwrap(), headers);
+            assert!(is_fragment(begins(&head)), "{len}");
+            assert_eq!(read_fragment(&head).unwrap(), headers);
         }
     }
 
     #[test]
-    fn headers_that_are_too_long_make_no_piece() {
+    fn headers_that_are_too_long_make_no_fragment() {
         for len in [MOST + 1, MOST + 2, 255, 256, 257, 4096, 1 << 28] {
-            assert!(bulk_head(&vec![0; len]).is_none(), "{len}");
+            assert!(fragment_head(&vec![0; len]).is_none(), "{len}");
         }
     }
 
     #[test]
-    fn a_piece_is_told_from_every_other_record() {
+    fn a_fragment_is_told_from_every_other_record() {
         let mut heads = Vec::new();
         // What their lengths may be: that of the longest record, and more than that.
         for size in (1..600).chain([4096, 0xffff, 0x1_0000, (1 << 28) - 1]) {
@@ -302,7 +303,7 @@ mod tests {
             }
         }
         for head in heads {
-            assert!(!is_bulk(begins(&head)), "{head:?}");
+            assert!(!is_fragment(begins(&head)), "{head:?}");
         }
     }
 
@@ -331,12 +332,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_head_of_a_piece_is_not_read() {
-        let (head, _) = bulk_head(&[7; MOST]).unwrap();
+    fn what_is_no_head_of_a_fragment_is_not_read() {
+        let (head, _) = fragment_head(&[7; MOST]).unwrap();
         for len in MOST + 1..256 {
             let mut head = head;
             head[0] = len as u8;
-            assert!(is_bulk(begins(&head)) && read_bulk(&head).is_none(), "{len}");
+            assert!(is_fragment(begins(&head)) && read_fragment(&head).is_none(), "{len}");
         }
         // As another kind of record it is none, either: it says of no place where its packets came
         // from.

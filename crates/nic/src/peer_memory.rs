@@ -8,7 +8,7 @@
 //! and the peer's responder says what is wrong.
 
 use transport::Short;
-use transport::op::{Bulk, DirectOutcome, Fault, Remote};
+use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote};
 use wire::{Mtu, Qpn, Rkey};
 
 #[cfg(doc)]
@@ -39,15 +39,15 @@ pub trait LocalLink: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What `fill` says; nothing has been sent then, nor where it is not [`Bulk::Sent`].
+    /// What `fill` says; nothing has been sent then, nor where it is not [`FragmentOutcome::Sent`].
     fn send_fragment(
         &self,
         _path: &Path,
         _headers: &[u8],
         _len: usize,
         _fill: &mut Fill<'_>,
-    ) -> Result<Bulk, Fault> {
-        Ok(Bulk::Unavailable)
+    ) -> Result<FragmentOutcome, Fault> {
+        Ok(FragmentOutcome::Unavailable)
     }
     /// Whether what was sent on this path lies where only a process of this host takes it, which
     /// has not taken all. False where it ended.

@@ -78,7 +78,7 @@ impl<W: World> Guest for Node<W> {
             Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
-            Input::Bulk(headers, bytes) => self.bulk(now, &headers, bytes),
+            Input::Fragment(headers, bytes) => self.fragment(now, &headers, bytes),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
                 None => count(&self.counters.unknown_device),
@@ -236,7 +236,7 @@ impl<W: World> Node<W> {
     }
 
     /// Several packets of a process of this host, as one piece.
-    fn bulk(&self, now: Instant, d: &Datagram<'_>, bytes: SharedBytes<'_>) {
+    fn fragment(&self, now: Instant, d: &Datagram<'_>, bytes: SharedBytes<'_>) {
         let ends_with = |(code, rest): (&u8, _)| Some((Mtu::from_code(*code)?, rest));
         let Some((mtu, headers)) = d.bytes.split_last().and_then(ends_with) else {
             return count(&self.counters.malformed);
@@ -256,7 +256,7 @@ impl<W: World> Node<W> {
         let ends = (d.source.address(), d.dest.address());
         match self.device_of_arrival(d.interface) {
             Some(device) => {
-                device.input_bulk(now, ends, d.hold, (&headers, mtu), payload);
+                device.input_fragment(now, ends, d.hold, (&headers, mtu), payload);
                 self.data_came(now, dest_qp);
             }
             None => count(&self.counters.unknown_device),

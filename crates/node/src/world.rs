@@ -160,7 +160,7 @@ pub enum Input<'a> {
     Short(Datagram<'a>, transport::Short),
     /// Several packets of a message from a process of this host, as one piece: the headers of one,
     /// which the datagram's bytes are, and all of their payload.
-    Bulk(Datagram<'a>, SharedBytes<'a>),
+    Fragment(Datagram<'a>, SharedBytes<'a>),
     /// A whole Ethernet frame, while the node watches those of an interface
     /// ([`Frames::watch_frames`]).
     Frame {

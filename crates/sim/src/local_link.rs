@@ -7,7 +7,7 @@ use nic::link::Fill;
 use nic::peer_memory::{Copy, Grant, LocalLink, Prepared, Region, Regions, Transfer};
 use nic::{Path, Way};
 use transport::Short;
-use transport::op::{Bulk, DirectOutcome, Fault, Remote, SharedBytes};
+use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote, SharedBytes};
 use wire::Qpn;
 
 use crate::same_host::{SameHost, block};
@@ -16,8 +16,8 @@ use crate::world::{Action, Host, ProcessId, Record, SimWorld, ends};
 /// Fewest bytes of a message that both ends copy, where the faults of the host have that.
 const SHARED_FROM: u32 = 2_048;
 
-/// Bytes of the longest piece that goes by a channel in place of packets.
-const LONGEST_PIECE: usize = 64 << 10;
+/// Bytes of the longest fragment that goes by a channel in place of packets.
+const MAX_FRAGMENT: usize = 64 << 10;
 
 impl LocalLink for SimWorld {
     fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut Way) -> bool {
@@ -35,7 +35,7 @@ impl LocalLink for SimWorld {
     }
 
     fn max_fragment(&self) -> usize {
-        LONGEST_PIECE
+        MAX_FRAGMENT
     }
 
     fn send_fragment(
@@ -44,14 +44,14 @@ impl LocalLink for SimWorld {
         headers: &[u8],
         len: usize,
         fill: &mut Fill<'_>,
-    ) -> Result<Bulk, Fault> {
+    ) -> Result<FragmentOutcome, Fault> {
         let block = block(path.dest_qpn);
         if !self.goes_by_channel(block, path) {
-            return Ok(Bulk::Unavailable);
+            return Ok(FragmentOutcome::Unavailable);
         }
         // A channel is never full of what was put into it; so it says so now and then.
         if self.with_host(|host| host.same_host.dice.chance(host.same_host.unreached)) {
-            return Ok(Bulk::Full);
+            return Ok(FragmentOutcome::Full);
         }
         let words: Vec<AtomicU64> = (0..len.div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let bytes = SharedBytes::new(&words, len);
@@ -63,7 +63,7 @@ impl LocalLink for SimWorld {
             let record = Record { source, dest, size: len, short: None, headers, bytes };
             self.act(Action::Put { block, record });
         }
-        Ok(Bulk::Sent)
+        Ok(FragmentOutcome::Sent)
     }
 
     fn table(&self, regions: &Regions) -> Option<u8> {

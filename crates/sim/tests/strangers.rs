@@ -187,18 +187,18 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     let none = Vec::new();
     let unknown = with_mtu(&[0xff; 64], 3);
     for bytes in [&no_mtu[0], &no_mtu[1], &none] {
-        node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&words, 8)));
+        node.input(node.world().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&words, 8)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (3, 4));
     for bytes in [&good, &cut, &unknown, &more] {
-        node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&words, 8)));
+        node.input(node.world().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&words, 8)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (4, 1));
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 6));
     // Or where their bytes are, which takes sixteen.
     let away = [16, 12, 20].map(|len| with_mtu(&[&of_another[..20], &vec![7; len]].concat(), 3));
     for bytes in &away {
-        node.input(node.world().now(), Input::Bulk(datagram(bytes), SharedBytes::new(&[], 0)));
+        node.input(node.world().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&[], 0)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (5, 8));
 }

@@ -10,7 +10,7 @@ use crate::op::SendOp;
 use crate::rc;
 
 /// Most bytes of such a message: those of the longest packet. Of 2 and 4 KiB a piece
-/// ([`crate::op::Bulk`]) took half as long again.
+/// ([`crate::op::FragmentOutcome`]) took half as long again.
 pub const MAX_SHORT: usize = 4096;
 
 /// A short message's headers. The message is whole, of RC, of at most [`MAX_SHORT`] bytes, and

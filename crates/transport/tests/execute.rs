@@ -1,5 +1,5 @@
 //! The execution of inbound messages by itself, as a carrier that has no packets uses it: whole
-//! messages, and pieces of any size.
+//! messages, and fragments of any size.
 
 mod support;
 
@@ -65,11 +65,11 @@ fn a_whole_send_completes_a_receive() {
 }
 
 #[test]
-fn a_send_may_come_in_pieces_of_any_size() {
+fn a_send_may_come_in_fragments_of_any_size() {
     let (mut inbound, mut cx) = (Inbound::default(), context());
     post(&mut cx, 7, 0, 100);
-    let pieces: [&[u8]; 5] = [&[], &[1; 3], &[2; 50], &[], &[3; 7]];
-    for (i, &bytes) in pieces.iter().enumerate() {
+    let fragments: [&[u8]; 5] = [&[], &[1; 3], &[2; 50], &[], &[3; 7]];
+    for (i, &bytes) in fragments.iter().enumerate() {
         assert_eq!(inbound.in_message(), i > 0);
         let end = (i == 4).then_some(SendTail::None);
         inbound
@@ -87,12 +87,12 @@ fn a_send_may_come_in_pieces_of_any_size() {
 }
 
 #[test]
-fn without_a_receive_nothing_changes_and_the_same_piece_may_come_again() {
+fn without_a_receive_nothing_changes_and_the_same_fragment_may_come_again() {
     let (mut inbound, mut cx) = (Inbound::default(), context());
     let send = whole(&[5; 4], SendTail::None);
     assert_eq!(inbound.send(ENDS, send, &mut cx), Err(Refusal::NoReceive));
     let first = inbound.write(Some(range(0, 8)), Own(&[1; 4]), false, &mut cx);
-    assert_eq!(first, Ok(()), "of a WRITE whose last piece needs a receive");
+    assert_eq!(first, Ok(()), "of a WRITE whose last fragment needs a receive");
     for _ in 0..2 {
         let last = inbound.write_with_imm(ENDS, None, Own(&[2; 4]), [9; 4], false, &mut cx);
         assert_eq!(last, Err(Refusal::NoReceive));

@@ -12,8 +12,8 @@ use wire::roce::{Header, Op, Packet, Service};
 use wire::{Qpn, Rkey};
 
 const OK: Status = Status::Success;
-const PIECE_LEN: usize = PIECE as usize;
-/// Bytes of a part that is asked for at once: two pieces.
+const FRAGMENT_LEN: usize = PIECE as usize;
+/// Bytes of a part that is asked for at once: two fragments.
 const PART: u32 = 2 * PIECE;
 
 /// Two ends of which the first one reads so.
@@ -48,7 +48,7 @@ fn hear_late(a: &mut End, answers: &[Vec<u8>]) {
     for answer in answers {
         match placed(answer) {
             Some(Away { header, place, .. }) => {
-                a.rc.receive_bulk(a.now, &header, a.mtu, Payload::Elsewhere(place), a.hold, &mut a.cx);
+                a.rc.receive_fragment(a.now, &header, a.mtu, Payload::Elsewhere(place), a.hold, &mut a.cx);
             }
             None => a.hear_any(answer),
         }
@@ -59,7 +59,7 @@ fn hear_late(a: &mut End, answers: &[Vec<u8>]) {
 fn each_end_copies_half_of_a_read_and_all_arrives_whole() {
     let (mut a, mut b) = readers();
     a.post(long_read(1));
-    let expected = [(false, PIECE_LEN), (true, PIECE_LEN), (false, PIECE_LEN), (true, PIECE_LEN)];
+    let expected = [(false, FRAGMENT_LEN), (true, FRAGMENT_LEN), (false, FRAGMENT_LEN), (true, FRAGMENT_LEN)];
     assert_eq!(lens(&exchange(&mut a, &mut b)), expected);
     assert_eq!(a.completed(), [(1, OK)]);
     assert_eq!(came(&a, LONG), bytes(0, LONG as usize));
@@ -206,7 +206,7 @@ fn what_no_peer_says_is_an_error_or_asked_for_again() {
         let (_, mut b) = readers();
         let bth = Bth { psn: b.rc.rq_psn(), dest_qp: Qpn::new(0x11), ..Bth::default() };
         let header = Header { bth, service: Service::Rc, op: Op::ReadRequest(reth(0, 0, PART)) };
-        b.hear_piece(&header, bytes);
+        b.hear_fragment(&header, bytes);
         b.fill()
     };
     let op = |bytes: &[u8]| Packet::parse(bytes).unwrap().header.op;

@@ -52,9 +52,9 @@ fn after_a_refusal_thirty_two_messages_go_through_the_ring_and_after_the_next_tw
                 for bytes in &left {
                     match Away::parse(bytes) {
                         // The receiver does not reach what is exported.
-                        Some(piece) => {
+                        Some(fragment) => {
                             is_away = true;
-                            b.hear_away(&piece, false);
+                            b.hear_away(&fragment, false);
                         }
                         None => b.hear_any(bytes),
                     }
@@ -74,10 +74,10 @@ fn each_end_copies_half() {
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
     a.post(long_write(1));
-    let piece = PIECE as usize;
+    let fragment = PIECE as usize;
     assert_eq!(
         lens(&exchange(&mut a, &mut b)),
-        [(false, piece), (true, piece), (false, piece), (true, piece)]
+        [(false, fragment), (true, fragment), (false, fragment), (true, fragment)]
     );
     // Two of some length, and one of less.
     for (len, expected) in [
@@ -94,18 +94,18 @@ fn each_end_copies_half() {
     a.post(long_send(1));
     assert_eq!(
         lens(&exchange(&mut a, &mut b)),
-        [(true, piece), (false, piece), (true, piece), (false, piece)]
+        [(true, fragment), (false, fragment), (true, fragment), (false, fragment)]
     );
     // Where the receiver does not tell the place, as it has several, it copies all.
     b.cx.advertises = false;
     b.post_receive(2, sge(1, 0, LONG));
     a.post(long_send(2));
-    assert_eq!(lens(&exchange(&mut a, &mut b)), [(true, piece); 4]);
+    assert_eq!(lens(&exchange(&mut a, &mut b)), [(true, fragment); 4]);
     assert_eq!(a.completed(), [(1, OK), (2, OK)]);
 }
 
 #[test]
-fn a_piece_is_as_long_whatever_packets_hold() {
+fn a_fragment_is_as_long_whatever_packets_hold() {
     for mtu in [Mtu::M256, Mtu::M1024] {
         for message in [long_send as Message, long_write, long_read] {
             let (mut a, mut b) = ends_of(mtu);
@@ -115,15 +115,15 @@ fn a_piece_is_as_long_whatever_packets_hold() {
             assert_eq!(exchange(&mut a, &mut b).len(), (LONG / PIECE) as usize, "{mtu:?}");
         }
     }
-    // A piece longer than any is not taken.
+    // A fragment longer than any is not taken.
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_send);
     b.post_receive(1, sge(1, 0, LONG));
     a.post(long_send(1));
-    let mut piece = sent(&mut a).remove(0);
-    let Elsewhere::Exported(place) = piece.place else { panic!("the first one is exported") };
-    piece.place = Elsewhere::Exported(Remote { length: u64::from(PIECE + PAGE), ..place });
-    b.hear_away(&piece, true);
+    let mut fragment = sent(&mut a).remove(0);
+    let Elsewhere::Exported(place) = fragment.place else { panic!("the first one is exported") };
+    fragment.place = Elsewhere::Exported(Remote { length: u64::from(PIECE + PAGE), ..place });
+    b.hear_away(&fragment, true);
     assert!(b.fill().is_empty() && b.completed().is_empty());
 }
 
@@ -135,19 +135,19 @@ fn what_is_copied_is_acknowledged_at_once() {
         b.hold = Hold::ForProgram;
         b.post_receive(1, sge(1, 0, LONG));
         a.post(message(1));
-        let (mut pieces, mut waiting) = (0, sent(&mut a));
+        let (mut fragments, mut waiting) = (0, sent(&mut a));
         while !waiting.is_empty() {
-            for piece in &waiting {
-                b.hear_away(piece, true);
+            for fragment in &waiting {
+                b.hear_away(fragment, true);
                 let answers = b.fill();
                 answers.iter().for_each(|bytes| a.hear_any(bytes));
                 let acks = answers.iter().filter(|bytes| place_of(bytes).is_none()).count();
-                assert_eq!(acks, 1, "piece {pieces}");
-                pieces += 1;
+                assert_eq!(acks, 1, "fragment {fragments}");
+                fragments += 1;
             }
             waiting = sent(&mut a);
         }
-        assert_eq!((pieces, a.completed()), (LONG / PIECE, vec![(1, OK)]));
+        assert_eq!((fragments, a.completed()), (LONG / PIECE, vec![(1, OK)]));
     }
 }
 
@@ -155,7 +155,7 @@ fn what_is_copied_is_acknowledged_at_once() {
 fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_write);
-    /// Bytes of a piece.
+    /// Bytes of a fragment.
     const SHORT: u32 = 16 * PAGE;
     let to = |wr_id, at, len| write(wr_id, sge(0, 0, len), sge(1, at, len), None);
     // What is exported of the first one lies in its second half, where the second one's first half is
@@ -178,7 +178,7 @@ fn nothing_is_placed_while_something_is_under_way_that_comes_before_it_there() {
 }
 
 #[test]
-fn a_sender_waits_for_the_place_until_the_first_piece_is_acknowledged_and_uses_no_other() {
+fn a_sender_waits_for_the_place_until_the_first_fragment_is_acknowledged_and_uses_no_other() {
     let (mut a, mut b) = ends();
     until_both_copy(&mut a, &mut b, long_send);
     let (first, packets) = (101 * LONG / PAGE, PIECE / PAGE);
@@ -192,13 +192,13 @@ fn a_sender_waits_for_the_place_until_the_first_piece_is_acknowledged_and_uses_n
     };
     // Of another message, and no place at all.
     let (header, bytes) = place(first - LONG / PAGE, LONG.into());
-    a.hear_piece(&header, &bytes);
-    a.hear_piece(&place(first, LONG.into()).0, &bytes[..15]);
-    a.hear_piece(&place(first, LONG.into()).0, &Elsewhere::Placed(7).to_bytes());
+    a.hear_fragment(&header, &bytes);
+    a.hear_fragment(&place(first, LONG.into()).0, &bytes[..15]);
+    a.hear_fragment(&place(first, LONG.into()).0, &Elsewhere::Placed(7).to_bytes());
     assert_eq!(exported(&sent(&mut a)), []);
-    // It ends in the second piece, where the message is too long for it.
+    // It ends in the second fragment, where the message is too long for it.
     let (header, bytes) = place(first, u64::from(PIECE) + 1);
-    a.hear_piece(&header, &bytes);
+    a.hear_fragment(&header, &bytes);
     assert_eq!(exported(&sent(&mut a)), [true], "and the window is full");
     // No place was told.
     let (mut a, mut b) = ends();
@@ -217,8 +217,8 @@ fn what_the_receiver_does_not_reach_comes_again_in_packets_and_no_try_is_used_up
         b.post_receive(7, sge(1, 0, LONG));
         b.cx.memory.regions[1].bytes.borrow_mut().fill(0);
         a.post(message(7));
-        for piece in sent(&mut a) {
-            b.hear_away(&piece, false);
+        for fragment in sent(&mut a) {
+            b.hear_away(&fragment, false);
         }
         let answers = b.fill();
         let packets = answers.iter().filter(|bytes| place_of(bytes).is_none());
@@ -253,42 +253,42 @@ fn where_memory_is_not_reached_all_goes_through_the_ring_and_memory_that_is_gone
 }
 
 #[test]
-fn pieces_that_no_sender_sends_are_errors() {
+fn fragments_that_no_sender_sends_are_errors() {
     let from_sender = |op, len: u32| {
         let (mut a, mut b) = ends();
         until_both_copy(&mut a, &mut b, long_send);
         b.post_receive(7, sge(1, 0, LONG));
         a.post(long_send(7));
-        let mut piece = sent(&mut a).remove(0);
-        piece.header.op = op;
-        piece.bytes = vec![1; len as usize];
-        (b, piece, len)
+        let mut fragment = sent(&mut a).remove(0);
+        fragment.header.op = op;
+        fragment.bytes = vec![1; len as usize];
+        (b, fragment, len)
     };
     let first = Op::Send(SendAt::First);
     // A SEND whose bytes the sender claims to have put where only the receiver knows.
-    let (mut b, mut piece, len) = from_sender(first, PIECE);
-    piece.place = Elsewhere::Placed(len);
-    piece.to = Remote { addr: BASE, length: len.into(), rkey: Rkey(KEY) };
-    b.hear_away(&piece, true);
+    let (mut b, mut fragment, len) = from_sender(first, PIECE);
+    fragment.place = Elsewhere::Placed(len);
+    fragment.to = Remote { addr: BASE, length: len.into(), rkey: Rkey(KEY) };
+    b.hear_away(&fragment, true);
     assert_eq!(ops(&b.sent()), [nak(NakCode::InvalidRequest, 101)]);
     // One that ends in the midst of a packet, a WRITE that is not as long as it says, and more than
-    // a piece has.
+    // a fragment has.
     let write = Op::Write(WriteAt::Only(reth(0, 0, PIECE), None));
     for (op, len, code) in [
         (first, PIECE - 1, Some(NakCode::InvalidRequest)),
         (write, PIECE - PAGE, Some(NakCode::InvalidRequest)),
         (first, PIECE + PAGE, None),
     ] {
-        let (mut b, mut piece, len) = from_sender(op, len);
-        piece.place = Elsewhere::Exported(Remote { addr: 1, length: len.into(), rkey: Rkey(1) });
-        b.hear_away(&piece, true);
+        let (mut b, mut fragment, len) = from_sender(op, len);
+        fragment.place = Elsewhere::Exported(Remote { addr: 1, length: len.into(), rkey: Rkey(1) });
+        b.hear_away(&fragment, true);
         assert_eq!(ops(&b.sent()), code.map(|code| nak(code, 101)).into_iter().collect::<Vec<_>>(), "{op:?}");
     }
     // A receive that is too short.
-    let (mut b, piece, _) = from_sender(Op::Send(SendAt::Only(SendTail::None)), PIECE);
+    let (mut b, fragment, _) = from_sender(Op::Send(SendAt::Only(SendTail::None)), PIECE);
     b.cx.receives.clear();
     b.post_receive(8, Sge { length: PIECE - 1, ..sge(1, 0, 0) });
-    b.hear_away(&piece, true);
+    b.hear_away(&fragment, true);
     assert_eq!(b.completed(), [(8, Status::LocalLength)]);
 }
 

@@ -191,14 +191,14 @@ impl Scene {
     /// Reads a record where it lies, as the host takes a piece. `bytes`: what it was when it was
     /// copied out.
     pub(crate) fn record_in_place(&mut self, words: &[local::ring::Word], bytes: &[u8]) {
-        if !record::is_bulk(words[0].load(Ordering::Relaxed)) {
+        if !record::is_fragment(words[0].load(Ordering::Relaxed)) {
             return self.record(bytes);
         }
         let Some((head, body)) = bytes.split_first_chunk() else { return };
-        let Some(headers) = record::read_bulk(head) else { return };
-        assert!(headers.len() <= record::BULK_HEAD - record::SIZE);
+        let Some(headers) = record::read_fragment(head) else { return };
+        assert!(headers.len() <= record::FRAGMENT_HEAD - record::SIZE);
         let Some(headers) = self.datagram(headers) else { return };
-        self.tell(Told::Bulk(headers, SharedBytes::new(&words[local::ring::BODY / 8..], body.len())));
+        self.tell(Told::Fragment(headers, SharedBytes::new(&words[local::ring::BODY / 8..], body.len())));
     }
 
     fn tell(&mut self, told: Told<'_>) {
@@ -246,13 +246,13 @@ impl Scene {
     }
 
     /// The head of a piece as a neighbour writes it, and how many bytes the piece has.
-    pub(crate) fn piece_head(&mut self, input: &mut Input<'_>) -> (Vec<u8>, usize) {
+    pub(crate) fn fragment_head(&mut self, input: &mut Input<'_>) -> (Vec<u8>, usize) {
         let dest_qp = if input.any() { self.qp.qpn() } else { Qpn::new(input.u32()) };
         let bth = Bth { dest_qp, psn: Psn::new(input.below(4)), ..Bth::default() };
         let header = Header { bth, service: Service::Rc, op: packets::op(input.below(packets::OPS), input) };
         let mut headers = vec![0; header.len()];
         header.emit(0, &mut headers);
-        let mut head = match record::bulk_head(&headers) {
+        let mut head = match record::fragment_head(&headers) {
             Some((head, len)) => head[..len].to_vec(),
             None => headers,
         };

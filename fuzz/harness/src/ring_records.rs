@@ -146,10 +146,10 @@ impl Ends {
         }
     }
 
-    /// Writes a piece, whose bytes are filled in where they go, or are not to be had.
-    fn push_piece(&mut self, input: &mut Input<'_>) {
+    /// Writes a fragment, whose bytes are filled in where they go, or are not to be had.
+    fn push_fragment(&mut self, input: &mut Input<'_>) {
         let (head, len) = match &mut self.scene {
-            Some(scene) if input.any() => scene.piece_head(input),
+            Some(scene) if input.any() => scene.fragment_head(input),
             _ => (input.bytes(local::ring::BODY + 1).to_vec(), input.index(600)),
         };
         let (byte, fails) = (input.u8(), input.one_in(4));
@@ -224,7 +224,7 @@ pub fn run(bytes: &[u8]) {
             2 | 3 => ends.pop(),
             4 => _ = (ends.reader.sleep(local::ring::WakeTarget::Engine), ends.writer.must_wake()),
             5 => _ = ends.reader.is_empty(),
-            6 => ends.push_piece(&mut input),
+            6 => ends.push_fragment(&mut input),
             7 => ends.read_in_place(),
             _ => foul(&ends.memory, &mut input),
         }

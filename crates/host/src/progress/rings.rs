@@ -8,7 +8,7 @@ use local::lease;
 use local::rings::Backlog;
 use node::Guest;
 
-use super::{BULK_PAUSE, Engine, sooner};
+use super::{Engine, STREAM_PAUSE, sooner};
 use crate::world::RealWorld;
 
 /// When the engine tries a full ring again: so many times in a row that its reader took nothing;
@@ -99,7 +99,7 @@ impl<G: Guest> Engine<G> {
         if let Drained::Some { bulk } = drained {
             world.rings.lease.engine_found(now, polled_at);
             if bulk {
-                self.awake_until = world.clock.now() + BULK_PAUSE.as_nanos() as u64;
+                self.awake_until = world.clock.now() + STREAM_PAUSE.as_nanos() as u64;
             }
         }
         world.decline_broken_rings();

@@ -10,7 +10,7 @@ use node::world::Datagram;
 use node::{Guest, Input};
 use sys::Room;
 
-use super::{BULK_PAUSE, Engine, Gone, READS_PER_EVENT};
+use super::{Engine, Gone, READS_PER_EVENT, STREAM_PAUSE};
 use crate::counters::add;
 use crate::management::Management;
 use crate::names::{Answer, Bearer, Connection, Listener, Message, More};
@@ -93,7 +93,7 @@ impl<G: Guest> Engine<G> {
                 socket.lease.engine_found(found_at, polled_at);
                 world.rx_sockets.delivered_by_engine(socket, now);
                 if bulk {
-                    self.awake_until = now + BULK_PAUSE.as_nanos() as u64;
+                    self.awake_until = now + STREAM_PAUSE.as_nanos() as u64;
                 }
             }
             // Its thread may have found it empty before this packet came.

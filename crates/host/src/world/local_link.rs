@@ -4,7 +4,7 @@ use nic::link::Fill;
 use nic::peer_memory::{Copy, Grant, Prepared, Region, Regions};
 use nic::{Path, Way};
 use transport::Short;
-use transport::op::{Bulk, DirectOutcome, Fault, Remote};
+use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote};
 use wire::{Qpn, Rkey};
 
 use super::RealWorld;
@@ -16,7 +16,7 @@ impl nic::LocalLink for RealWorld {
     }
 
     fn max_fragment(&self) -> usize {
-        self.rings.most_bulk()
+        self.rings.max_fragment()
     }
 
     fn send_fragment(
@@ -25,9 +25,9 @@ impl nic::LocalLink for RealWorld {
         headers: &[u8],
         len: usize,
         fill: &mut Fill<'_>,
-    ) -> Result<Bulk, Fault> {
-        let outcome = self.rings.send_bulk(path, (headers, len), fill, self)?;
-        add(&self.counters.local.ring_pieces_sent, (outcome == Bulk::Sent).into());
+    ) -> Result<FragmentOutcome, Fault> {
+        let outcome = self.rings.send_fragment(path, (headers, len), fill, self)?;
+        add(&self.counters.local.ring_fragments_sent, (outcome == FragmentOutcome::Sent).into());
         Ok(outcome)
     }
 
@@ -100,8 +100,8 @@ impl nic::LocalLink for RealWorld {
             Copy::Atomic(_) => &self.counters.local.direct_atomics,
             Copy::Write => &self.counters.local.direct_writes,
             Copy::Read => &self.counters.local.direct_reads,
-            Copy::Pull => &self.counters.local.pieces_pulled,
-            Copy::Put => &self.counters.local.pieces_put,
+            Copy::Pull => &self.counters.local.fragments_fetched,
+            Copy::Put => &self.counters.local.fragments_put,
             Copy::Flush(_) => &self.counters.local.direct_flushes,
         };
         add(counter, (became == DirectOutcome::Done).into());

@@ -153,7 +153,7 @@ impl Guest for Recorder {
                     Input::Datagram(node::world::Datagram { bytes: &bytes, ..message }),
                 );
             }
-            Input::Bulk(headers, bytes) => {
+            Input::Fragment(headers, bytes) => {
                 let bytes = [headers.bytes, &bytes.to_vec()].concat();
                 return self.input(
                     Instant::now(),

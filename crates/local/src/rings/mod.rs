@@ -23,7 +23,7 @@
 //! | this one | which rings there are |
 //! | `messages` | messages of connection managers |
 //! | `polls` | what a thread that polls does with those that it reads |
-//! | `pieces` | what needs no packets: short messages, and many packets at once |
+//! | `fragments` | what needs no packets: short messages, and many packets at once |
 //! | `reached` | memory at the other end of one |
 //! | `known_way` | what a queue pair keeps of its way |
 //! | `tx_ring`, `rx_ring` | the two ends |
@@ -33,11 +33,11 @@
 pub mod adaptive_spin;
 mod brought_by;
 pub mod driver_slot;
+mod fragments;
 mod imports;
 mod known_way;
 mod messages;
 mod peer_copy;
-mod pieces;
 mod polls;
 mod rx_ring;
 mod shown;

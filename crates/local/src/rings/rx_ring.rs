@@ -306,8 +306,8 @@ fn dispatch<H: PacketHandler>(
     to: &Delivery<'_, H>,
 ) -> Result<Option<Taken>, Broken> {
     let Some(found) = receiver.reader.peek()? else { return Ok(None) };
-    if record::is_bulk(receiver.reader.words(&found)[0].load(Ordering::Relaxed)) {
-        return dispatch_bulk(receiver, found, now, hold, to).map(Some);
+    if record::is_fragment(receiver.reader.words(&found)[0].load(Ordering::Relaxed)) {
+        return dispatch_fragment(receiver, found, now, hold, to).map(Some);
     }
     let len = found.len();
     if unlikely(len > receiver.bytes.len()) {
@@ -338,9 +338,9 @@ fn grow(bytes: &mut Vec<u8>, len: usize) -> Result<(), Broken> {
     within.then(|| bytes.resize(len.next_power_of_two().min(LONGEST_RECORD), 0)).ok_or(Broken)
 }
 
-/// Dispatches several packets as one piece, whose bytes stay in the ring until they are where they
-/// belong: no copy of ours is in between.
-fn dispatch_bulk<H: PacketHandler>(
+/// Dispatches several packets as one fragment, whose bytes stay in the ring until they are where
+/// they belong: no copy of ours is in between.
+fn dispatch_fragment<H: PacketHandler>(
     receiver: &mut Receiver<H::Origin>,
     found: Found,
     now: Instant,
@@ -348,15 +348,15 @@ fn dispatch_bulk<H: PacketHandler>(
     to: &Delivery<'_, H>,
 ) -> Result<Taken, Broken> {
     let Receiver { reader, origin, .. } = receiver;
-    let (mut head, len) = ([0; record::BULK_HEAD], found.len());
+    let (mut head, len) = ([0; record::FRAGMENT_HEAD], found.len());
     reader.copy_out(&found, &mut head);
     // A handler that panics does not get it once more.
     let held = reader.hold(found);
-    let headers = record::read_bulk(&head).ok_or(Broken)?;
+    let headers = record::read_fragment(&head).ok_or(Broken)?;
     let origin = origin.as_ref().ok_or(Broken)?;
     let body_len = len.checked_sub(crate::ring::BODY).ok_or(Broken)?;
     let body = &held.words()[crate::ring::BODY / size_of::<Word>()..];
-    add(&to.counters.ring_pieces_received, 1);
+    add(&to.counters.ring_fragments_received, 1);
     to.handler.fragment(now, origin, hold, headers, shared(body, body_len));
     Ok(Taken { bytes: len.max(BULK), is_short: false })
 }

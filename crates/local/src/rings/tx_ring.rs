@@ -15,7 +15,7 @@ use sys::fork::Fd;
 use transport::Short;
 use transport::batch::Run;
 use transport::likely::unlikely;
-use transport::op::{Bulk, Fault};
+use transport::op::{Fault, FragmentOutcome};
 
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
@@ -243,25 +243,25 @@ impl TxRing {
         true
     }
 
-    /// Sends several packets as one piece, where the last ones took that path, and nothing waits
+    /// Sends several packets as one fragment, where the last ones took that path, and nothing waits
     /// for room.
     ///
     /// # Errors
     ///
     /// Those of `fill`.
-    pub(crate) fn send_bulk(
+    pub(crate) fn send_fragment(
         &self,
         path: &Path,
         version: u64,
         (headers, len): (&[u8], usize),
         fill: &mut Fill<'_>,
         counters: &Counters,
-    ) -> Result<Bulk, Fault> {
+    ) -> Result<FragmentOutcome, Fault> {
         let mut state = self.state.lock();
         let goes =
             state.is_said && !state.over && state.head.as_ref().is_some_and(|head| head.is_of(path, version));
-        let Some((head, head_len)) = record::bulk_head(headers).filter(|_| goes) else {
-            return Ok(Bulk::Unavailable);
+        let Some((head, head_len)) = record::fragment_head(headers).filter(|_| goes) else {
+            return Ok(FragmentOutcome::Unavailable);
         };
         state.flush();
         let pushed = match state.waiting.is_empty() {
@@ -273,10 +273,10 @@ impl TxRing {
         drop(state);
         self.wake_reader(wakes, counters);
         match pushed {
-            Ok(filled) => filled.map(|()| Bulk::Sent),
-            Err(PushError::Full) => Ok(Bulk::Full),
+            Ok(filled) => filled.map(|()| FragmentOutcome::Sent),
+            Err(PushError::Full) => Ok(FragmentOutcome::Full),
             // What is wrong is found by the packet.
-            Err(PushError::TooLong | PushError::Broken) => Ok(Bulk::Unavailable),
+            Err(PushError::TooLong | PushError::Broken) => Ok(FragmentOutcome::Unavailable),
         }
     }
 

@@ -197,7 +197,7 @@ impl Device {
 
     /// Several packets from a process of this host as one piece, with the sender's path MTU; the
     /// rest is as with [`Device::input`].
-    pub fn input_bulk(
+    pub fn input_fragment(
         &self,
         now: Instant,
         ends: (Address, Address),
@@ -206,7 +206,7 @@ impl Device {
         payload: Payload<'_>,
     ) {
         match self.qp(header.bth.dest_qp) {
-            Some(qp) => qp.input_bulk(now, ends, hold, (header, mtu), payload),
+            Some(qp) => qp.input_fragment(now, ends, hold, (header, mtu), payload),
             None => {
                 self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
             }

@@ -1,8 +1,8 @@
 //! The local path of a queue pair: what its engine asks about a peer that is a process of the same
-//! host ([`LocalPath`]). Copies are in `direct_copy`, fragments in `bulk`, short messages in
+//! host ([`LocalPath`]). Copies are in `direct_copy`, fragments in `fragments`, short messages in
 //! `short`.
 
-use transport::op::{Bulk, DirectOutcome, Fault, FragmentBytes, LocalPath, Part, RecvWr, SendWr};
+use transport::op::{DirectOutcome, Fault, FragmentBytes, FragmentOutcome, LocalPath, Part, RecvWr, SendWr};
 use wire::roce::Header;
 
 use crate::qp::engine_context::EngineContext;
@@ -26,16 +26,16 @@ impl LocalPath for HostPath<'_, '_> {
         self.context.copy_directly(wr)
     }
     fn max_fragment(&self) -> usize {
-        self.context.takes_bulk()
+        self.context.max_fragment()
     }
     fn send_fragment(
         &mut self,
         header: &Header,
         part: Part<'_>,
         bytes: FragmentBytes,
-    ) -> Result<Bulk, Fault> {
+    ) -> Result<FragmentOutcome, Fault> {
         Ok(match bytes {
-            FragmentBytes::Inline => self.context.bulk(header, part)?,
+            FragmentBytes::Inline => self.context.send_inline(header, part)?,
             FragmentBytes::Exported => self.context.export(header, part),
             FragmentBytes::Placed(to) => self.context.place(header, part, to),
             FragmentBytes::Requested => self.context.ask(header, part),

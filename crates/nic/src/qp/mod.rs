@@ -22,7 +22,6 @@
 
 pub mod ah;
 pub mod attr;
-mod bulk;
 #[cfg(test)]
 mod by_lid;
 pub(crate) mod carrier;
@@ -32,6 +31,7 @@ pub(crate) mod engine;
 pub(crate) mod engine_context;
 mod flow_priming;
 mod flush;
+mod fragments;
 mod kit;
 mod local_path;
 mod modify;

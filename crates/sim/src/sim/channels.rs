@@ -121,7 +121,7 @@ impl Sim {
         if let Some(headers) = headers {
             let words: Vec<AtomicU64> = bytes.chunks(8).map(word).collect();
             let piece = SharedBytes::new(&words, bytes.len());
-            return self.tell(to, Input::Bulk(Datagram { bytes: headers, ..run }, piece));
+            return self.tell(to, Input::Fragment(Datagram { bytes: headers, ..run }, piece));
         }
         let told = match short {
             Some(short) => Input::Short(run, *short),

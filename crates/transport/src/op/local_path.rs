@@ -62,7 +62,7 @@ pub enum FragmentBytes {
 
 /// Outcome of a fragment that was to go to a process of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bulk {
+pub enum FragmentOutcome {
     /// The fragment has left.
     Sent,
     /// There is no room for the fragment now.
@@ -106,8 +106,8 @@ pub trait LocalPath {
         _header: &Header,
         _part: Part<'_>,
         _bytes: FragmentBytes,
-    ) -> Result<Bulk, Fault> {
-        Ok(Bulk::Unavailable)
+    ) -> Result<FragmentOutcome, Fault> {
+        Ok(FragmentOutcome::Unavailable)
     }
     /// Advertises the receive buffer of the message that begins with the fragment of these headers.
     /// The peer may write to the buffer until the receive completes. So the receive completes with

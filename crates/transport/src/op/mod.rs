@@ -10,7 +10,9 @@ mod work_request;
 
 pub use completion::{Completed, Completion, NetworkHeader, Status, TagInfo};
 pub use context::{Context, Place, QpEvent, Side, Tagged, Whole};
-pub use local_path::{Bulk, DirectOutcome, FragmentBytes, LocalPath, MAX_DIRECT, NoLocalPath, Part, Source};
+pub use local_path::{
+    DirectOutcome, FragmentBytes, FragmentOutcome, LocalPath, MAX_DIRECT, NoLocalPath, Part, Source,
+};
 pub use memory::{Access, AtomicOp, Bind, Fault, Flush, LocalOp, Memory, Remote, Sge, Tail};
 pub use payload::{Elsewhere, Payload, SharedBytes};
 pub use work_request::{Data, MAX_INLINE, MAX_MESSAGE, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};

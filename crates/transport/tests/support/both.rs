@@ -9,7 +9,7 @@ use super::*;
 
 /// Bytes of a page, and of a packet.
 pub const PAGE: u32 = 4096;
-/// Bytes of most messages here: four pieces.
+/// Bytes of most messages here: four fragments.
 pub const LONG: u32 = 512 * PAGE;
 /// Bytes of each.
 pub const PIECE: u32 = 128 * PAGE;
@@ -35,7 +35,7 @@ pub fn ends_of(mtu: Mtu) -> (End, End) {
 /// What a message is.
 pub type Message = fn(u64) -> SendWr;
 
-/// A SEND of four pieces.
+/// A SEND of four fragments.
 pub fn long_send(wr_id: u64) -> SendWr {
     send(wr_id, sge(0, 0, LONG))
 }
@@ -49,11 +49,11 @@ pub fn long_read(wr_id: u64) -> SendWr {
 }
 
 /// Whether each was exported.
-pub fn exported(pieces: &[Away]) -> Vec<bool> {
-    pieces.iter().map(Away::is_exported).collect()
+pub fn exported(fragments: &[Away]) -> Vec<bool> {
+    fragments.iter().map(Away::is_exported).collect()
 }
 
-/// All that leaves for the peer comes there, and what that answers comes back; the pieces whose
+/// All that leaves for the peer comes there, and what that answers comes back; the fragments whose
 /// bytes were elsewhere.
 pub fn exchange(a: &mut End, b: &mut End) -> Vec<Away> {
     let mut seen = Vec::new();
@@ -93,8 +93,8 @@ pub fn forget(a: &mut End, b: &mut End) {
 }
 
 /// Whether each was exported, and its bytes.
-pub fn lens(pieces: &[Away]) -> Vec<(bool, usize)> {
-    pieces.iter().map(|piece| (piece.is_exported(), piece.place.len())).collect()
+pub fn lens(fragments: &[Away]) -> Vec<(bool, usize)> {
+    fragments.iter().map(|fragment| (fragment.is_exported(), fragment.place.len())).collect()
 }
 
 /// What leaves whose bytes are elsewhere.

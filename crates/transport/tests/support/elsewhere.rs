@@ -1,16 +1,16 @@
-//! Pieces whose bytes are elsewhere, as they go from one end to the other.
+//! Fragments whose bytes are elsewhere, as they go from one end to the other.
 
-use transport::op::{Bulk, Elsewhere, Part, Payload, RecvWr, Source};
+use transport::op::{Elsewhere, FragmentOutcome, Part, Payload, RecvWr, Source};
 use transport::{Memory, Remote};
 use wire::roce::{Header, Op, Packet};
 
 use super::{End, TestContext};
 
-/// What no packet begins with: such a piece, and what tells of a place.
+/// What no packet begins with: such a fragment, and what tells of a place.
 const MARK: u8 = 0xee;
 const PLACE: u8 = 0xef;
 
-/// Such a piece, and its bytes, wherever they are.
+/// Such a fragment, and its bytes, wherever they are.
 #[derive(Clone, Debug)]
 pub struct Away {
     pub header: Header,
@@ -55,11 +55,11 @@ impl TestContext {
     }
 
     /// Like [`TestContext::show`], of the place of a READ's part.
-    pub(super) fn ask(&self, header: &Header, part: Part<'_>) -> Bulk {
-        let Source::List([to]) = part.from else { return Bulk::Unavailable };
+    pub(super) fn ask(&self, header: &Header, part: Part<'_>) -> FragmentOutcome {
+        let Source::List([to]) = part.from else { return FragmentOutcome::Unavailable };
         let place = Remote { addr: to.addr + part.at, length: part.len as u64, rkey: to.lkey };
-        let became = self.bulk.unwrap_or(Bulk::Sent);
-        if became == Bulk::Sent {
+        let became = self.outcome.unwrap_or(FragmentOutcome::Sent);
+        if became == FragmentOutcome::Sent {
             self.tell(header, place);
         }
         became
@@ -69,11 +69,11 @@ impl TestContext {
         let mut head = [0; 64];
         let len = header.emit(0, &mut head);
         let place = Elsewhere::Exported(place).to_bytes();
-        self.pieces.borrow_mut().push([&[PLACE][..], &place, &head[..len]].concat());
+        self.fragments.borrow_mut().push([&[PLACE][..], &place, &head[..len]].concat());
     }
 
-    /// Sends a piece that is exported, or placed there.
-    pub(super) fn away(&self, header: &Header, part: Part<'_>, to: Option<Remote>) -> Bulk {
+    /// Sends a fragment that is exported, or placed there.
+    pub(super) fn away(&self, header: &Header, part: Part<'_>, to: Option<Remote>) -> FragmentOutcome {
         let mut bytes = vec![0; part.len];
         let (read, addr, rkey) = match part.from {
             Source::List(list) => {
@@ -82,10 +82,10 @@ impl TestContext {
             Source::Range(range) => ((&self.memory).read(range, part.at, &mut bytes), range.addr, range.rkey),
         };
         if read.is_err() {
-            return Bulk::Unavailable;
+            return FragmentOutcome::Unavailable;
         }
-        let became = self.bulk.unwrap_or(Bulk::Sent);
-        if became == Bulk::Sent {
+        let became = self.outcome.unwrap_or(FragmentOutcome::Sent);
+        if became == FragmentOutcome::Sent {
             let exported = Remote { addr: addr + part.at, length: part.len as u64, rkey };
             let place =
                 if to.is_some() { Elsewhere::Placed(part.len as u32) } else { Elsewhere::Exported(exported) };
@@ -93,20 +93,20 @@ impl TestContext {
             let len = header.emit(0, &mut head);
             let to = Elsewhere::Exported(to.unwrap_or(exported)).to_bytes();
             let record = [&[MARK][..], &to, &place.to_bytes(), &[len as u8], &head[..len], &bytes];
-            self.pieces.borrow_mut().push(record.concat());
+            self.fragments.borrow_mut().push(record.concat());
         }
         became
     }
 }
 
 impl End {
-    /// The bytes of a piece are placed, of which is heard later.
+    /// The bytes of a fragment are placed, of which is heard later.
     pub fn have(&self, away: &Away) {
         let placed = (&self.cx.memory).write(away.to, 0, &away.bytes, super::Tail::More);
         placed.expect("it may be written there");
     }
 
-    /// Such a piece comes; whether what is exported is reached.
+    /// Such a fragment comes; whether what is exported is reached.
     pub fn hear_away(&mut self, away: &Away, is_reached: bool) {
         if away.is_exported() {
             *self.cx.memory.exported.borrow_mut() = is_reached.then(|| away.bytes.clone());
@@ -114,6 +114,6 @@ impl End {
             self.have(away);
         }
         let payload = Payload::Elsewhere(away.place);
-        self.rc.receive_bulk(self.now, &away.header, self.mtu, payload, self.hold, &mut self.cx);
+        self.rc.receive_fragment(self.now, &away.header, self.mtu, payload, self.hold, &mut self.cx);
     }
 }

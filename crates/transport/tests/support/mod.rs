@@ -22,8 +22,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use transport::op::{
-    Access, AtomicOp, Bulk, Completion, Data, Flush, LocalPath, NetworkHeader, Part, Payload, QpEvent,
-    RecvWr, SendOp, SendWr, SharedBytes, Side, Source, Status, Tail, Whole,
+    Access, AtomicOp, Completion, Data, Flush, FragmentOutcome, LocalPath, NetworkHeader, Part, Payload,
+    QpEvent, RecvWr, SendOp, SendWr, SharedBytes, Side, Source, Status, Tail, Whole,
 };
 use transport::rc::{Hold, RtrAttr, RtsAttr};
 use transport::{CongestionWindow, Context, Fault, Memory, Rc, Remote, Sge, TxBatch};
@@ -188,9 +188,9 @@ pub struct TestContext {
     /// Bytes of the longest fragment.
     pub max_fragment: usize,
     /// Outcome of fragments now.
-    pub bulk: Option<Bulk>,
-    /// Pieces that left, in the form of packets that are too long, or of [`Away`].
-    pub pieces: RefCell<Vec<Vec<u8>>>,
+    pub outcome: Option<FragmentOutcome>,
+    /// Fragments that left, in the form of packets that are too long, or of [`Away`].
+    pub fragments: RefCell<Vec<Vec<u8>>>,
     /// Each process may copy to and from memory of the other one.
     pub reaches: bool,
     /// Receive buffers are advertised.
@@ -316,9 +316,9 @@ impl End {
             let rests = self.rc.is_at_rest();
             self.rc.fill(self.now, &mut batch, &mut self.cx);
             // What is in the batch comes after them.
-            let pieces = self.cx.pieces.take();
-            assert!(!rests || batch.is_empty() && pieces.is_empty(), "who is at rest has nothing to send");
-            sent.extend(pieces);
+            let fragments = self.cx.fragments.take();
+            assert!(!rests || batch.is_empty() && fragments.is_empty(), "who is at rest has nothing to send");
+            sent.extend(fragments);
             if batch.is_empty() {
                 return sent;
             }
@@ -344,26 +344,33 @@ impl End {
         let header = Header { bth, service: Service::Rc, op };
         self.rc.receive(self.now, &Packet { header, payload }, self.hold, &mut self.cx);
     }
-    /// A packet of a peer; a piece where it is too long for one.
+    /// A packet of a peer; a fragment where it is too long for one.
     pub fn hear_any(&mut self, bytes: &[u8]) {
         if let Some(away) = Away::parse(bytes) {
             return self.hear_away(&away, true);
         }
         if let Some((header, place)) = place_of(bytes) {
-            return self.hear_piece(&header, place);
+            return self.hear_fragment(&header, place);
         }
         let packet = Packet::parse(bytes).expect("the peer sends legal packets");
         if packet.payload.len() > self.mtu.bytes() {
-            self.hear_piece(&packet.header, packet.payload);
+            self.hear_fragment(&packet.header, packet.payload);
         } else {
             self.hear_bytes(bytes);
         }
     }
-    pub fn hear_piece(&mut self, header: &Header, payload: &[u8]) {
+    pub fn hear_fragment(&mut self, header: &Header, payload: &[u8]) {
         let words: Vec<_> = (0..payload.len().div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let shared = SharedBytes::new(&words, payload.len());
         shared.store(payload);
-        self.rc.receive_bulk(self.now, header, self.mtu, Payload::Shared(shared), self.hold, &mut self.cx);
+        self.rc.receive_fragment(
+            self.now,
+            header,
+            self.mtu,
+            Payload::Shared(shared),
+            self.hold,
+            &mut self.cx,
+        );
     }
     pub fn hear_bytes(&mut self, bytes: &[u8]) {
         if let Ok(packet) = Packet::parse(bytes) {

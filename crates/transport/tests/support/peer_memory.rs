@@ -1,7 +1,8 @@
 //! The local path of a test's context: what is executed in the peer's memory, and fragments.
 
 use transport::op::{
-    Bulk, DirectOutcome, Fault, FragmentBytes, LocalPath, Memory, Part, RecvWr, SendOp, SendWr, Source,
+    DirectOutcome, Fault, FragmentBytes, FragmentOutcome, LocalPath, Memory, Part, RecvWr, SendOp, SendWr,
+    Source,
 };
 use transport::rc::{RtrAttr, RtsAttr};
 use wire::bth::Reth;
@@ -82,7 +83,7 @@ impl LocalPath for TestLocalPath<'_> {
         header: &Header,
         part: Part<'_>,
         bytes: FragmentBytes,
-    ) -> Result<Bulk, Fault> {
+    ) -> Result<FragmentOutcome, Fault> {
         match bytes {
             FragmentBytes::Inline => self.cx.inline(header, part),
             FragmentBytes::Exported => Ok(self.cx.away(header, part, None)),
@@ -103,9 +104,9 @@ impl LocalPath for TestLocalPath<'_> {
 
 impl TestContext {
     /// Sends a fragment whose bytes come with it.
-    fn inline(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
-        let outcome = self.bulk.unwrap_or(Bulk::Sent);
-        if outcome == Bulk::Sent {
+    fn inline(&self, header: &Header, part: Part<'_>) -> Result<FragmentOutcome, Fault> {
+        let outcome = self.outcome.unwrap_or(FragmentOutcome::Sent);
+        if outcome == FragmentOutcome::Sent {
             let mut bytes = vec![0; header.len() + part.len];
             let len = header.emit(part.len, &mut bytes);
             match part.from {
@@ -113,7 +114,7 @@ impl TestContext {
                 Source::Range(range) => (&self.memory).read(range, part.at, &mut bytes[len..])?,
             }
             bytes.resize(len + part.len.next_multiple_of(4), 0);
-            self.pieces.borrow_mut().push(bytes);
+            self.fragments.borrow_mut().push(bytes);
         }
         Ok(outcome)
     }

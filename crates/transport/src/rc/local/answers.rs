@@ -1,8 +1,8 @@
 //! READ responses to a process of the same host: several packets leave as one fragment.
 
 use super::choice::min_zero_copy;
-use super::pieces::{MAX_PACKETS, is_the_senders, piece, zero_copy_len};
-use crate::op::{Bulk, Context, Fault, FragmentBytes, LocalPath, Part, Remote, Source};
+use super::receive::{MAX_PACKETS, fragment, is_the_senders, zero_copy_len};
+use crate::op::{Context, Fault, FragmentBytes, FragmentOutcome, LocalPath, Part, Remote, Source};
 use crate::rc::Connection;
 use crate::rc::answers::Read;
 
@@ -34,7 +34,7 @@ pub(in crate::rc) fn send_fragment(
     }
     let max_bytes = cx.local().max_fragment();
     let next = next(read, conn);
-    let Some((packets, len)) = piece(conn.mtu as u32, next.left, next.rest, max_bytes, MAX_PACKETS) else {
+    let Some((packets, len)) = fragment(conn.mtu as u32, next.left, next.rest, max_bytes, MAX_PACKETS) else {
         return Ok(Fragment::No);
     };
     // What was asked for again leaves as packets.
@@ -47,8 +47,8 @@ pub(in crate::rc) fn send_fragment(
     let header = conn.header(read.psn.add(read.next), read.op(packets));
     let part = Part { from: Source::Range(read.from), at: next.at, len: len as usize };
     Ok(match cx.local().send_fragment(&header, part, FragmentBytes::Inline)? {
-        Bulk::Sent => Fragment::Sent { packets, copied: len as usize },
-        Bulk::Full | Bulk::Unavailable => Fragment::No,
+        FragmentOutcome::Sent => Fragment::Sent { packets, copied: len as usize },
+        FragmentOutcome::Full | FragmentOutcome::Unavailable => Fragment::No,
     })
 }
 
@@ -81,7 +81,7 @@ fn send_zero_copy(
     let mtu = conn.mtu as u32;
     let Next { at, left, rest } = next(read, conn);
     let most = zero_copy_len(mtu, read.from.length as u32, min_zero_copy(local));
-    let (packets, len) = piece(mtu, left, rest, most as usize, left)?;
+    let (packets, len) = fragment(mtu, left, rest, most as usize, left)?;
     let header = conn.header(read.psn.add(read.next), read.op(packets));
     let part = Part { from: Source::Range(read.from), at, len: len as usize };
     let (bytes, copied) = match is_the_senders(rest - u64::from(len), most) {
@@ -92,5 +92,5 @@ fn send_zero_copy(
         false => (FragmentBytes::Exported, 0),
     };
     let outcome = local.send_fragment(&header, part, bytes);
-    (outcome == Ok(Bulk::Sent)).then_some((packets, copied))
+    (outcome == Ok(FragmentOutcome::Sent)).then_some((packets, copied))
 }

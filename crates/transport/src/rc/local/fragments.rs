@@ -3,9 +3,9 @@
 use std::time::Instant;
 
 use super::Way;
-use super::pieces::{MAX_PACKETS, piece};
+use super::receive::{MAX_PACKETS, fragment};
 use crate::batch::TxBatch;
-use crate::op::{Bulk, Context, Data, FragmentBytes, LocalPath, Part, SendOp, Source, Status};
+use crate::op::{Context, Data, FragmentBytes, FragmentOutcome, LocalPath, Part, SendOp, Source, Status};
 use crate::rc::Connection;
 use crate::rc::requester::Requester;
 
@@ -52,13 +52,13 @@ impl Requester {
         let rest = u64::from(request.len) - begin;
         // Half a window, so that what comes is acknowledged while more is on its way.
         let most = (share / 2).clamp(1, MAX_PACKETS);
-        if piece(mtu, left, rest, most_bytes, most).is_none() {
+        if fragment(mtu, left, rest, most_bytes, most).is_none() {
             return Ok(Left::No);
         }
         // Where an ACK is to come it makes room.
         let later = if under_way > self.unasked { Left::Later } else { Left::No };
         let room = share.saturating_sub(under_way).min(most);
-        let Some((packets, len)) = piece(mtu, left, rest, most_bytes, room) else {
+        let Some((packets, len)) = fragment(mtu, left, rest, most_bytes, room) else {
             self.held_back |= matches!(later, Left::Later);
             return Ok(later);
         };
@@ -74,9 +74,9 @@ impl Requester {
         header.bth.ack_request = asks;
         let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
         match cx.local().send_fragment(&header, part, FragmentBytes::Inline) {
-            Ok(Bulk::Sent) => {}
-            Ok(Bulk::Full) => return Ok(later),
-            Ok(Bulk::Unavailable) => return Ok(Left::No),
+            Ok(FragmentOutcome::Sent) => {}
+            Ok(FragmentOutcome::Full) => return Ok(later),
+            Ok(FragmentOutcome::Unavailable) => return Ok(Left::No),
             Err(_) => {
                 request.fault = Some(Status::LocalProtection);
                 return if self.cursor.request == 0 { Err(Status::LocalProtection) } else { Ok(Left::Later) };

@@ -10,7 +10,7 @@
 //! | `zero_copy` | long SENDs and WRITEs that both ends copy |
 //! | `reads` | long READs that both ends copy |
 //! | `answers` | READ responses as fragments |
-//! | `pieces` | fragments that arrive, and how messages are cut into them |
+//! | `receive` | fragments that arrive, and how messages are cut into them |
 //! | `backoff` | how long a way that was refused is not tried again |
 
 mod answers;
@@ -18,8 +18,8 @@ mod backoff;
 mod choice;
 mod direct;
 mod fragments;
-mod pieces;
 mod reads;
+mod receive;
 mod zero_copy;
 
 use wire::Psn;
@@ -28,7 +28,7 @@ pub(super) use answers::{Fragment, send_fragment};
 use backoff::Backoff;
 pub(super) use choice::Way;
 pub(super) use fragments::Left;
-pub(super) use pieces::{Arrival, MIN_FRAGMENT};
+pub(super) use receive::{Arrival, MIN_FRAGMENT};
 use zero_copy::ZeroCopy;
 
 #[cfg(doc)]

@@ -15,9 +15,9 @@ use std::time::Instant;
 
 use super::Way;
 use super::fragments::Left;
-use super::pieces::MAX_ZERO_COPY;
+use super::receive::MAX_ZERO_COPY;
 use crate::batch::TxBatch;
-use crate::op::{Bulk, Context, Data, FragmentBytes, LocalPath, Part, Payload, SendOp, Source};
+use crate::op::{Context, Data, FragmentBytes, FragmentOutcome, LocalPath, Part, Payload, SendOp, Source};
 use crate::rc::Connection;
 use crate::rc::request::Request;
 use crate::rc::requester::Requester;
@@ -62,7 +62,7 @@ impl Requester {
             self.held_back |= is_too_much;
             return Some(Left::Later);
         }
-        let mut outcome = Bulk::Unavailable;
+        let mut outcome = FragmentOutcome::Unavailable;
         if self.next == self.high
             && let (Some((mut header, _)), Data::Sges(list)) =
                 (request.header(conn, self.next, at.packet), &request.wr.data)
@@ -72,10 +72,10 @@ impl Requester {
             let len = (u64::from(request.len) - begin).min(u64::from(psns) * conn.mtu as u64);
             let part = Part { from: Source::List(list.as_slice()), at: begin, len: len as usize };
             let sent = cx.local().send_fragment(&header, part, FragmentBytes::Requested);
-            outcome = sent.unwrap_or(Bulk::Unavailable);
+            outcome = sent.unwrap_or(FragmentOutcome::Unavailable);
         }
         let message_ends = at.packet + psns == request.packets;
-        if outcome != Bulk::Sent {
+        if outcome != FragmentOutcome::Sent {
             self.queue.get_mut(at.request)?.way = Way::Fragments;
             return None;
         }

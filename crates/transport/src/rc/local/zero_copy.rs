@@ -21,9 +21,9 @@ use super::Way;
 use super::backoff::Backoff;
 use super::choice::min_zero_copy;
 use super::fragments::Left;
-use super::pieces::{MAX_ZERO_COPY, is_the_senders, piece, zero_copy_len};
+use super::receive::{MAX_ZERO_COPY, fragment, is_the_senders, zero_copy_len};
 use crate::batch::TxBatch;
-use crate::op::{Bulk, Context, Data, FragmentBytes, LocalPath, Part, Remote, SendOp, Source};
+use crate::op::{Context, Data, FragmentBytes, FragmentOutcome, LocalPath, Part, Remote, SendOp, Source};
 use crate::rc::Connection;
 use crate::rc::requester::Requester;
 
@@ -166,24 +166,26 @@ impl Requester {
         // placed before the peer has seen any of it.
         let is_due = self.local.proven && !self.una.before(self.local.other_until);
         let comes_in_time = next.is_send || next.written().is_some_and(|to| is_due && zero_copy.is_apart(to));
-        let mut outcome = Bulk::Unavailable;
+        let mut outcome = FragmentOutcome::Unavailable;
         if let (true, true, Some(to)) = (next.ours, comes_in_time, next.to) {
             header.bth.ack_request = next.ends || self.unasked + next.packets >= share / 2;
             outcome = cx
                 .local()
                 .send_fragment(&header, part, FragmentBytes::Placed(to))
-                .unwrap_or(Bulk::Unavailable);
+                .unwrap_or(FragmentOutcome::Unavailable);
         }
-        let is_placed = outcome == Bulk::Sent;
-        if outcome == Bulk::Unavailable {
+        let is_placed = outcome == FragmentOutcome::Sent;
+        if outcome == FragmentOutcome::Unavailable {
             header.bth.ack_request = true;
-            outcome =
-                cx.local().send_fragment(&header, part, FragmentBytes::Exported).unwrap_or(Bulk::Unavailable);
+            outcome = cx
+                .local()
+                .send_fragment(&header, part, FragmentBytes::Exported)
+                .unwrap_or(FragmentOutcome::Unavailable);
         }
         match outcome {
-            Bulk::Sent => {}
-            Bulk::Full => return Some(later.unwrap_or(Left::No)),
-            Bulk::Unavailable => return None,
+            FragmentOutcome::Sent => {}
+            FragmentOutcome::Full => return Some(later.unwrap_or(Left::No)),
+            FragmentOutcome::Unavailable => return None,
         }
         if !is_placed {
             let psns = (self.next, self.next.add(next.packets));
@@ -230,7 +232,7 @@ impl Requester {
         let rest = u64::from(request.len) - begin;
         let most = zero_copy_len(mtu, request.len, min_zero_copy(&local));
         // Half a window, so that what comes is acknowledged while more is on its way.
-        let (packets, len) = piece(mtu, left, rest, most as usize, share / 2)?;
+        let (packets, len) = fragment(mtu, left, rest, most as usize, share / 2)?;
         // Of a SEND every other fragment, from the second one on; of a WRITE from the last but one
         // back.
         let ours = match is_send {

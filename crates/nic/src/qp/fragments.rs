@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::{
-    Access, Bulk, DirectOutcome, Elsewhere, Fault, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes,
-    Source,
+    Access, DirectOutcome, Elsewhere, Fault, FragmentOutcome, Memory, Part, Payload, RecvWr, Remote, Sge,
+    SharedBytes, Source,
 };
 use transport::rc::Hold;
 use wire::roce::{Header, Op};
@@ -25,14 +25,14 @@ const MOST_HEAD: usize = 44 + Elsewhere::LEN + 1;
 impl EngineContext<'_> {
     /// Bytes of the longest piece that goes to the peer so.
     #[inline]
-    pub(super) fn takes_bulk(&self) -> usize {
+    pub(super) fn max_fragment(&self) -> usize {
         let goes = self.here().is_some() && self.qp.init.kind == QpType::Rc;
         if goes { self.here_by().map_or(0, |(link, _)| link.max_fragment()) } else { 0 }
     }
 
     /// Sends a piece.
-    pub(super) fn bulk(&self, header: &Header, part: Part<'_>) -> Result<Bulk, Fault> {
-        let Some((link, path)) = self.here_by() else { return Ok(Bulk::Unavailable) };
+    pub(super) fn send_inline(&self, header: &Header, part: Part<'_>) -> Result<FragmentOutcome, Fault> {
+        let Some((link, path)) = self.here_by() else { return Ok(FragmentOutcome::Unavailable) };
         let (headers, len) = self.head(header, &[]);
         let mut fill = |to: SharedBytes<'_>| match part.from {
             Source::List(list) => self.view().gather_shared(list, part.at, to),
@@ -54,7 +54,7 @@ impl EngineContext<'_> {
 
     /// Sends a piece whose bytes lie in memory of ours, of one element or in a region that the peer
     /// reads, and stay there.
-    pub(super) fn export(&self, header: &Header, part: Part<'_>) -> Bulk {
+    pub(super) fn export(&self, header: &Header, part: Part<'_>) -> FragmentOutcome {
         let from = match part.from {
             Source::List(_) => element(part),
             // It names windows, too, which are not exported.
@@ -66,15 +66,15 @@ impl EngineContext<'_> {
             Some(from) if self.view().has(&from, 0) && self.tells_of(&from) => {
                 self.send_elsewhere(header, exported(&from))
             }
-            _ => Bulk::Unavailable,
+            _ => FragmentOutcome::Unavailable,
         }
     }
 
     /// Asks for a part of a READ, and tells the peer where it goes.
-    pub(super) fn ask(&mut self, header: &Header, part: Part<'_>) -> Bulk {
+    pub(super) fn ask(&mut self, header: &Header, part: Part<'_>) -> FragmentOutcome {
         let is_good = |to: &Sge| self.view().has(to, memory::Access::LOCAL_WRITE) && self.tells_of(to);
         let Some(to) = element(part).filter(is_good) else {
-            return Bulk::Unavailable;
+            return FragmentOutcome::Unavailable;
         };
         self.kit.shown.begin_read();
         self.tell(header, exported(&to))
@@ -87,15 +87,15 @@ impl EngineContext<'_> {
     }
 
     /// Tells the peer of a place, or of a number.
-    fn tell(&self, header: &Header, place: Elsewhere) -> Bulk {
-        let Some((link, path)) = self.here_by() else { return Bulk::Unavailable };
+    fn tell(&self, header: &Header, place: Elsewhere) -> FragmentOutcome {
+        let Some((link, path)) = self.here_by() else { return FragmentOutcome::Unavailable };
         let (head, len) = self.head(header, &[]);
         let mut fill = |bytes: SharedBytes<'_>| {
             bytes.store(&place.to_bytes());
             Ok(())
         };
         let sent = link.send_fragment(path, &head[..len], Elsewhere::LEN, &mut fill);
-        sent.unwrap_or(Bulk::Unavailable)
+        sent.unwrap_or(FragmentOutcome::Unavailable)
     }
 
     /// Tells the peer of the place of a receive of one element, which is the queue pair's own.
@@ -107,7 +107,7 @@ impl EngineContext<'_> {
         // From the moment on in which it is told; it may have been before, when the piece could not
         // be copied.
         let was_shown = self.kit.shown.begin();
-        let is_told = self.tell(header, exported(&to)) == Bulk::Sent;
+        let is_told = self.tell(header, exported(&to)) == FragmentOutcome::Sent;
         if !is_told && !was_shown {
             self.kit.shown.end();
         }
@@ -116,8 +116,8 @@ impl EngineContext<'_> {
 
     /// Sends a piece of one element, or of what the peer reads, whose bytes are copied to where
     /// they belong.
-    pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> Bulk {
-        let Some((local, path)) = self.peer() else { return Bulk::Unavailable };
+    pub(super) fn place(&mut self, header: &Header, part: Part<'_>, to: Remote) -> FragmentOutcome {
+        let Some((local, path)) = self.peer() else { return FragmentOutcome::Unavailable };
         let what = if matches!(header.op, Op::Write(_)) { Copy::Write } else { Copy::Put };
         let transfer = Transfer { path, from: self.qp.qpn, mtu: self.mtu(), remote: to, what };
         let copied = match part.from {
@@ -129,15 +129,15 @@ impl EngineContext<'_> {
         };
         match copied {
             Some(DirectOutcome::Done) => self.send_elsewhere(header, Elsewhere::Placed(part.len as u32)),
-            _ => Bulk::Unavailable,
+            _ => FragmentOutcome::Unavailable,
         }
     }
 
-    fn send_elsewhere(&self, header: &Header, place: Elsewhere) -> Bulk {
-        let Some((link, path)) = self.here_by() else { return Bulk::Unavailable };
+    fn send_elsewhere(&self, header: &Header, place: Elsewhere) -> FragmentOutcome {
+        let Some((link, path)) = self.here_by() else { return FragmentOutcome::Unavailable };
         let (head, len) = self.head(header, &place.to_bytes());
         let sent = link.send_fragment(path, &head[..len], 0, &mut |_| Ok(()));
-        sent.unwrap_or(Bulk::Unavailable)
+        sent.unwrap_or(FragmentOutcome::Unavailable)
     }
 
     /// What goes before a piece, and its length: the headers, where the bytes are if they are
@@ -175,7 +175,7 @@ fn element(part: Part<'_>) -> Option<Sge> {
 
 impl Qp {
     /// A piece of a message from a process of this host; the rest is as with [`Qp::input`].
-    pub(crate) fn input_bulk(
+    pub(crate) fn input_fragment(
         &self,
         now: Instant,
         (source, dest): (Address, Address),
@@ -202,7 +202,7 @@ impl Qp {
                         context.reaching(peer);
                     }
                     if let Engine::Rc(engine) = engine {
-                        engine.receive_bulk(now, header, mtu, payload, hold, &mut context);
+                        engine.receive_fragment(now, header, mtu, payload, hold, &mut context);
                     }
                     self.received.add(1);
                     inner.begin_rendezvous(self);

@@ -1,9 +1,9 @@
-//! Long messages that leave in pieces of several packets, to a process of the same host.
+//! Long messages that leave in fragments of several packets, to a process of the same host.
 
 mod support;
 
 use support::*;
-use transport::op::{Bulk, SendOp, SendWr, Status};
+use transport::op::{FragmentOutcome, SendOp, SendWr, Status};
 use transport::rc::Hold;
 use wire::bth::{Bth, NakCode};
 use wire::roce::{Header, Op, ReadAt, SendAt, SendTail, Service, WriteAt};
@@ -14,17 +14,17 @@ const FIRST: Op = Op::Send(SendAt::First);
 const LAST_IMM: Op = Op::Send(SendAt::Last(SendTail::Immediate(*b"imm!")));
 const MIDDLE: Op = Op::Send(SendAt::Middle);
 const LAST: Op = Op::Send(SendAt::Last(SendTail::None));
-/// Bytes of the longest piece here.
+/// Bytes of the longest fragment here.
 const MOST: usize = 32 * MTU;
 
-/// Sends pieces, and has nothing lost.
+/// Sends fragments, and has nothing lost.
 fn sender() -> End {
     let mut a = requester_with(|attr| attr.retry_cnt = 0);
     a.cx.max_fragment = MOST;
     a
 }
 
-/// With receives of 64 KiB, which sends pieces, too.
+/// With receives of 64 KiB, which sends fragments, too.
 fn receiver(receives: u64) -> End {
     let mut b = End::new(Mtu::M256, 1 << 20, rts());
     b.cx.max_fragment = MOST;
@@ -64,7 +64,7 @@ fn lens(sent: &[Sent]) -> Vec<u32> {
 }
 
 #[test]
-fn a_long_message_leaves_in_pieces_with_the_numbers_of_its_packets() {
+fn a_long_message_leaves_in_fragments_with_the_numbers_of_its_packets() {
     let mut a = sender();
     a.post(send(1, sge(0, 512, packets(19) + 9)));
     a.post(send_with_imm(2, sge(0, 0, packets(40))));
@@ -136,12 +136,12 @@ fn a_full_ring_is_waited_for_where_an_ack_is_due_and_takes_packets_where_none_is
     let mut a = sender();
     a.post(send(1, sge(0, 0, packets(20))));
     assert_eq!(a.sent().len(), 1);
-    a.cx.bulk = Some(Bulk::Full);
+    a.cx.outcome = Some(FragmentOutcome::Full);
     a.post(send(2, sge(0, 0, packets(20))));
     assert_eq!(a.sent(), [], "an ACK makes room");
     a.hear(19, ack(1), &[]);
     assert_eq!(lens(&a.sent()), vec![packets(1); 20], "nothing else would");
-    a.cx.bulk = Some(Bulk::Unavailable);
+    a.cx.outcome = Some(FragmentOutcome::Unavailable);
     a.post(send(3, sge(0, 0, packets(20))));
     assert_eq!(lens(&a.sent()), vec![packets(1); 20]);
 }
@@ -159,7 +159,7 @@ fn what_is_lost_is_sent_again_in_packets() {
 }
 
 #[test]
-fn where_there_is_no_receive_packets_come_later_and_the_next_message_is_a_piece() {
+fn where_there_is_no_receive_packets_come_later_and_the_next_message_is_a_fragment() {
     let (mut a, mut b) = (sender(), receiver(0));
     a.post(send(1, sge(0, 0, packets(20))));
     a.fill().iter().for_each(|packet| b.hear_any(packet));
@@ -175,45 +175,49 @@ fn where_there_is_no_receive_packets_come_later_and_the_next_message_is_a_piece(
     assert_eq!(a.sent().len(), 1);
 }
 
-/// What an end answers to a piece.
-fn piece(end: &mut End, psn: u32, op: Op, payload: &[u8]) -> Vec<(i32, Op)> {
+/// What an end answers to a fragment.
+fn fragment(end: &mut End, psn: u32, op: Op, payload: &[u8]) -> Vec<(i32, Op)> {
     let psn = Psn::new(PSN).add(psn);
     let bth = Bth { psn, ack_request: true, dest_qp: Qpn::new(0x11), ..Bth::default() };
-    end.hear_piece(&Header { bth, service: Service::Rc, op }, payload);
+    end.hear_fragment(&Header { bth, service: Service::Rc, op }, payload);
     end.sent().iter().map(|packet| (packet.psn, packet.op)).collect()
 }
 
 #[test]
-fn a_piece_out_of_place_changes_nothing_and_one_in_its_place_counts_once() {
+fn a_fragment_out_of_place_changes_nothing_and_one_in_its_place_counts_once() {
     let mut b = receiver(1);
     b.hear_with(0, FIRST, &bytes(0, MTU), false);
     let good = bytes(MTU, 4 * MTU);
-    assert_eq!(piece(&mut b, 2, MIDDLE, &good), [(1, nak(NakCode::PsnSequence, 0))], "one before it");
-    assert_eq!(piece(&mut b, 3, MIDDLE, &good), [], "a NAK is under way");
-    assert_eq!(piece(&mut b, 1, MIDDLE, &[]), [], "of no packet");
-    assert_eq!(piece(&mut b, 1, LAST, &bytes(0, 64 * MTU + 1)), [], "of more than there may be");
-    assert_eq!(piece(&mut b, 1, Op::ReadRequest(reth(0, 0, 8)), &good), [], "that is no piece");
-    assert_eq!(piece(&mut b, 1, MIDDLE, &good), [(4, ack(0))]);
-    assert_eq!(piece(&mut b, 1, MIDDLE, &bytes(0, 4 * MTU)), [(4, ack(0))], "it has come already");
+    assert_eq!(fragment(&mut b, 2, MIDDLE, &good), [(1, nak(NakCode::PsnSequence, 0))], "one before it");
+    assert_eq!(fragment(&mut b, 3, MIDDLE, &good), [], "a NAK is under way");
+    assert_eq!(fragment(&mut b, 1, MIDDLE, &[]), [], "of no packet");
+    assert_eq!(fragment(&mut b, 1, LAST, &bytes(0, 64 * MTU + 1)), [], "of more than there may be");
+    assert_eq!(fragment(&mut b, 1, Op::ReadRequest(reth(0, 0, 8)), &good), [], "that is no fragment");
+    assert_eq!(fragment(&mut b, 1, MIDDLE, &good), [(4, ack(0))]);
+    assert_eq!(fragment(&mut b, 1, MIDDLE, &bytes(0, 4 * MTU)), [(4, ack(0))], "it has come already");
     assert_eq!(b.completed(), []);
-    assert_eq!(piece(&mut b, 5, LAST, &bytes(5 * MTU, 3)), [(5, ack(1))]);
+    assert_eq!(fragment(&mut b, 5, LAST, &bytes(5 * MTU, 3)), [(5, ack(1))]);
     assert_eq!(b.completed(), [(0, OK)]);
     assert_eq!(received(&b, 0, 5 * MTU + 3), bytes(0, 5 * MTU + 3));
 }
 
 #[test]
-fn a_piece_that_breaks_the_protocol_fails_as_a_packet_does() {
+fn a_fragment_that_breaks_the_protocol_fails_as_a_packet_does() {
     let (good, odd) = (bytes(0, 4 * MTU), bytes(0, 4 * MTU - 1));
     let invalid = [(0, nak(NakCode::InvalidRequest, 0))];
-    assert_eq!(piece(&mut receiver(1), 0, MIDDLE, &good), invalid, "no message has begun");
-    assert_eq!(piece(&mut receiver(1), 0, FIRST, &odd), invalid, "its last packet is not full");
-    assert_eq!(piece(&mut receiver(0), 0, ONLY, &good), [(0, rnr(12, 0))]);
+    assert_eq!(fragment(&mut receiver(1), 0, MIDDLE, &good), invalid, "no message has begun");
+    assert_eq!(fragment(&mut receiver(1), 0, FIRST, &odd), invalid, "its last packet is not full");
+    assert_eq!(fragment(&mut receiver(0), 0, ONLY, &good), [(0, rnr(12, 0))]);
     let write = |length| Op::Write(WriteAt::Only(reth(0, 0, length), None));
-    assert_eq!(piece(&mut receiver(1), 0, write(packets(4) + 1), &good), invalid, "not as long as it says");
+    assert_eq!(
+        fragment(&mut receiver(1), 0, write(packets(4) + 1), &good),
+        invalid,
+        "not as long as it says"
+    );
     let beyond = [(0, nak(NakCode::RemoteAccess, 0))];
     let mut b = receiver(1);
     assert_eq!(
-        piece(&mut b, 0, Op::Write(WriteAt::First(reth(0, (1 << 20) - 8, packets(9)))), &good),
+        fragment(&mut b, 0, Op::Write(WriteAt::First(reth(0, (1 << 20) - 8, packets(9)))), &good),
         beyond
     );
     assert_eq!(b.cx.memory.regions[1].bytes.borrow()[..], vec![0; 1 << 20]);
@@ -255,11 +259,11 @@ fn responses_of_a_read_that_no_responder_sends_are_an_error() {
     ];
     for (op, len) in bad {
         let mut a = asks();
-        piece(&mut a, 0, op, &vec![7; len as usize]);
+        fragment(&mut a, 0, op, &vec![7; len as usize]);
         assert_eq!(a.completed(), [(1, Status::BadResponse)], "{op:?} of {len}");
     }
     let mut a = asks();
-    piece(&mut a, 0, only(1), &vec![7; 10 * MTU]);
+    fragment(&mut a, 0, only(1), &vec![7; 10 * MTU]);
     assert_eq!(a.completed(), [(1, OK)]);
 }
 
@@ -274,11 +278,11 @@ fn a_read_that_is_asked_for_again_is_answered_in_packets() {
 }
 
 #[test]
-fn an_ack_for_many_packets_does_not_wait_for_the_program_however_few_pieces_they_were() {
+fn an_ack_for_many_packets_does_not_wait_for_the_program_however_few_fragments_they_were() {
     let mut b = receiver(2);
     b.hold = Hold::ForProgram;
-    piece(&mut b, 0, ONLY, &bytes(0, 10 * MTU));
+    fragment(&mut b, 0, ONLY, &bytes(0, 10 * MTU));
     assert_eq!(b.rc.held(), Hold::ForProgram, "it may leave with a reply");
-    piece(&mut b, 10, ONLY, &bytes(0, 10 * MTU));
+    fragment(&mut b, 10, ONLY, &bytes(0, 10 * MTU));
     assert_eq!(b.rc.held(), Hold::Briefly);
 }

@@ -1,19 +1,19 @@
 //! What goes by a ring in another form than packets: short messages, and several packets of a
-//! message as one piece.
+//! message as one fragment.
 
 use nic::Path;
 use nic::link::Fill;
 use transport::Short;
-use transport::op::{Bulk, Fault};
+use transport::op::{Fault, FragmentOutcome};
 
 use crate::rings::block;
 use crate::rings::known_way::KnownWay;
 use crate::rings::{Rings, Way};
 use crate::world::World;
 
-/// Bytes of the longest piece: long enough for a processor's string instruction, and many of them
-/// in a ring.
-const LONGEST_PIECE: usize = 64 << 10;
+/// Bytes of the longest fragment: long enough for a processor's string instruction, and many of
+/// them in a ring.
+const MAX_FRAGMENT: usize = 64 << 10;
 
 impl<O: Send> Rings<O> {
     /// Sends a short message to a process of this host; false where it has to be a packet. `way` is
@@ -47,28 +47,28 @@ impl<O: Send> Rings<O> {
         is_there
     }
 
-    /// Bytes of the longest piece that [`Rings::send_bulk`] takes.
-    pub fn most_bulk(&self) -> usize {
-        if self.enabled { LONGEST_PIECE } else { 0 }
+    /// Bytes of the longest fragment that [`Rings::send_fragment`] takes.
+    pub fn max_fragment(&self) -> usize {
+        if self.enabled { MAX_FRAGMENT } else { 0 }
     }
 
-    /// Sends several packets as one piece, of these headers and so many bytes, to a process of this
-    /// host.
+    /// Sends several packets as one fragment, of these headers and so many bytes, to a process of
+    /// this host.
     ///
     /// # Errors
     ///
     /// Those of `fill`.
-    pub fn send_bulk(
+    pub fn send_fragment(
         &self,
         path: &Path,
-        piece: (&[u8], usize),
+        fragment: (&[u8], usize),
         fill: &mut Fill<'_>,
         world: &impl World,
-    ) -> Result<Bulk, Fault> {
+    ) -> Result<FragmentOutcome, Fault> {
         let (block, version) = (block(path.dest_qpn), world.version());
         match self.tx.read().get(&block) {
-            Some(Way::Ring(ring)) => ring.send_bulk(path, version, piece, fill, world.counters()),
-            _ => Ok(Bulk::Unavailable),
+            Some(Way::Ring(ring)) => ring.send_fragment(path, version, fragment, fill, world.counters()),
+            _ => Ok(FragmentOutcome::Unavailable),
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Fragments: several packets of a message that come as one piece from a process of the same host,
-//! the headers of one, then all of their bytes. They have their PSNs, and are acknowledged as ever.
-//! A fragment that was not taken, because there was no receive or something before it was lost, is
-//! sent again in packets.
+//! Fragments: several packets of a message that come as one fragment from a process of the same
+//! host, the headers of one, then all of their bytes. They have their PSNs, and are acknowledged as
+//! ever. A fragment that was not taken, because there was no receive or something before it was
+//! lost, is sent again in packets.
 
 use std::time::Instant;
 
@@ -43,9 +43,9 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// How many of `left` packets, which have `bytes` bytes, leave next as one piece that holds at most
-/// so many bytes and packets; `None` where they are no such piece.
-pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u32) -> Option<(u32, u32)> {
+/// How many of `left` packets, which have `bytes` bytes, leave next as one fragment that holds at
+/// most so many bytes and packets; `None` where they are no such fragment.
+pub(super) fn fragment(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u32) -> Option<(u32, u32)> {
     let most_bytes = u32::try_from(most_bytes).unwrap_or(u32::MAX);
     let packets = left.min(most_bytes / mtu).min(most);
     let len = u64::from(packets * mtu).min(bytes) as u32;
@@ -55,8 +55,8 @@ pub(super) fn piece(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most: u3
 /// Bytes of each fragment of a message that both ends copy, but for the last one: as many fragments
 /// for the one as for the other, where they are long enough.
 pub(super) fn zero_copy_len(mtu: u32, len: u32, fewest: u32) -> u32 {
-    let pieces = len.div_ceil(MAX_ZERO_COPY).next_multiple_of(2);
-    len.div_ceil(pieces).next_multiple_of(mtu).max(fewest)
+    let fragments = len.div_ceil(MAX_ZERO_COPY).next_multiple_of(2);
+    len.div_ceil(fragments).next_multiple_of(mtu).max(fewest)
 }
 
 /// What an ACK or a request for a READ tells of.
@@ -65,13 +65,13 @@ fn told(payload: Payload<'_>) -> Option<Elsewhere> {
     (bytes.len() == Elsewhere::LEN).then(|| Elsewhere::from_bytes(&bytes.to_vec()))?
 }
 
-/// Whether the sender copies a piece, where it knows the place: every other one, from the last but
-/// one back. `after`: bytes that follow it.
+/// Whether the sender copies a fragment, where it knows the place: every other one, from the last
+/// but one back. `after`: bytes that follow it.
 pub(super) fn is_the_senders(after: u64, fragment_len: u32) -> bool {
     after.div_ceil(fragment_len.into()) % 2 == 1
 }
 
-/// How many packets of this MTU a piece with this payload may stand for.
+/// How many packets of this MTU a fragment with this payload may stand for.
 fn most_packets(payload: Payload<'_>, mtu: usize) -> usize {
     match payload {
         Payload::Elsewhere(_) => MAX_ZERO_COPY as usize / mtu,
@@ -79,9 +79,9 @@ fn most_packets(payload: Payload<'_>, mtu: usize) -> usize {
     }
 }
 
-/// The headers of the first packet of several that come as one piece with these.
-fn first_packet(piece: &Header) -> Header {
-    let op = match piece.op {
+/// The headers of the first packet of several that come as one fragment with these.
+fn first_packet(fragment: &Header) -> Header {
+    let op = match fragment.op {
         Op::Send(SendAt::Only(_)) => Op::Send(SendAt::First),
         Op::Send(SendAt::Last(_)) => Op::Send(SendAt::Middle),
         Op::Write(WriteAt::Only(reth, _)) => Op::Write(WriteAt::First(reth)),
@@ -90,7 +90,7 @@ fn first_packet(piece: &Header) -> Header {
         Op::ReadResponse(ReadAt::Last(_)) => Op::ReadResponse(ReadAt::Middle),
         op => op,
     };
-    Header { op, ..*piece }
+    Header { op, ..*fragment }
 }
 
 impl Responder {
@@ -105,15 +105,15 @@ impl Responder {
 }
 
 impl Rc {
-    /// A piece of a message for this queue pair, as several packets would bring it: a SEND, a WRITE
-    /// or a READ response. Or an ACK that acknowledges nothing, but says where a message goes
-    /// ([`LocalPath::advertise`]), or which PSNs are used up ([`LocalPath::report_unsent`]). Or the
-    /// request for a READ, which says where that goes ([`FragmentBytes::Requested`]). The rest is
-    /// as with [`Rc::receive`].
+    /// A fragment of a message for this queue pair, as several packets would bring it: a SEND, a
+    /// WRITE or a READ response. Or an ACK that acknowledges nothing, but says where a message
+    /// goes ([`LocalPath::advertise`]), or which PSNs are used up
+    /// ([`LocalPath::report_unsent`]). Or the request for a READ, which says where that goes
+    /// ([`FragmentBytes::Requested`]). The rest is as with [`Rc::receive`].
     ///
     /// `mtu` is the sender's path MTU, by which it counts packets. Where ours is another one, the
     /// first packet of several is taken in, and refused as it would be if it had come by itself.
-    pub fn receive_bulk(
+    pub fn receive_fragment(
         &mut self,
         now: Instant,
         header: &Header,

@@ -1,4 +1,4 @@
-//! Several packets of a message as one piece, between processes of one host.
+//! Several packets of a message as one fragment, between processes of one host.
 
 mod kit;
 
@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 use kit::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, number, overfill, pair, path};
 use nic::Link;
 use node::{Name, World};
-use transport::op::{Bulk, Fault, SharedBytes};
+use transport::op::{Fault, FragmentOutcome, SharedBytes};
 
-/// The headers of a piece.
+/// The headers of a fragment.
 const HEADERS: [u8; 12] = [0xa5; 12];
 
-/// The bytes of a piece; the first one is its number.
+/// The bytes of a fragment; the first one is its number.
 fn body(n: u32, len: usize) -> Vec<u8> {
     (0..len).map(|at| (n as usize + at * 7) as u8).collect()
 }
 
-fn send_piece(sender: &Recording, address: IpAddr, body: &[u8]) -> Result<Bulk, Fault> {
+fn send_fragment(sender: &Recording, address: IpAddr, body: &[u8]) -> Result<FragmentOutcome, Fault> {
     let mut fill = |to: SharedBytes<'_>| {
         assert_eq!(to.len(), body.len());
         to.store(body);
@@ -28,10 +28,14 @@ fn send_piece(sender: &Recording, address: IpAddr, body: &[u8]) -> Result<Bulk, 
 }
 
 #[test]
-fn a_piece_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
+fn a_fragment_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::Unavailable), "there is no ring");
+    assert_eq!(
+        send_fragment(&sender, V4, &body(0, 4096)),
+        Ok(FragmentOutcome::Unavailable),
+        "there is no ring"
+    );
     assert_eq!(counter(&sender, "rings_offered"), 0);
     sender.world().send(&path(V4), &mut batch(0, &[64]));
     // Of any length, in whole words and lines or not, up to the longest one; more than the ring
@@ -46,40 +50,41 @@ fn a_piece_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
         packet
     };
     arrives(0, V4);
-    let mut pieces = 0;
+    let mut fragments = 0;
     for round in 0..20u32 {
         let numbers = round * 10 + 1..round * 10 + 11;
         for n in numbers.clone() {
             if n % 4 == 0 {
                 sender.world().send(&path(V4), &mut batch(n, &[64]));
             } else {
-                assert_eq!(send_piece(&sender, V4, &body(n, len(n))), Ok(Bulk::Sent), "{n}");
-                pieces += 1;
+                assert_eq!(send_fragment(&sender, V4, &body(n, len(n))), Ok(FragmentOutcome::Sent), "{n}");
+                fragments += 1;
             }
         }
         for n in numbers {
             let packet = arrives(n, V4);
             if n % 4 > 0 {
-                assert!(packet.bytes == [&HEADERS[..], &body(n, len(n))].concat(), "piece {n}");
+                assert!(packet.bytes == [&HEADERS[..], &body(n, len(n))].concat(), "fragment {n}");
             }
         }
     }
     assert_eq!(
-        send_piece(&sender, V6, &body(0, 4096)),
-        Ok(Bulk::Unavailable),
+        send_fragment(&sender, V6, &body(0, 4096)),
+        Ok(FragmentOutcome::Unavailable),
         "the last packets took another path"
     );
     sender.world().send(&path(V6), &mut batch(201, &[64]));
-    assert_eq!(send_piece(&sender, V6, &body(202, 4096)), Ok(Bulk::Sent));
-    assert_eq!(send_piece(&sender, V4, &body(0, 4096)), Ok(Bulk::Unavailable));
+    assert_eq!(send_fragment(&sender, V6, &body(202, 4096)), Ok(FragmentOutcome::Sent));
+    assert_eq!(send_fragment(&sender, V4, &body(0, 4096)), Ok(FragmentOutcome::Unavailable));
     assert!([201, 202].into_iter().all(|n| arrives(n, V6).bytes.len() > 12));
-    let sent = ["ring_pieces_sent", "ring_packets_sent", "packets_sent"].map(|name| counter(&sender, name));
-    assert_eq!(sent, [pieces + 1, 52, 0]);
-    assert_eq!(counter(&reader, "ring_pieces_received"), pieces + 1);
+    let sent =
+        ["ring_fragments_sent", "ring_packets_sent", "packets_sent"].map(|name| counter(&sender, name));
+    assert_eq!(sent, [fragments + 1, 52, 0]);
+    assert_eq!(counter(&reader, "ring_fragments_received"), fragments + 1);
 }
 
 #[test]
-fn a_piece_whose_bytes_can_not_be_had_is_not_sent() {
+fn a_fragment_whose_bytes_can_not_be_had_is_not_sent() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
@@ -92,15 +97,18 @@ fn a_piece_whose_bytes_can_not_be_had_is_not_sent() {
         let became = sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill);
         assert_eq!(became, Err(Fault::Unmapped));
     }
-    assert_eq!(send_piece(&sender, V4, &body(1, 60_000)), Ok(Bulk::Sent));
+    assert_eq!(send_fragment(&sender, V4, &body(1, 60_000)), Ok(FragmentOutcome::Sent));
     sender.world().send(&path(V4), &mut batch(2, &[64]));
     assert_eq!([0, 1, 2].map(|_| number(&reader.guest().packet().unwrap())), [0, 1, 2]);
-    assert_eq!((counter(&sender, "ring_pieces_sent"), counter(&reader, "ring_pieces_received")), (1, 1));
+    assert_eq!(
+        (counter(&sender, "ring_fragments_sent"), counter(&reader, "ring_fragments_received")),
+        (1, 1)
+    );
     assert_eq!(counter(&reader, "ring_errors"), 0);
 }
 
 #[test]
-fn a_piece_does_not_pass_what_waits_for_room() {
+fn a_fragment_does_not_pass_what_waits_for_room() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
@@ -110,7 +118,7 @@ fn a_piece_does_not_pass_what_waits_for_room() {
     let mut fill = |_: SharedBytes<'_>| -> Result<(), Fault> { panic!("there is no room") };
     assert_eq!(
         sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 4096, &mut fill),
-        Ok(Bulk::Full)
+        Ok(FragmentOutcome::Full)
     );
     assert_ne!(reader.guest().packet().unwrap().bytes.len(), 4112, "the message comes first");
     for n in 0..1500u32 {
@@ -118,39 +126,39 @@ fn a_piece_does_not_pass_what_waits_for_room() {
     }
     // When there is room it goes.
     let end = Instant::now() + kit::PATIENCE;
-    while send_piece(&sender, V4, &body(1500, 4096)) != Ok(Bulk::Sent) {
+    while send_fragment(&sender, V4, &body(1500, 4096)) != Ok(FragmentOutcome::Sent) {
         assert!(Instant::now() < end, "there is no room");
     }
     assert_eq!(reader.guest().packet().unwrap().bytes[12..], body(1500, 4096));
-    assert_eq!((counter(&sender, "ring_drops"), counter(&sender, "ring_pieces_sent")), (0, 1));
+    assert_eq!((counter(&sender, "ring_drops"), counter(&sender, "ring_fragments_sent")), (0, 1));
 }
 
 #[test]
-fn pieces_fill_a_ring_and_none_is_lost() {
+fn fragments_fill_a_ring_and_none_is_lost() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.guest().packet().is_some());
     keeps_busy(&reader, &sender);
     let mut sent = 0;
-    while send_piece(&sender, V4, &body(sent, 50_000)).unwrap() == Bulk::Sent {
+    while send_fragment(&sender, V4, &body(sent, 50_000)).unwrap() == FragmentOutcome::Sent {
         sent += 1;
     }
     assert!((15..=21).contains(&sent), "{sent} of 50,000 bytes in 1 MiB");
     assert_ne!(reader.guest().packet().unwrap().bytes.len(), 50_012, "the message comes first");
     for n in 0..sent {
-        assert!(reader.guest().packet().unwrap().bytes[12..] == body(n, 50_000), "piece {n}");
+        assert!(reader.guest().packet().unwrap().bytes[12..] == body(n, 50_000), "fragment {n}");
     }
-    assert_eq!(u64::from(sent), counter(&sender, "ring_pieces_sent"));
+    assert_eq!(u64::from(sent), counter(&sender, "ring_fragments_sent"));
 }
 
 #[test]
-fn what_a_piece_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reader() {
+fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reader() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.guest().packet().is_some());
-    // The sender's engine does not look after what waits for room until the piece has been tried.
+    // The sender's engine does not look after what waits for room until the fragment has been tried.
     let own = Name::Block(0x77);
     let _own = sender.world().claim(own).unwrap();
     *sender.guest().thinks.lock().unwrap() = Duration::from_millis(1500);
@@ -185,7 +193,7 @@ fn what_the_reader_has_not_taken_is_known() {
     assert!(reader.guest().packet().is_some());
     is_taken();
     keeps_busy(&reader, &sender);
-    assert_eq!(send_piece(&sender, V4, &body(1, 50_000)), Ok(Bulk::Sent));
+    assert_eq!(send_fragment(&sender, V4, &body(1, 50_000)), Ok(FragmentOutcome::Sent));
     assert!(sender.world().local().unwrap().has_unread(&path(V4)));
     is_taken();
 }
