@@ -13,7 +13,7 @@ use local::ring::{Reader, WakeTarget, Word, Writer, memory_len};
 use nic::peer_memory::{Grant, Region};
 use node::world::{Datagram, Hold};
 use transport::Short;
-use transport::op::{Elsewhere, Remote};
+use transport::op::{Remote, ZeroCopy};
 use transport::short::What;
 use wire::{Pkey, Psn, Qpn, Rkey};
 
@@ -87,8 +87,8 @@ fn of_rings(hash: &mut Hash) {
     let (bulk, len) = record::fragment_head(&[3; 20]).unwrap();
     writer.push_with(&bulk[..len], 100, |_| Ok::<(), ()>(())).unwrap().unwrap();
     let remote = Remote { addr: 1 << 50, length: 77, rkey: Rkey(0x8765_4321) };
-    hash.add(&Elsewhere::Exported(remote).to_bytes());
-    hash.add(&Elsewhere::Placed(5).to_bytes());
+    hash.add(&ZeroCopy::Exported(remote).to_bytes());
+    hash.add(&ZeroCopy::Placed(5).to_bytes());
     hash.add_words(&memory);
     let mut reader = Reader::new(memory.clone()).unwrap();
     while reader.pop(&mut [0; 512]).unwrap().is_some() {}

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use transport::Short;
-use transport::op::{Elsewhere, Payload, SharedBytes};
+use transport::op::{Payload, SharedBytes, ZeroCopy};
 use wire::bth::Bth;
 use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
@@ -245,7 +245,7 @@ impl<W: World> Node<W> {
         // Bytes that are elsewhere are in no record.
         let payload = match (payload.is_empty(), bytes.is_empty()) {
             (true, _) => Some(Payload::Shared(bytes)),
-            (false, true) => Elsewhere::from_bytes(payload).map(Payload::Elsewhere),
+            (false, true) => ZeroCopy::from_bytes(payload).map(Payload::ZeroCopy),
             (false, false) => None,
         };
         let Some(payload) = payload else { return count(&self.counters.malformed) };

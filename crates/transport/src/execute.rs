@@ -32,8 +32,8 @@ use refusal::{refusal, remote};
 
 use crate::likely::likely;
 use crate::op::{
-    Access, AtomicOp, Completed, Completion, Context, Elsewhere, Fault, Flush, LocalPath, MAX_MESSAGE,
-    Memory, NetworkHeader, Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole,
+    Access, AtomicOp, Completed, Completion, Context, Fault, Flush, LocalPath, MAX_MESSAGE, Memory,
+    NetworkHeader, Payload, Place, RecvWr, Remote, Side, Status, TagInfo, Tagged, Tail, Whole, ZeroCopy,
 };
 
 /// The two queue pairs that a completion names.
@@ -147,8 +147,8 @@ impl Inbound {
         let mut bytes = piece.bytes;
         match bytes {
             // Only the receiver knows where a SEND goes, until it tells.
-            Payload::Elsewhere(Elsewhere::Placed(_)) if !self.shown => return Err(Refusal::Illegal),
-            Payload::Elsewhere(_) if !cx.local().reaches() => return Err(Refusal::Away),
+            Payload::ZeroCopy(ZeroCopy::Placed(_)) if !self.shown => return Err(Refusal::Illegal),
+            Payload::ZeroCopy(_) if !cx.local().reaches() => return Err(Refusal::Away),
             _ => {}
         }
         let before_it = self.message;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use support::*;
 use transport::Remote;
-use transport::op::{AtomicOp, Data, Elsewhere, Payload, SendWr, Status};
+use transport::op::{AtomicOp, Data, Payload, SendWr, Status, ZeroCopy};
 use wire::bth::{Aeth, Bth, NakCode, Syndrome};
 use wire::roce::{Header, Op, Packet, Service};
 use wire::{Qpn, Rkey};
@@ -48,7 +48,7 @@ fn hear_late(a: &mut End, answers: &[Vec<u8>]) {
     for answer in answers {
         match placed(answer) {
             Some(Away { header, place, .. }) => {
-                a.rc.receive_fragment(a.now, &header, a.mtu, Payload::Elsewhere(place), a.hold, &mut a.cx);
+                a.rc.receive_fragment(a.now, &header, a.mtu, Payload::ZeroCopy(place), a.hold, &mut a.cx);
             }
             None => a.hear_any(answer),
         }
@@ -201,7 +201,7 @@ fn what_is_no_read_waits_for_those_of_which_both_ends_copy() {
 
 #[test]
 fn what_no_peer_says_is_an_error_or_asked_for_again() {
-    let place = |length| Elsewhere::Exported(Remote { addr: 1, length, rkey: Rkey(1) }).to_bytes();
+    let place = |length| ZeroCopy::Exported(Remote { addr: 1, length, rkey: Rkey(1) }).to_bytes();
     let ask = |bytes: &[u8]| {
         let (_, mut b) = readers();
         let bth = Bth { psn: b.rc.rq_psn(), dest_qp: Qpn::new(0x11), ..Bth::default() };
@@ -215,7 +215,7 @@ fn what_no_peer_says_is_an_error_or_asked_for_again() {
     let naks = ask(&place(u64::from(PART) - 1));
     let Op::Acknowledge(Aeth { syndrome, .. }) = op(&naks[0]) else { panic!("{:?}", op(&naks[0])) };
     assert_eq!((naks.len(), syndrome), (1, Syndrome::Nak(NakCode::InvalidRequest)));
-    assert!(ask(&place(PART.into())[..15]).is_empty() && ask(&Elsewhere::Placed(PART).to_bytes()).is_empty());
+    assert!(ask(&place(PART.into())[..15]).is_empty() && ask(&ZeroCopy::Placed(PART).to_bytes()).is_empty());
     // Bytes that the requester did not ask to have so.
     let (mut a, mut b) = readers();
     a.post(read_to(1, 0, PART));

@@ -3,7 +3,7 @@
 mod support;
 
 use support::*;
-use transport::op::{Elsewhere, Status};
+use transport::op::{Status, ZeroCopy};
 use transport::rc::Hold;
 use transport::{Remote, Sge};
 use wire::bth::{Aeth, Bth, NakCode, Syndrome};
@@ -121,8 +121,8 @@ fn a_fragment_is_as_long_whatever_packets_hold() {
     b.post_receive(1, sge(1, 0, LONG));
     a.post(long_send(1));
     let mut fragment = sent(&mut a).remove(0);
-    let Elsewhere::Exported(place) = fragment.place else { panic!("the first one is exported") };
-    fragment.place = Elsewhere::Exported(Remote { length: u64::from(PIECE + PAGE), ..place });
+    let ZeroCopy::Exported(place) = fragment.place else { panic!("the first one is exported") };
+    fragment.place = ZeroCopy::Exported(Remote { length: u64::from(PIECE + PAGE), ..place });
     b.hear_away(&fragment, true);
     assert!(b.fill().is_empty() && b.completed().is_empty());
 }
@@ -187,14 +187,14 @@ fn a_sender_waits_for_the_place_until_the_first_fragment_is_acknowledged_and_use
     let place = |begins, length| {
         let psn = Psn::new(PSN).add(begins);
         let bth = Bth { psn, dest_qp: Qpn::new(0x11), ..Bth::default() };
-        let place = Elsewhere::Exported(Remote { addr: 2 * BASE, length, rkey: Rkey(KEY + 1) });
+        let place = ZeroCopy::Exported(Remote { addr: 2 * BASE, length, rkey: Rkey(KEY + 1) });
         (Header { bth, service: Service::Rc, op: ack(0) }, place.to_bytes())
     };
     // Of another message, and no place at all.
     let (header, bytes) = place(first - LONG / PAGE, LONG.into());
     a.hear_fragment(&header, &bytes);
     a.hear_fragment(&place(first, LONG.into()).0, &bytes[..15]);
-    a.hear_fragment(&place(first, LONG.into()).0, &Elsewhere::Placed(7).to_bytes());
+    a.hear_fragment(&place(first, LONG.into()).0, &ZeroCopy::Placed(7).to_bytes());
     assert_eq!(exported(&sent(&mut a)), []);
     // It ends in the second fragment, where the message is too long for it.
     let (header, bytes) = place(first, u64::from(PIECE) + 1);
@@ -267,7 +267,7 @@ fn fragments_that_no_sender_sends_are_errors() {
     let first = Op::Send(SendAt::First);
     // A SEND whose bytes the sender claims to have put where only the receiver knows.
     let (mut b, mut fragment, len) = from_sender(first, PIECE);
-    fragment.place = Elsewhere::Placed(len);
+    fragment.place = ZeroCopy::Placed(len);
     fragment.to = Remote { addr: BASE, length: len.into(), rkey: Rkey(KEY) };
     b.hear_away(&fragment, true);
     assert_eq!(ops(&b.sent()), [nak(NakCode::InvalidRequest, 101)]);
@@ -280,7 +280,7 @@ fn fragments_that_no_sender_sends_are_errors() {
         (first, PIECE + PAGE, None),
     ] {
         let (mut b, mut fragment, len) = from_sender(op, len);
-        fragment.place = Elsewhere::Exported(Remote { addr: 1, length: len.into(), rkey: Rkey(1) });
+        fragment.place = ZeroCopy::Exported(Remote { addr: 1, length: len.into(), rkey: Rkey(1) });
         b.hear_away(&fragment, true);
         assert_eq!(ops(&b.sent()), code.map(|code| nak(code, 101)).into_iter().collect::<Vec<_>>(), "{op:?}");
     }
@@ -294,11 +294,11 @@ fn fragments_that_no_sender_sends_are_errors() {
 
 #[test]
 fn where_bytes_are_is_read_as_it_was_written() {
-    let exported = Elsewhere::Exported(Remote { addr: 0x1234_5678_9abc, length: 77, rkey: Rkey(0x4100) });
-    for place in [exported, Elsewhere::Placed(u32::MAX), Elsewhere::Placed(0)] {
-        assert_eq!(Elsewhere::from_bytes(&place.to_bytes()), Some(place));
-        assert_eq!(place.is_empty(), place == Elsewhere::Placed(0));
+    let exported = ZeroCopy::Exported(Remote { addr: 0x1234_5678_9abc, length: 77, rkey: Rkey(0x4100) });
+    for place in [exported, ZeroCopy::Placed(u32::MAX), ZeroCopy::Placed(0)] {
+        assert_eq!(ZeroCopy::from_bytes(&place.to_bytes()), Some(place));
+        assert_eq!(place.is_empty(), place == ZeroCopy::Placed(0));
     }
-    assert_eq!(Elsewhere::from_bytes(&[0; 15]), None);
-    assert_eq!(Elsewhere::from_bytes(&[0; 17]), None);
+    assert_eq!(ZeroCopy::from_bytes(&[0; 15]), None);
+    assert_eq!(ZeroCopy::from_bytes(&[0; 17]), None);
 }

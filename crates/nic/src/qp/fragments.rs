@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::{
-    Access, DirectOutcome, Elsewhere, Fault, FragmentOutcome, Memory, Part, Payload, RecvWr, Remote, Sge,
-    SharedBytes, Source,
+    Access, DirectOutcome, Fault, FragmentOutcome, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes,
+    Source, ZeroCopy,
 };
 use transport::rc::Hold;
 use wire::roce::{Header, Op};
@@ -20,7 +20,7 @@ use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
 
 /// Bytes of the longest headers, and of what follows them before a piece.
-const MOST_HEAD: usize = 44 + Elsewhere::LEN + 1;
+const MOST_HEAD: usize = 44 + ZeroCopy::LEN + 1;
 
 impl EngineContext<'_> {
     /// Bytes of the longest piece that goes to the peer so.
@@ -43,7 +43,7 @@ impl EngineContext<'_> {
 
     /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it
     /// seems.
-    pub(super) fn may_be_elsewhere(&self) -> bool {
+    pub(super) fn may_be_zero_copy(&self) -> bool {
         self.kit.heard && self.peer().is_some_and(|(local, path)| local.reaches(path))
     }
 
@@ -64,7 +64,7 @@ impl EngineContext<'_> {
         };
         match from {
             Some(from) if self.view().has(&from, 0) && self.tells_of(&from) => {
-                self.send_elsewhere(header, exported(&from))
+                self.send_zero_copy(header, exported(&from))
             }
             _ => FragmentOutcome::Unavailable,
         }
@@ -83,18 +83,18 @@ impl EngineContext<'_> {
     /// Tells the peer of numbers that are used up. Where there is no way just now it does not learn
     /// of them.
     pub(super) fn say_used_up(&self, header: &Header, count: u32) {
-        self.tell(header, Elsewhere::Placed(count));
+        self.tell(header, ZeroCopy::Placed(count));
     }
 
     /// Tells the peer of a place, or of a number.
-    fn tell(&self, header: &Header, place: Elsewhere) -> FragmentOutcome {
+    fn tell(&self, header: &Header, place: ZeroCopy) -> FragmentOutcome {
         let Some((link, path)) = self.here_by() else { return FragmentOutcome::Unavailable };
         let (head, len) = self.head(header, &[]);
         let mut fill = |bytes: SharedBytes<'_>| {
             bytes.store(&place.to_bytes());
             Ok(())
         };
-        let sent = link.send_fragment(path, &head[..len], Elsewhere::LEN, &mut fill);
+        let sent = link.send_fragment(path, &head[..len], ZeroCopy::LEN, &mut fill);
         sent.unwrap_or(FragmentOutcome::Unavailable)
     }
 
@@ -128,12 +128,12 @@ impl EngineContext<'_> {
                 .map(|from| transfer.copy_of(local, from, &self.view(), &mut self.kit.way)),
         };
         match copied {
-            Some(DirectOutcome::Done) => self.send_elsewhere(header, Elsewhere::Placed(part.len as u32)),
+            Some(DirectOutcome::Done) => self.send_zero_copy(header, ZeroCopy::Placed(part.len as u32)),
             _ => FragmentOutcome::Unavailable,
         }
     }
 
-    fn send_elsewhere(&self, header: &Header, place: Elsewhere) -> FragmentOutcome {
+    fn send_zero_copy(&self, header: &Header, place: ZeroCopy) -> FragmentOutcome {
         let Some((link, path)) = self.here_by() else { return FragmentOutcome::Unavailable };
         let (head, len) = self.head(header, &place.to_bytes());
         let sent = link.send_fragment(path, &head[..len], 0, &mut |_| Ok(()));
@@ -152,8 +152,8 @@ impl EngineContext<'_> {
 }
 
 /// Memory of ours that the peer may copy from, or to.
-fn exported(sge: &Sge) -> Elsewhere {
-    Elsewhere::Exported(Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey })
+fn exported(sge: &Sge) -> ZeroCopy {
+    ZeroCopy::Exported(Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey })
 }
 
 /// A part of what the peer reads.

@@ -14,7 +14,7 @@ pub(super) struct HostPath<'a, 'b> {
 
 impl LocalPath for HostPath<'_, '_> {
     fn reaches(&self) -> bool {
-        self.context.may_be_elsewhere()
+        self.context.may_be_zero_copy()
     }
     fn is_mapped(&self, wr: &SendWr) -> bool {
         self.context.is_near(wr)

@@ -6,7 +6,7 @@ use std::task::Poll;
 use wire::Rkey;
 use wire::icrc::Remainder;
 
-use super::{Elsewhere, Payload, SharedBytes};
+use super::{Payload, SharedBytes, ZeroCopy};
 
 /// A piece of local memory (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -172,8 +172,8 @@ pub trait Memory {
         match src {
             Payload::Own(bytes) => self.scatter(sges, at, bytes, tail),
             Payload::Shared(bytes) => self.scatter_shared(sges, at, bytes, tail),
-            Payload::Elsewhere(Elsewhere::Exported(from)) => self.scatter_exported(sges, at, from, tail),
-            Payload::Elsewhere(Elsewhere::Placed(_)) => Ok(()),
+            Payload::ZeroCopy(ZeroCopy::Exported(from)) => self.scatter_exported(sges, at, from, tail),
+            Payload::ZeroCopy(ZeroCopy::Placed(_)) => Ok(()),
         }
     }
     /// Like [`Memory::scatter`], from memory of the sender's, a process of this host.
@@ -195,8 +195,8 @@ pub trait Memory {
         match src {
             Payload::Own(bytes) => self.write(to, at, bytes, tail),
             Payload::Shared(bytes) => self.write_shared(to, at, bytes, tail),
-            Payload::Elsewhere(Elsewhere::Exported(from)) => self.write_exported(to, at, from, tail),
-            Payload::Elsewhere(Elsewhere::Placed(_)) => Ok(()),
+            Payload::ZeroCopy(ZeroCopy::Exported(from)) => self.write_exported(to, at, from, tail),
+            Payload::ZeroCopy(ZeroCopy::Placed(_)) => Ok(()),
         }
     }
     /// Like [`Memory::write`], from memory of the peer's, a process of this host.

@@ -14,5 +14,5 @@ pub use local_path::{
     DirectOutcome, FragmentBytes, FragmentOutcome, LocalPath, MAX_DIRECT, NoLocalPath, Part, Source,
 };
 pub use memory::{Access, AtomicOp, Bind, Fault, Flush, LocalOp, Memory, Remote, Sge, Tail};
-pub use payload::{Elsewhere, Payload, SharedBytes};
+pub use payload::{Payload, SharedBytes, ZeroCopy};
 pub use work_request::{Data, MAX_INLINE, MAX_MESSAGE, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};

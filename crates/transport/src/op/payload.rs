@@ -55,14 +55,14 @@ impl<'a> SharedBytes<'a> {
 /// Where the bytes of a piece are that do not come with it, because one end, a process of the same
 /// host, copies them from where they are to where they belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Elsewhere {
+pub enum ZeroCopy {
     /// In the sender's memory, as it names that by a local key: the receiver copies them.
     Exported(Remote),
     /// Where they belong: the sender has copied so many.
     Placed(u32),
 }
 
-impl Elsewhere {
+impl ZeroCopy {
     /// Bytes of it between two processes.
     pub const LEN: usize = 16;
 
@@ -70,8 +70,8 @@ impl Elsewhere {
     #[inline]
     pub fn len(self) -> usize {
         match self {
-            Elsewhere::Exported(from) => from.length as usize,
-            Elsewhere::Placed(len) => len as usize,
+            ZeroCopy::Exported(from) => from.length as usize,
+            ZeroCopy::Placed(len) => len as usize,
         }
     }
     /// Whether there are none.
@@ -81,25 +81,25 @@ impl Elsewhere {
     }
     /// The bytes that go to the receiver: address, key and length, each little-endian. No memory
     /// has the key 0: with it bytes are placed.
-    pub fn to_bytes(self) -> [u8; Elsewhere::LEN] {
+    pub fn to_bytes(self) -> [u8; ZeroCopy::LEN] {
         let (addr, key) = match self {
-            Elsewhere::Exported(from) => (from.addr, from.rkey.0),
-            Elsewhere::Placed(_) => (0, 0),
+            ZeroCopy::Exported(from) => (from.addr, from.rkey.0),
+            ZeroCopy::Placed(_) => (0, 0),
         };
-        let mut bytes = [0; Elsewhere::LEN];
+        let mut bytes = [0; ZeroCopy::LEN];
         bytes[..8].copy_from_slice(&addr.to_le_bytes());
         bytes[8..12].copy_from_slice(&key.to_le_bytes());
         bytes[12..].copy_from_slice(&(self.len() as u32).to_le_bytes());
         bytes
     }
     /// The place that a sender's bytes name; `None` for another number of bytes.
-    pub fn from_bytes(bytes: &[u8]) -> Option<Elsewhere> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<ZeroCopy> {
         let (addr, rest) = bytes.split_first_chunk()?;
         let (key, len) = rest.split_first_chunk()?;
         let len = u32::from_le_bytes(len.try_into().ok()?);
         Some(match u32::from_le_bytes(*key) {
-            0 => Elsewhere::Placed(len),
-            key => Elsewhere::Exported(Remote {
+            0 => ZeroCopy::Placed(len),
+            key => ZeroCopy::Exported(Remote {
                 addr: u64::from_le_bytes(*addr),
                 length: len.into(),
                 rkey: Rkey(key),
@@ -116,7 +116,7 @@ pub enum Payload<'a> {
     /// Bytes in memory that two processes share: each is looked at once, where it goes.
     Shared(SharedBytes<'a>),
     /// Bytes that have not come with the piece.
-    Elsewhere(Elsewhere),
+    ZeroCopy(ZeroCopy),
 }
 
 impl<'a> Payload<'a> {
@@ -126,7 +126,7 @@ impl<'a> Payload<'a> {
         match self {
             Payload::Own(bytes) => bytes.len(),
             Payload::Shared(bytes) => bytes.len(),
-            Payload::Elsewhere(place) => place.len(),
+            Payload::ZeroCopy(place) => place.len(),
         }
     }
     /// Whether there are none.
@@ -139,7 +139,7 @@ impl<'a> Payload<'a> {
     pub fn own(&self) -> &'a [u8] {
         match self {
             Payload::Own(bytes) => bytes,
-            Payload::Shared(_) | Payload::Elsewhere(_) => &[],
+            Payload::Shared(_) | Payload::ZeroCopy(_) => &[],
         }
     }
     /// The first `len` of them, or as many as there are.
@@ -148,12 +148,12 @@ impl<'a> Payload<'a> {
         match self {
             Payload::Own(bytes) => Payload::Own(bytes.get(..len).unwrap_or(bytes)),
             Payload::Shared(bytes) => Payload::Shared(SharedBytes::new(bytes.words(), len.min(bytes.len()))),
-            Payload::Elsewhere(Elsewhere::Placed(most)) => {
-                Payload::Elsewhere(Elsewhere::Placed(u32::try_from(len).map_or(most, |len| len.min(most))))
+            Payload::ZeroCopy(ZeroCopy::Placed(most)) => {
+                Payload::ZeroCopy(ZeroCopy::Placed(u32::try_from(len).map_or(most, |len| len.min(most))))
             }
-            Payload::Elsewhere(Elsewhere::Exported(place)) => {
+            Payload::ZeroCopy(ZeroCopy::Exported(place)) => {
                 let length = place.length.min(len as u64);
-                Payload::Elsewhere(Elsewhere::Exported(Remote { length, ..place }))
+                Payload::ZeroCopy(ZeroCopy::Exported(Remote { length, ..place }))
             }
         }
     }
@@ -163,7 +163,7 @@ impl<'a> Payload<'a> {
     pub fn part(self, part: Range<usize>) -> Payload<'a> {
         match self {
             Payload::Own(bytes) => Payload::Own(bytes.get(part).unwrap_or_default()),
-            whole @ (Payload::Shared(_) | Payload::Elsewhere(_)) => whole,
+            whole @ (Payload::Shared(_) | Payload::ZeroCopy(_)) => whole,
         }
     }
 }

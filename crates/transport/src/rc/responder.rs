@@ -13,7 +13,7 @@ use super::resources::{Executed, Resources};
 use super::{Connection, RtrAttr};
 use crate::TxBatch;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::{AtomicOp, Context, Elsewhere, Fault, Flush, Payload, QpEvent, Remote};
+use crate::op::{AtomicOp, Context, Fault, Flush, Payload, QpEvent, Remote, ZeroCopy};
 use crate::segmentation::{check_len, remote, send_place, write_place};
 
 /// Repeated READs and atomics answered beyond `max_dest_rd_atomic`; more are dropped.
@@ -310,7 +310,7 @@ impl Responder {
         let (first, end) = send_place(at);
         check_len(packet.most_bytes(conn), packet.payload.len(), first, end.is_some())?;
         let bth = &packet.header.bth;
-        let is_exported = matches!(packet.payload, Payload::Elsewhere(Elsewhere::Exported(_)));
+        let is_exported = matches!(packet.payload, Payload::ZeroCopy(ZeroCopy::Exported(_)));
         let shows = (is_exported && first && end.is_none())
             .then(|| conn.header(bth.psn, Op::Acknowledge(ack(self.msn))));
         let piece = SendPiece { bytes: packet.payload, first, end, solicited: bth.solicited, shows };
@@ -493,9 +493,7 @@ fn nothing(psn: Psn, msn: u32, repeated: bool) -> Read {
 /// Where a READ goes in the requester's memory, if it tells.
 fn place_of(payload: Payload<'_>, reth: Reth) -> Result<Option<Remote>, Refusal> {
     match payload {
-        Payload::Elsewhere(Elsewhere::Exported(place)) if place.length == reth.length.into() => {
-            Ok(Some(place))
-        }
+        Payload::ZeroCopy(ZeroCopy::Exported(place)) if place.length == reth.length.into() => Ok(Some(place)),
         payload if payload.is_empty() => Ok(None),
         _ => Err(Refusal::Illegal),
     }

@@ -4,16 +4,16 @@
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 mod both;
-mod elsewhere;
 mod pair;
 mod peer_memory;
 mod scripted;
+mod zero_copy;
 
 pub use both::*;
-pub use elsewhere::*;
 pub use pair::*;
 pub use peer_memory::*;
 pub use scripted::*;
+pub use zero_copy::*;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

@@ -88,14 +88,14 @@ impl Requester {
 
     /// Whether the next bytes of the oldest READ may be taken for what they seem to be.
     pub(in crate::rc) fn counts(&mut self, payload: Payload<'_>) -> bool {
-        let is_elsewhere = matches!(payload, Payload::Elsewhere(_));
+        let is_by_reference = matches!(payload, Payload::ZeroCopy(_));
         let is_zero_copy = self.queue.front().is_some_and(|oldest| oldest.way == Way::ZeroCopy);
-        if is_zero_copy && !is_elsewhere {
+        if is_zero_copy && !is_by_reference {
             // These are copied now; what the responder has placed of READs after this one may have
             // been there before.
             self.drop_zero_copy_reads();
         }
-        is_zero_copy || !is_elsewhere
+        is_zero_copy || !is_by_reference
     }
 
     /// The bytes that the oldest READ is to have next are not reached, or do not count: they are

@@ -8,7 +8,7 @@ use std::time::Instant;
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, Service, WriteAt};
 use wire::{Mtu, Psn};
 
-use crate::op::{Context, Elsewhere, Payload};
+use crate::op::{Context, Payload, ZeroCopy};
 #[cfg(doc)]
 use crate::op::{FragmentBytes, LocalPath};
 use crate::rc::responder::Responder;
@@ -60,9 +60,9 @@ pub(super) fn zero_copy_len(mtu: u32, len: u32, fewest: u32) -> u32 {
 }
 
 /// What an ACK or a request for a READ tells of.
-fn told(payload: Payload<'_>) -> Option<Elsewhere> {
+fn told(payload: Payload<'_>) -> Option<ZeroCopy> {
     let Payload::Shared(bytes) = payload else { return None };
-    (bytes.len() == Elsewhere::LEN).then(|| Elsewhere::from_bytes(&bytes.to_vec()))?
+    (bytes.len() == ZeroCopy::LEN).then(|| ZeroCopy::from_bytes(&bytes.to_vec()))?
 }
 
 /// Whether the sender copies a fragment, where it knows the place: every other one, from the last
@@ -74,7 +74,7 @@ pub(super) fn is_the_senders(after: u64, fragment_len: u32) -> bool {
 /// How many packets of this MTU a fragment with this payload may stand for.
 fn most_packets(payload: Payload<'_>, mtu: usize) -> usize {
     match payload {
-        Payload::Elsewhere(_) => MAX_ZERO_COPY as usize / mtu,
+        Payload::ZeroCopy(_) => MAX_ZERO_COPY as usize / mtu,
         _ => MAX_PACKETS as usize,
     }
 }
@@ -124,12 +124,12 @@ impl Rc {
     ) {
         let psn = header.bth.psn;
         let (payload, packets) = match (header.op, told(payload)) {
-            (Op::Acknowledge(_), Some(Elsewhere::Exported(place))) => {
+            (Op::Acknowledge(_), Some(ZeroCopy::Exported(place))) => {
                 return self.requester.is_shown(psn, place);
             }
-            (Op::Acknowledge(_), Some(Elsewhere::Placed(count))) => return self.responder.skip(psn, count),
+            (Op::Acknowledge(_), Some(ZeroCopy::Placed(count))) => return self.responder.skip(psn, count),
             (Op::Acknowledge(_), None) => return,
-            (Op::ReadRequest(_), Some(place @ Elsewhere::Exported(_))) => (Payload::Elsewhere(place), 1),
+            (Op::ReadRequest(_), Some(place @ ZeroCopy::Exported(_))) => (Payload::ZeroCopy(place), 1),
             (Op::ReadRequest(_), _) => return,
             _ => (payload, payload.len().div_ceil(mtu.bytes())),
         };
@@ -152,7 +152,7 @@ impl Rc {
             Op::Send(_) | Op::Write(_) | Op::ReadRequest(_) => {
                 self.request(&arrival, None, cx);
                 // The peer may have to wait with the next one until it knows that this one is done.
-                let hold = if matches!(payload, Payload::Elsewhere(_)) { Hold::No } else { hold };
+                let hold = if matches!(payload, Payload::ZeroCopy(_)) { Hold::No } else { hold };
                 self.hold_back(header.op, arrival.packets, hold);
             }
             _ => {}

@@ -1,6 +1,6 @@
 //! Fragments whose bytes are elsewhere, as they go from one end to the other.
 
-use transport::op::{Elsewhere, FragmentOutcome, Part, Payload, RecvWr, Source};
+use transport::op::{FragmentOutcome, Part, Payload, RecvWr, Source, ZeroCopy};
 use transport::{Memory, Remote};
 use wire::roce::{Header, Op, Packet};
 
@@ -14,7 +14,7 @@ const PLACE: u8 = 0xef;
 #[derive(Clone, Debug)]
 pub struct Away {
     pub header: Header,
-    pub place: Elsewhere,
+    pub place: ZeroCopy,
     pub bytes: Vec<u8>,
     /// Where they were placed.
     pub to: Remote,
@@ -23,16 +23,16 @@ pub struct Away {
 impl Away {
     pub fn parse(record: &[u8]) -> Option<Away> {
         let [MARK, to @ ..] = record else { return None };
-        let (to, rest) = to.split_at(Elsewhere::LEN);
-        let (place, rest) = rest.split_at(Elsewhere::LEN);
+        let (to, rest) = to.split_at(ZeroCopy::LEN);
+        let (place, rest) = rest.split_at(ZeroCopy::LEN);
         let (len, rest) = rest.split_first()?;
         let (header, bytes) = rest.split_at(usize::from(*len));
-        let Some(Elsewhere::Exported(to)) = Elsewhere::from_bytes(to) else { return None };
+        let Some(ZeroCopy::Exported(to)) = ZeroCopy::from_bytes(to) else { return None };
         let header = Packet::parse(header).expect("headers of a packet").header;
-        Some(Away { header, place: Elsewhere::from_bytes(place)?, bytes: bytes.to_vec(), to })
+        Some(Away { header, place: ZeroCopy::from_bytes(place)?, bytes: bytes.to_vec(), to })
     }
     pub fn is_exported(&self) -> bool {
-        matches!(self.place, Elsewhere::Exported(_))
+        matches!(self.place, ZeroCopy::Exported(_))
     }
     pub fn op(&self) -> Op {
         self.header.op
@@ -42,7 +42,7 @@ impl Away {
 /// What tells of a place.
 pub fn place_of(record: &[u8]) -> Option<(Header, &[u8])> {
     let [PLACE, rest @ ..] = record else { return None };
-    let (place, header) = rest.split_at(Elsewhere::LEN);
+    let (place, header) = rest.split_at(ZeroCopy::LEN);
     Some((Packet::parse(header).expect("headers of an ACK").header, place))
 }
 
@@ -68,7 +68,7 @@ impl TestContext {
     fn tell(&self, header: &Header, place: Remote) {
         let mut head = [0; 64];
         let len = header.emit(0, &mut head);
-        let place = Elsewhere::Exported(place).to_bytes();
+        let place = ZeroCopy::Exported(place).to_bytes();
         self.fragments.borrow_mut().push([&[PLACE][..], &place, &head[..len]].concat());
     }
 
@@ -88,10 +88,10 @@ impl TestContext {
         if became == FragmentOutcome::Sent {
             let exported = Remote { addr: addr + part.at, length: part.len as u64, rkey };
             let place =
-                if to.is_some() { Elsewhere::Placed(part.len as u32) } else { Elsewhere::Exported(exported) };
+                if to.is_some() { ZeroCopy::Placed(part.len as u32) } else { ZeroCopy::Exported(exported) };
             let mut head = [0; 64];
             let len = header.emit(0, &mut head);
-            let to = Elsewhere::Exported(to.unwrap_or(exported)).to_bytes();
+            let to = ZeroCopy::Exported(to.unwrap_or(exported)).to_bytes();
             let record = [&[MARK][..], &to, &place.to_bytes(), &[len as u8], &head[..len], &bytes];
             self.fragments.borrow_mut().push(record.concat());
         }
@@ -113,7 +113,7 @@ impl End {
         } else {
             self.have(away);
         }
-        let payload = Payload::Elsewhere(away.place);
+        let payload = Payload::ZeroCopy(away.place);
         self.rc.receive_fragment(self.now, &away.header, self.mtu, payload, self.hold, &mut self.cx);
     }
 }
