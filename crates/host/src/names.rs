@@ -336,7 +336,7 @@ impl local::Connection for Connection {
             sys::send_descriptor(&self.fd, &name_messages::export(identity.address, identity.says), tables);
     }
 
-    fn show(&self, address: u64, writable: bool, buffer: &Fd) -> bool {
+    fn export_buffer(&self, address: u64, writable: bool, buffer: &Fd) -> bool {
         sys::send_descriptor(&self.fd, &name_messages::buffer(address, writable), buffer).is_ok()
     }
 

@@ -143,7 +143,7 @@ impl File {
         if given.to.iter().any(|(token, _)| *token == to.token()) {
             return true;
         }
-        let told = to.show(self.address(), how == How::Write, &self.fd);
+        let told = to.export_buffer(self.address(), how == How::Write, &self.fd);
         if told {
             given.to.push((to.token(), Arc::downgrade(to)));
         }

@@ -9,7 +9,7 @@
 //! | [`record`] | what the records are |
 //! | [`rings`] | the rings of a process: which there are, their two ends, and which thread reads them |
 //! | `peer_memory` | memory of other processes of this host, without them |
-//! | `shown` | which regions of this process others reach by themselves: none that may keep them waiting |
+//! | `exportable` | which regions of this process others reach by themselves: none that may keep them waiting |
 //! | [`arena`] | memory of this process that the others map, too |
 //! | `same_host` | what is to be expected of all that, before a process sends |
 //! | [`lease`] | whether threads that poll serve a ring or a socket, or the engine |
@@ -17,7 +17,7 @@
 //! | `memory` | shared memory |
 //! | `counters` | what passed, in numbers |
 //!
-//! Unsafe code is in `memory`, `arena`, `shown` and `peer_memory` only.
+//! Unsafe code is in `memory`, `arena`, `exportable` and `peer_memory` only.
 //!
 //! # Between this crate and the host
 //!
@@ -34,6 +34,7 @@
 
 pub mod arena;
 mod counters;
+mod exportable;
 pub mod lease;
 mod memory;
 mod peer_memory;
@@ -41,7 +42,6 @@ pub mod record;
 pub mod ring;
 pub mod rings;
 mod same_host;
-mod shown;
 pub mod world;
 
 pub use counters::Counters;

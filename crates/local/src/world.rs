@@ -70,7 +70,7 @@ pub trait Connection: Send + Sync {
     /// Exports the process these tables, for the ring that was offered here.
     fn export(&self, tables: &Fd, guard: Known);
     /// Lets it map a buffer that lies at this address here. False where it is not told.
-    fn show(&self, address: u64, writable: bool, buffer: &Fd) -> bool;
+    fn export_buffer(&self, address: u64, writable: bool, buffer: &Fd) -> bool;
     /// Tells it that such a buffer is gone.
     fn tell_gone(&self, address: u64);
     /// Gives it what wakes a thread of this process, with the ring that was offered here.

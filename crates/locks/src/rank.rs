@@ -228,7 +228,7 @@ ranks! {
     /// The system: the list of rings by which packets come.
     RxRings,
     /// The system: the regions that other processes reach, while one is shown or taken back.
-    Shown,
+    Exportable,
     /// The system: what is lent to other processes. Held while some of it is shown to one of them.
     ExportTables,
     /// The system: the page by which another process knows this one.

@@ -162,7 +162,7 @@ impl<G: Guest> Engine<G> {
             Some(Answer::Bell(bell)) => world.rings.given(bearer, bell),
             Some(Answer::Export(tables, identity)) => world.rings.import(bearer, &tables, identity, &**world),
             Some(Answer::Buffer(memory, buffer)) => {
-                world.rings.shown(bearer, &memory, (buffer.address, buffer.writable), &**world)
+                world.rings.import_buffer(bearer, &memory, (buffer.address, buffer.writable), &**world)
             }
             Some(Answer::Gone(address)) => world.rings.gone(bearer, address),
             None => {}

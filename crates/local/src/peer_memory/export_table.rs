@@ -27,8 +27,8 @@ const CHANGES_BITS: u32 = 48;
 /// What this process exports, and to which processes.
 pub(crate) struct ExportTable {
     all: Mutex<All>,
-    /// Changes of what may be reached: what was shown before one is looked at anew. It begins where
-    /// no other world of the process, or of its parent, comes to.
+    /// Changes of what may be reached: what was peer_exports before one is looked at anew. It
+    /// begins where no other world of the process, or of its parent, comes to.
     changes: AtomicU64,
     tables: AtomicU8,
     /// Numbers of processes that kept us waiting for nothing, the last ones.
@@ -43,11 +43,11 @@ struct All {
     words: Box<[Word]>,
     /// The ring by which a queue pair's peer was heard, whose packet bore the right numbers.
     heard: BTreeMap<Qpn, u64>,
-    rings: BTreeMap<u64, Shown>,
+    rings: BTreeMap<u64, PeerExports>,
 }
 
-/// What the process at the other end of a ring is shown.
-struct Shown {
+/// What the process at the other end of a ring is peer_exports.
+struct PeerExports {
     tables: Arc<Tables>,
     entries: BTreeSet<Entry>,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Tables {
     pub(crate) inode: u64,
 }
 
-/// How a region is shown.
+/// How a region is peer_exports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum As {
     /// The peer has named it by its key.
@@ -70,12 +70,12 @@ pub(crate) enum As {
 }
 
 /// What became of showing a region.
-pub(crate) enum Showing {
-    /// There is no region that is to be shown.
+pub(crate) enum ExportOutcome {
+    /// There is no region that is to be peer_exports.
     Nothing,
-    /// The region is shown.
+    /// The region is peer_exports.
     Done,
-    /// The region is shown, in tables that the other process does not know yet.
+    /// The region is peer_exports, in tables that the other process does not know yet.
     First(Arc<Tables>),
 }
 
@@ -112,12 +112,12 @@ impl All {
         &self.words
     }
 
-    /// Clears an entry wherever it is shown.
+    /// Clears an entry wherever it is peer_exports.
     fn clear(&mut self, entry: Entry) -> bool {
         let was = !self.words.is_empty() && tables::clear(&self.words, entry);
-        for shown in self.rings.values_mut() {
-            if shown.entries.remove(&entry) {
-                tables::clear(&shown.tables.memory, entry);
+        for peer_exports in self.rings.values_mut() {
+            if peer_exports.entries.remove(&entry) {
+                tables::clear(&peer_exports.tables.memory, entry);
             }
         }
         was
@@ -176,8 +176,9 @@ impl ExportTable {
         }
         if tables::widen(all.words(), grant) {
             let entry = tables::queue_pair(grant.qpn);
-            let shown = all.rings.values().filter(|shown| shown.entries.contains(&entry));
-            shown.for_each(|shown| _ = tables::widen(&shown.tables.memory, grant));
+            let peer_exports =
+                all.rings.values().filter(|peer_exports| peer_exports.entries.contains(&entry));
+            peer_exports.for_each(|peer_exports| _ = tables::widen(&peer_exports.tables.memory, grant));
             drop(all);
             self.have_changed();
             return true;
@@ -208,7 +209,8 @@ impl ExportTable {
         Some(Cleared(entry))
     }
 
-    /// The peer of a queue pair was heard by a ring. Whether what it names may be shown there.
+    /// The peer of a queue pair was heard by a ring. Whether what it names may be peer_exports
+    /// there.
     pub(crate) fn hear(&self, qpn: Qpn, ring: u64) -> bool {
         let mut all = self.all.lock();
         let is_open = !all.words.is_empty() && tables::is_of(&all.words, qpn);
@@ -223,28 +225,29 @@ impl ExportTable {
         self.all.lock().heard.get(&qpn).copied()
     }
 
-    /// Shows the region of a key to the process at the other end of a ring, of which a queue pair's
-    /// peer is. `give` may give it the buffer that the region is, whose rights these are.
-    pub(crate) fn show(
+    /// Exports the region of a key to the process at the other end of a ring, of which a queue
+    /// pair's peer is. `give` may give it the buffer that the region is, whose rights these
+    /// are.
+    pub(crate) fn export(
         &self,
         ring: u64,
         qpn: Qpn,
         key: u32,
         how: As,
         give: impl FnOnce(u64, u64, u32),
-    ) -> Showing {
+    ) -> ExportOutcome {
         let mut all = self.all.lock();
         let All { words, rings, .. } = &mut *all;
         let Some((queue_pair, entry, mut region)) = tables::found(words, qpn, key) else {
-            return Showing::Nothing;
+            return ExportOutcome::Nothing;
         };
         let is_new = !rings.contains_key(&ring);
         if is_new {
-            let Ok(tables) = Tables::new() else { return Showing::Nothing };
-            rings.insert(ring, Shown { tables: Arc::new(tables), entries: BTreeSet::new() });
+            let Ok(tables) = Tables::new() else { return ExportOutcome::Nothing };
+            rings.insert(ring, PeerExports { tables: Arc::new(tables), entries: BTreeSet::new() });
         }
-        let Some(shown) = rings.get_mut(&ring) else { return Showing::Nothing };
-        let memory = &shown.tables.memory;
+        let Some(peer_exports) = rings.get_mut(&ring) else { return ExportOutcome::Nothing };
+        let memory = &peer_exports.tables.memory;
         match how {
             As::Named => {
                 let (addr, len, access) = region.place();
@@ -254,16 +257,16 @@ impl ExportTable {
         }
         // Another queue pair may have the place.
         if !tables::enter_queue_pair(memory, qpn, queue_pair) {
-            return Showing::Nothing;
+            return ExportOutcome::Nothing;
         }
         tables::enter_region(memory, entry, region);
-        shown.entries.extend([tables::queue_pair(qpn), entry]);
-        if is_new { Showing::First(shown.tables.clone()) } else { Showing::Done }
+        peer_exports.entries.extend([tables::queue_pair(qpn), entry]);
+        if is_new { ExportOutcome::First(peer_exports.tables.clone()) } else { ExportOutcome::Done }
     }
 
     /// The tables of a ring, where it has some.
     pub(crate) fn tables_of(&self, ring: u64) -> Option<Arc<Tables>> {
-        self.all.lock().rings.get(&ring).map(|shown| shown.tables.clone())
+        self.all.lock().rings.get(&ring).map(|peer_exports| peer_exports.tables.clone())
     }
 
     /// A ring is no more.

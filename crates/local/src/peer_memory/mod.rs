@@ -10,9 +10,9 @@
 //!
 //! Tables are of one ring, and empty at first. A region comes in when the process at the other end
 //! of the ring has named it by its key in a request that was executed, or was told of it by the
-//! queue pair (`rings::shown`). So a process learns of no key that it did not have, and reaches
-//! nothing that its packets would not have reached. The tables of [`ExportTable`] itself, which
-//! have all, are seen by this process alone.
+//! queue pair (`rings::exportable`). So a process learns of no key that it did not have, and
+//! reaches nothing that its packets would not have reached. The tables of [`ExportTable`] itself,
+//! which have all, are seen by this process alone.
 //!
 //! Which process it reaches an importer knows by a page of the exporter's, at an address that can
 //! not be foreseen: the exporter repeats there a word that came with the ring, and says which ring
@@ -68,7 +68,7 @@ use crate::arena::{How, Theirs};
 use crate::memory::{Part, SharedMemory};
 use crate::ring::Word;
 use crate::world::Known;
-pub(crate) use export_table::{As, Cleared, ExportTable, Showing, Tables};
+pub(crate) use export_table::{As, Cleared, ExportOutcome, ExportTable, Tables};
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
 pub(crate) use identity_page::Proof;
 pub(crate) use importer::{After, Importer};
@@ -155,7 +155,7 @@ impl RemoteView {
     pub(crate) fn copy(&self, hazards: &Part, prepared: &Prepared<'_>, ends: u32) -> DirectOutcome {
         let transfer = prepared.transfer();
         let &Transfer { path, from, remote, ref what, .. } = transfer;
-        if !tables::seems_shown(&self.tables, path.dest_qpn, remote.rkey)
+        if !tables::seems_exported(&self.tables, path.dest_qpn, remote.rkey)
             || !self.is_there() && !self.is_near(path.dest_qpn, remote)
         {
             return DirectOutcome::Unavailable;

@@ -260,9 +260,9 @@ pub(super) fn region(memory: &[Word], qpn: Qpn, key: Rkey) -> Option<Entry> {
     (table < TABLES).then_some(Entry::Region(table, (key.0 >> 16) as u16))
 }
 
-/// Whether what a peer names by a key seems to be shown to us.
+/// Whether what a peer names by a key seems to be exported to us.
 #[inline]
-pub(super) fn seems_shown(memory: &[Word], qpn: Qpn, key: Rkey) -> bool {
+pub(super) fn seems_exported(memory: &[Word], qpn: Qpn, key: Rkey) -> bool {
     let first = region(memory, qpn, key).and_then(|entry| words(memory, entry));
     first.is_some_and(|words| (words[0].load(Relaxed) >> 32) as u32 == key.0)
 }

@@ -5,8 +5,8 @@ use std::ops::Range;
 use nic::peer_memory::{Grant, Region};
 use wire::Qpn;
 
+use crate::exportable::Coming;
 use crate::rings::Rings;
-use crate::shown::Coming;
 use crate::world::World;
 
 impl<O: Send> Rings<O> {
@@ -17,12 +17,12 @@ impl<O: Send> Rings<O> {
 
     /// As [`nic::LocalLink::publish`].
     pub fn publish(&self, table: u8, slot: u16, region: &Region) {
-        self.shown.show((table, slot), region, || self.exports.publish(table, slot, region));
+        self.exportable.export((table, slot), region, || self.exports.publish(table, slot, region));
     }
 
     /// As [`nic::LocalLink::withdraw`].
     pub fn withdraw(&self, table: u8, slot: u16, world: &impl World) {
-        self.shown.forget((table, slot));
+        self.exportable.forget((table, slot));
         if let Some(cleared) = self.exports.withdraw(table, slot) {
             self.wait_for(cleared, world);
         }
@@ -47,12 +47,12 @@ impl<O: Send> Rings<O> {
 
     /// Whether a range of this process's memory is watched by userfaultfd(2), or about to be.
     pub fn is_late(&self, addr: u64, len: u64) -> bool {
-        self.shown.is_late(addr, len)
+        self.exportable.is_late(addr, len)
     }
 
     /// A range is about to be watched; until what is returned is dropped no region of it is
     /// exported.
     pub fn coming(&self, range: Range<u64>, world: &impl World) -> Coming<'_> {
-        self.shown.coming(range, |(table, slot)| self.withdraw(table, slot, world))
+        self.exportable.coming(range, |(table, slot)| self.withdraw(table, slot, world))
     }
 }

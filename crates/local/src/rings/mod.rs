@@ -28,11 +28,12 @@
 //! | `known_way` | what a queue pair keeps of its way |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `driver_slot`, `adaptive_spin` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
-//! | `imports`, `shown`, `brought_by` | what this process exports, and to which ring: that by which what is executed just now came |
+//! | `imports`, `exportable`, `brought_by` | what this process exports, and to which ring: that by which what is executed just now came |
 
 pub mod adaptive_spin;
 mod brought_by;
 pub mod driver_slot;
+mod export_on_request;
 mod fragments;
 mod imports;
 mod known_way;
@@ -40,7 +41,6 @@ mod messages;
 mod peer_copy;
 mod polls;
 mod rx_ring;
-mod shown;
 mod tx_ring;
 
 use std::collections::BTreeMap;
@@ -56,10 +56,10 @@ use transport::TxBatch;
 use wire::Qpn;
 
 use crate::counters::{Counters, add};
+use crate::exportable::Exportable;
 use crate::lease::Lease;
 use crate::peer_memory::{Cleared, ExportTable};
 use crate::record::Ends;
-use crate::shown::Shown;
 use crate::world::{Bearer, Connection, Delivery, Drained, PacketHandler, World};
 pub use tx_ring::{Backlog, ROOM};
 
@@ -123,7 +123,7 @@ pub struct Rings<O> {
     /// What the processes that write the rings may reach.
     exports: ExportTable,
     /// The regions that it is of.
-    shown: Shown,
+    exportable: Exportable,
 }
 
 impl<O: Send> Rings<O> {
@@ -150,7 +150,7 @@ impl<O: Send> Rings<O> {
             driver_slot: Arc::new(DriverSlot::new()?),
             owes: AtomicBool::new(false),
             exports: ExportTable::default(),
-            shown: Shown::default(),
+            exportable: Exportable::default(),
         })
     }
 

@@ -19,7 +19,7 @@ impl<O: Send> Rings<O> {
 
     /// A buffer of the process at the end of this connection may be mapped, which has it at an
     /// address; whether it may be written to.
-    pub fn shown(
+    pub fn import_buffer(
         &self,
         bearer: &dyn Bearer,
         memory: &Fd,
@@ -27,7 +27,7 @@ impl<O: Send> Rings<O> {
         world: &impl World,
     ) {
         let Some(ring) = self.ring_over(bearer) else { return };
-        match ring.shown(memory, address, writable) {
+        match ring.import_buffer(memory, address, writable) {
             Ok(()) => add(&world.counters().buffers_mapped, 1),
             Err(_) => add(&world.counters().buffers_refused, 1),
         }

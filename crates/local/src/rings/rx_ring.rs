@@ -107,8 +107,8 @@ impl<O: Send> RxRing<O> {
         &self.connection
     }
 
-    /// Whether the process that offered it may be shown what it has named.
-    pub(crate) fn may_show(&self, exports: &ExportTable) -> bool {
+    /// Whether the process that offered it may be exported what it has named.
+    pub(crate) fn may_export(&self, exports: &ExportTable) -> bool {
         !self.importer.is_banned() && !exports.is_banned(self.importer.pid())
     }
 
@@ -137,7 +137,7 @@ impl<O: Send> RxRing<O> {
         match self.importer.wait(cleared, began, || self.connection.is_gone()) {
             After::Nothing => {}
             After::Export => {
-                if let Some(tables) = exports.tables_of(self.token()).filter(|_| self.may_show(exports)) {
+                if let Some(tables) = exports.tables_of(self.token()).filter(|_| self.may_export(exports)) {
                     self.export(&tables);
                 }
             }

@@ -103,7 +103,7 @@ impl Context for EngineContext<'_> {
                 return;
             }
         }
-        if unlikely(self.kit.shown.keeps(side, &completion)) {
+        if unlikely(self.kit.advertised.keeps(side, &completion)) {
             return;
         }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());

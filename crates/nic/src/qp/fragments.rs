@@ -76,7 +76,7 @@ impl EngineContext<'_> {
         let Some(to) = element(part).filter(is_good) else {
             return FragmentOutcome::Unavailable;
         };
-        self.kit.shown.begin_read();
+        self.kit.advertised.begin_read();
         self.tell(header, exported(&to))
     }
 
@@ -99,17 +99,17 @@ impl EngineContext<'_> {
     }
 
     /// Tells the peer of the place of a receive of one element, which is the queue pair's own.
-    pub(super) fn show(&mut self, header: &Header, receive: &RecvWr) -> bool {
+    pub(super) fn advertise(&mut self, header: &Header, receive: &RecvWr) -> bool {
         let &[to] = receive.sges.as_slice() else { return false };
         if self.qp.init.srq.is_some() || !self.tells_of(&to) {
             return false;
         }
         // From the moment on in which it is told; it may have been before, when the piece could not
         // be copied.
-        let was_shown = self.kit.shown.begin();
+        let was_advertised = self.kit.advertised.begin();
         let is_told = self.tell(header, exported(&to)) == FragmentOutcome::Sent;
-        if !is_told && !was_shown {
-            self.kit.shown.end();
+        if !is_told && !was_advertised {
+            self.kit.advertised.end();
         }
         is_told
     }

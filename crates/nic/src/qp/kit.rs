@@ -8,8 +8,8 @@ use transport::op::RecvWr;
 use crate::cq::Note;
 use crate::cq::counter::Counted;
 use crate::link::Way;
+use crate::qp::advertised::Advertised;
 use crate::qp::places::Places;
-use crate::qp::shown::Shown;
 use crate::srq::tag_matching::Rendezvous;
 
 /// What the engine may change of a queue pair: see the module.
@@ -27,7 +27,7 @@ pub(super) struct Kit {
     /// What the world knows of the way of short messages.
     pub way: Way,
     /// Whether the peer knows where a message goes, and may copy it there.
-    pub shown: Shown,
+    pub advertised: Advertised,
     /// The peer was heard: the world knows in which process of this host it is.
     pub heard: bool,
 }

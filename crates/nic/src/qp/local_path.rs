@@ -42,7 +42,7 @@ impl LocalPath for HostPath<'_, '_> {
         })
     }
     fn advertise(&mut self, header: &Header, receive: &RecvWr) -> bool {
-        self.context.show(header, receive)
+        self.context.advertise(header, receive)
     }
     fn report_unsent(&mut self, header: &Header, count: u32) {
         self.context.say_used_up(header, count);

@@ -20,6 +20,7 @@
 //! | `flush`, `rendezvous` | work beside the engine: FLUSH to persistence, the READ of a tag that matched |
 //! | `scratch` | what a thread builds packets and frames in |
 
+mod advertised;
 pub mod ah;
 pub mod attr;
 #[cfg(test)]
@@ -46,7 +47,6 @@ mod schedule;
 pub(crate) mod scratch;
 mod settle;
 pub(crate) mod short;
-mod shown;
 pub(crate) mod source_port;
 pub(crate) mod turns;
 pub(crate) mod ud;

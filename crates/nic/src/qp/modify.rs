@@ -72,7 +72,7 @@ impl Inner {
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
         self.kit.receives.clear();
-        self.kit.shown.forget();
+        self.kit.advertised.forget();
         self.kit.places = Places::default();
         self.attr = QpAttr::default();
         self.carrier = Carrier::new(qp.init.kind);
@@ -103,7 +103,7 @@ impl Inner {
         if let Some(counted) = &mut self.kit.counted {
             counted.completed(Side::Receive, &flushed);
         }
-        if !self.kit.shown.keeps(Side::Receive, &flushed) {
+        if !self.kit.advertised.keeps(Side::Receive, &flushed) {
             qp.init.recv_cq.push(flushed, &mut self.kit.notes);
         }
     }
@@ -153,21 +153,21 @@ impl Inner {
 impl Inner {
     /// Completes what waits where the peer copies nothing any more; else a thread waits for that.
     pub(super) fn await_pusher(&mut self, qp: &Qp) {
-        if !self.kit.shown.is_any() || self.kit.shown.is_awaited {
+        if !self.kit.advertised.is_any() || self.kit.advertised.is_awaited {
             return;
         }
         if qp.pd.device.link.local().is_none_or(|local| local.is_closed(qp.qpn)) {
             return self.complete_kept(qp);
         }
         let Some(me) = qp.me.upgrade() else { return };
-        self.kit.shown.is_awaited = true;
-        let serial = self.kit.shown.serial;
+        self.kit.advertised.is_awaited = true;
+        let serial = self.kit.advertised.serial;
         let work = Persist::new(move |now| complete(&me, serial, now));
         self.kit.notes.push(Note::Persist(qp.pd.device.platform.clone(), work));
     }
 
     fn complete_kept(&mut self, qp: &Qp) {
-        for (side, completion) in std::mem::take(&mut self.kit.shown.kept) {
+        for (side, completion) in std::mem::take(&mut self.kit.advertised.kept) {
             let cq = match side {
                 Side::Send => {
                     self.kit.places.ends(&qp.init.send_cq);
@@ -177,7 +177,7 @@ impl Inner {
             };
             cq.push(completion, &mut self.kit.notes);
         }
-        self.kit.shown.forget();
+        self.kit.advertised.forget();
     }
 }
 
@@ -187,7 +187,7 @@ fn complete(qp: &Qp, serial: u32, now: &mut dyn FnMut() -> Instant) {
     qp.await_peer();
     let mut inner = qp.lock();
     // It may have been reset, or destroyed, which waits for the peer, too.
-    if inner.destroyed || inner.kit.shown.serial != serial {
+    if inner.destroyed || inner.kit.advertised.serial != serial {
         return;
     }
     inner.complete_kept(qp);

@@ -36,7 +36,7 @@ impl TxRing {
     /// # Errors
     ///
     /// Those of [`Theirs::with`].
-    pub(crate) fn shown(&self, memory: &Fd, address: u64, writable: bool) -> io::Result<()> {
+    pub(crate) fn import_buffer(&self, memory: &Fd, address: u64, writable: bool) -> io::Result<()> {
         let theirs = self.theirs.lock().with(memory, address, writable)?;
         self.map(theirs);
         Ok(())

@@ -10,7 +10,7 @@
 //! What lies under a region is found out when it is registered (PROCMAP_QUERY of /proc/self/maps,
 //! or its lines before Linux 6.11). A program that has memory watched afterwards says so by
 //! ioctl(2), which the shared object intercepts: the region is taken back before
-//! ([`Shown::coming`]). For a program that goes around that there is `peer_memory::present`.
+//! ([`Exportable::coming`]). For a program that goes around that there is `peer_memory::present`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -33,7 +33,7 @@ type Slot = (u8, u16);
 static HAS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Which regions of this process others reach by themselves.
-pub struct Shown(Mutex<Lists>);
+pub struct Exportable(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
@@ -43,17 +43,17 @@ struct Lists {
 }
 
 /// A range that is about to be watched.
-pub struct Coming<'a>(&'a Shown, Range<u64>);
+pub struct Coming<'a>(&'a Exportable, Range<u64>);
 
-impl Default for Shown {
-    fn default() -> Shown {
-        Shown(Mutex::new(Rank::Shown, Lists::default()))
+impl Default for Exportable {
+    fn default() -> Exportable {
+        Exportable(Mutex::new(Rank::Exportable, Lists::default()))
     }
 }
 
-impl Shown {
-    /// Shows a region to others by `show`, if they may reach it.
-    pub(crate) fn show(&self, slot: Slot, region: &Region, show: impl FnOnce()) {
+impl Exportable {
+    /// Exports a region to others by `show`, if they may reach it.
+    pub(crate) fn export(&self, slot: Slot, region: &Region, show: impl FnOnce()) {
         let range = region.addr..region.addr.saturating_add(region.len);
         let is_of_arena = || arena::holds(region.addr);
         if !is_of_arena() && may_wait(&range) {
@@ -66,7 +66,7 @@ impl Shown {
         }
     }
 
-    /// The region in this slot is not shown any more.
+    /// The region in this slot is not exported any more.
     pub(crate) fn forget(&self, slot: Slot) {
         self.0.lock().regions.remove(&slot);
     }
@@ -78,17 +78,18 @@ impl Shown {
             && (self.0.lock().coming.iter().any(|coming| overlap(coming, &range)) || is_watched(&range))
     }
 
-    /// A range is about to be watched; until what is returned is dropped no region of it is shown.
-    /// Those that are are taken back by `withdraw`, which waits for the processes that use them.
+    /// A range is about to be watched; until what is returned is dropped no region of it is
+    /// exported. Those that are are taken back by `withdraw`, which waits for the processes
+    /// that use them.
     pub(crate) fn coming(&self, range: Range<u64>, withdraw: impl Fn(Slot)) -> Coming<'_> {
         HAS_WATCHED.store(true, Ordering::SeqCst);
-        let shown: Vec<Slot> = {
+        let exportable: Vec<Slot> = {
             let mut lists = self.0.lock();
             lists.coming.push(range.clone());
             let regions = lists.regions.iter();
-            regions.filter(|(_, shown)| overlap(shown, &range)).map(|(slot, _)| *slot).collect()
+            regions.filter(|(_, exportable)| overlap(exportable, &range)).map(|(slot, _)| *slot).collect()
         };
-        shown.into_iter().for_each(withdraw);
+        exportable.into_iter().for_each(withdraw);
         Coming(self, range)
     }
 }
@@ -264,9 +265,9 @@ mod tests {
         Region { key: 0x1_0000, pd: 1, access: 0, addr, len, iova: addr, persists: false }
     }
 
-    fn is_shown(shown: &Shown, range: &Range<u64>) -> bool {
+    fn is_exported(exportable: &Exportable, range: &Range<u64>) -> bool {
         let mut is = false;
-        shown.show((0, 1), &region(range), || is = true);
+        exportable.export((0, 1), &region(range), || is = true);
         is
     }
 
@@ -275,10 +276,10 @@ mod tests {
         let private = map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
         let shared = map(libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1);
         // SAFETY: a string that lives across the call.
-        let memfd = unsafe { libc::memfd_create(c"shown".as_ptr(), 0) };
+        let memfd = unsafe { libc::memfd_create(c"exported".as_ptr(), 0) };
         // SAFETY: integers only.
         assert_eq!(unsafe { libc::ftruncate(memfd, LEN as i64) }, 0);
-        let own = format!("verbena-shown-{}", std::process::id());
+        let own = format!("verbena-exported-{}", std::process::id());
         let mut in_memory = vec![private.clone(), shared, map(libc::MAP_SHARED, memfd)];
         if std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(" /dev/shm ") {
             in_memory.push(file(&std::path::Path::new("/dev/shm").join(&own)));
@@ -289,25 +290,25 @@ mod tests {
             let by_lines = files_by_lines(range).unwrap();
             assert!(files_by_query(&maps, range).is_none_or(|files| files == by_lines));
             assert_eq!(by_lines.iter().all(|device| is_in_memory(*device)), *range != of_a_disk);
-            assert_eq!(is_shown(&Shown::default(), range), *range != of_a_disk);
+            assert_eq!(is_exported(&Exportable::default(), range), *range != of_a_disk);
         }
         assert_eq!(files_by_lines(&private).unwrap(), []);
     }
 
     #[test]
-    fn a_region_that_comes_to_be_watched_is_taken_back_before_and_not_shown_meanwhile() {
-        let (range, shown) = (map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1), Shown::default());
-        assert!(is_shown(&shown, &range));
+    fn a_region_that_comes_to_be_watched_is_taken_back_before_and_not_exported_meanwhile() {
+        let (range, exportable) = (map(libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1), Exportable::default());
+        assert!(is_exported(&exportable, &range));
         let taken_back = std::cell::RefCell::new(Vec::new());
         let withdraw = |slot| taken_back.borrow_mut().push(slot);
-        let elsewhere = shown.coming(range.end..range.end + 4096, withdraw);
+        let elsewhere = exportable.coming(range.end..range.end + 4096, withdraw);
         assert!(taken_back.borrow().is_empty());
-        let coming = shown.coming(range.start..range.start + 4096, withdraw);
+        let coming = exportable.coming(range.start..range.start + 4096, withdraw);
         assert_eq!(*taken_back.borrow(), [(0, 1)]);
-        assert!(!is_shown(&shown, &range));
+        assert!(!is_exported(&exportable, &range));
         drop((coming, elsewhere));
-        assert!(is_shown(&shown, &range), "it is not watched after all");
-        shown.forget((0, 1));
-        drop(shown.coming(range, |slot| panic!("{slot:?} is not shown")));
+        assert!(is_exported(&exportable, &range), "it is not watched after all");
+        exportable.forget((0, 1));
+        drop(exportable.coming(range, |slot| panic!("{slot:?} is not exported")));
     }
 }

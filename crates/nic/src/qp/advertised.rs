@@ -7,8 +7,8 @@ use transport::op::{Completion, Side, Status};
 
 /// Which places the peer knows, and may copy to: see the module.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
-    is_shown: bool,
+pub(crate) struct Advertised {
+    is_advertised: bool,
     /// Places of READs were told, which are under way or were.
     has_read: bool,
     /// A thread waits for the peer.
@@ -19,15 +19,15 @@ pub(crate) struct Shown {
     pub(super) kept: Vec<(Side, Completion)>,
 }
 
-impl Shown {
+impl Advertised {
     /// The peer is told. Whether it was before.
     pub(super) fn begin(&mut self) -> bool {
-        std::mem::replace(&mut self.is_shown, true)
+        std::mem::replace(&mut self.is_advertised, true)
     }
 
     /// Notes that the peer was not told after all.
     pub(super) fn end(&mut self) {
-        self.is_shown = false;
+        self.is_advertised = false;
     }
 
     /// The peer is told of the place of a READ.
@@ -37,7 +37,7 @@ impl Shown {
 
     /// Whether the peer may copy to a place of which it was told, as far as is known.
     pub(super) fn is_any(&self) -> bool {
-        self.is_shown || self.has_read
+        self.is_advertised || self.has_read
     }
 
     /// Whether a completion waits until the peer copies nothing any more. One without an error
@@ -46,22 +46,22 @@ impl Shown {
     pub(super) fn keeps(&mut self, side: Side, completion: &Completion) -> bool {
         let may_copy = match side {
             Side::Send => self.has_read,
-            Side::Receive => self.is_shown,
+            Side::Receive => self.is_advertised,
         };
         if !may_copy {
             return false;
         }
         if completion.status == Status::Success {
-            self.is_shown &= side == Side::Send;
+            self.is_advertised &= side == Side::Send;
             return false;
         }
         self.kept.push((side, *completion));
         true
     }
 
-    /// What was shown is of no interest any more, nor is what waits.
+    /// What was advertised is of no interest any more, nor is what waits.
     pub(super) fn forget(&mut self) {
-        *self = Shown { serial: self.serial.wrapping_add(1), ..Shown::default() };
+        *self = Advertised { serial: self.serial.wrapping_add(1), ..Advertised::default() };
     }
 }
 
@@ -79,22 +79,24 @@ mod tests {
 
     #[test]
     fn what_fails_while_the_peer_may_copy_waits_in_order_and_what_comes_whole_does_not() {
-        let mut shown = Shown::default();
-        let keeps = |shown: &mut Shown, wr_id, status| shown.keeps(Side::Receive, &ended(wr_id, status));
-        assert!(!keeps(&mut shown, 0, Status::WrFlush), "the peer was told nothing");
-        assert!(!shown.begin() && shown.begin());
-        assert!(!keeps(&mut shown, 1, Status::Success) && !keeps(&mut shown, 2, Status::WrFlush));
-        shown.begin();
-        assert!(keeps(&mut shown, 3, Status::LocalLength) && keeps(&mut shown, 4, Status::WrFlush));
-        assert!(!shown.keeps(Side::Send, &ended(5, Status::WrFlush)), "it was told of no READ");
-        shown.begin_read();
-        assert!(!shown.keeps(Side::Send, &ended(6, Status::Success)), "others may be under way");
-        assert!(shown.keeps(Side::Send, &ended(7, Status::RetryExceeded)) && shown.is_any());
-        let kept: Vec<_> = shown.kept.iter().map(|(side, c)| (*side, c.wr_id)).collect();
+        let mut advertised = Advertised::default();
+        let keeps = |advertised: &mut Advertised, wr_id, status| {
+            advertised.keeps(Side::Receive, &ended(wr_id, status))
+        };
+        assert!(!keeps(&mut advertised, 0, Status::WrFlush), "the peer was told nothing");
+        assert!(!advertised.begin() && advertised.begin());
+        assert!(!keeps(&mut advertised, 1, Status::Success) && !keeps(&mut advertised, 2, Status::WrFlush));
+        advertised.begin();
+        assert!(keeps(&mut advertised, 3, Status::LocalLength) && keeps(&mut advertised, 4, Status::WrFlush));
+        assert!(!advertised.keeps(Side::Send, &ended(5, Status::WrFlush)), "it was told of no READ");
+        advertised.begin_read();
+        assert!(!advertised.keeps(Side::Send, &ended(6, Status::Success)), "others may be under way");
+        assert!(advertised.keeps(Side::Send, &ended(7, Status::RetryExceeded)) && advertised.is_any());
+        let kept: Vec<_> = advertised.kept.iter().map(|(side, c)| (*side, c.wr_id)).collect();
         assert_eq!(kept, [(Side::Receive, 3), (Side::Receive, 4), (Side::Send, 7)]);
-        let serial = shown.serial;
-        shown.forget();
-        assert!(shown.kept.is_empty() && shown.serial != serial && !shown.is_any());
-        assert!(!keeps(&mut shown, 8, Status::WrFlush));
+        let serial = advertised.serial;
+        advertised.forget();
+        assert!(advertised.kept.is_empty() && advertised.serial != serial && !advertised.is_any());
+        assert!(!keeps(&mut advertised, 8, Status::WrFlush));
     }
 }

@@ -1,4 +1,4 @@
-//! What is shown to the process at the other end of a ring, as what it sent is executed.
+//! What is exported to the process at the other end of a ring, as what it sent is executed.
 //!
 //! A thread that dispatches what came by a ring says so, while it does (`brought_by`). A request
 //! that is executed meanwhile was named by the process at the other end of that ring: its number,
@@ -11,13 +11,13 @@ use wire::Qpn;
 
 use super::brought_by::ring;
 use crate::arena;
-use crate::peer_memory::{As, Showing};
+use crate::peer_memory::{As, ExportOutcome};
 use crate::rings::Rings;
 
-/// What was shown lately is remembered in so many places.
+/// What was exported lately is remembered in so many places.
 const PLACES: usize = 16;
 
-/// Something that was shown by a ring, after so many changes of what may be reached.
+/// Something that was exported by a ring, after so many changes of what may be reached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Lately {
     ring: u64,
@@ -45,7 +45,7 @@ impl<O: Send> Rings<O> {
             let place = (key >> 16) as usize % PLACES;
             if LATELY.with(|all| all[place].get()) != Some(lately) {
                 exports.hear(qpn, ring);
-                self.show(lately, place);
+                self.export(lately, place);
             }
         }
     }
@@ -56,7 +56,7 @@ impl<O: Send> Rings<O> {
         ring().is_some_and(|ring| self.exports.hear(qpn, ring))
     }
 
-    /// A queue pair exports its peer a region for a message. Whether the peer's process is shown
+    /// A queue pair exports its peer a region for a message. Whether the peer's process is exported
     /// it.
     pub fn told(&self, qpn: Qpn, key: u32) -> bool {
         let exports = &self.exports;
@@ -64,24 +64,24 @@ impl<O: Send> Rings<O> {
         let lately = Lately { ring, changes: exports.changes(), qpn, key, how: As::Told, access: 0 };
         // Another part of the places than that of named ones.
         let place = ((key >> 16) as usize + PLACES / 2) % PLACES;
-        LATELY.with(|all| all[place].get()) == Some(lately) || self.show(lately, place)
+        LATELY.with(|all| all[place].get()) == Some(lately) || self.export(lately, place)
     }
 
     #[cold]
-    fn show(&self, lately: Lately, place: usize) -> bool {
+    fn export(&self, lately: Lately, place: usize) -> bool {
         let Lately { ring, qpn, key, how, access: granted, .. } = lately;
         let Some(rx) = self.reading(ring) else { return false };
         let exports = &self.exports;
-        if !rx.may_show(exports) {
+        if !rx.may_export(exports) {
             return false;
         }
         let give = |addr, len, access| {
             arena::give(addr, len, access & granted, rx.connection());
         };
-        match exports.show(ring, qpn, key, how, give) {
-            Showing::Nothing => return false,
-            Showing::Done => {}
-            Showing::First(tables) => rx.export(&tables),
+        match exports.export(ring, qpn, key, how, give) {
+            ExportOutcome::Nothing => return false,
+            ExportOutcome::Done => {}
+            ExportOutcome::First(tables) => rx.export(&tables),
         }
         LATELY.with(|all| all[place].set(Some(lately)));
         true
