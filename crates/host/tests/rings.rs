@@ -10,7 +10,7 @@ use kit::{
     BLOCK, LO, Told, V4, V6, alone, batch, counter, keeps_busy, message, number, overfill, pair, path,
     start_with,
 };
-use nic::{Link, Way};
+use nic::{Link, PathCache};
 use node::world::ClaimError;
 use node::{Name, World};
 use transport::short::{Short, What};
@@ -53,7 +53,7 @@ fn a_short_message_takes_the_ring_behind_what_it_brought_before_and_nothing_else
         acknowledged: n.is_multiple_of(2).then(|| Psn::new(n)),
     };
     // A way of each path, as each queue pair has its own.
-    let mut ways = [V4, V6].map(|address| (address, Way::default()));
+    let mut ways = [V4, V6].map(|address| (address, PathCache::default()));
     let mut send = |address, n: u32| {
         let (_, way) = ways.iter_mut().find(|(of, _)| *of == address).unwrap();
         sender.world().local().unwrap().send_short(&path(address), &short(n), &[n as u8; 5], way)
@@ -347,7 +347,7 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
         acknowledged: None,
     };
     // What a queue pair knows of its way ends with the ring.
-    let mut way = Way::default();
+    let mut way = PathCache::default();
     assert!(sender.world().local().unwrap().send_short(&path(V4), &short, &[1; 4096], &mut way));
     assert!(reader.guest().packet().is_some());
     reader.stop();

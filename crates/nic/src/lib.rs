@@ -100,7 +100,7 @@ pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
 pub use errno::Errno;
 pub use error::{Error, PostError, Value, in_range};
 pub use later::{Later, Work};
-pub use link::{Frames, Link, Path, Persist, Platform, Signal, Storage, Way};
+pub use link::{Frames, Link, Path, PathCache, Persist, Platform, Signal, Storage};
 pub use memory::buffer::Buffer;
 pub use memory::pd::Pd;
 pub use memory::{Access, Advice, Mr, Mw, WindowType};

@@ -77,9 +77,9 @@ pub trait Link: Send + Sync + 'static {
 /// The queue pair that has it gives it with that path only, and forgets it when nothing is to be
 /// sent any more.
 #[derive(Default)]
-pub struct Way(Option<Box<dyn Any + Send + Sync>>);
+pub struct PathCache(Option<Box<dyn Any + Send + Sync>>);
 
-impl Way {
+impl PathCache {
     /// Whether the last one left something.
     #[inline]
     pub fn is_known(&self) -> bool {
@@ -92,7 +92,7 @@ impl Way {
         self.0.as_ref()?.downcast_ref()
     }
 
-    /// Like [`Way::known`], to be changed.
+    /// Like [`PathCache::known`], to be changed.
     #[inline]
     pub fn known_mut<T: Any>(&mut self) -> Option<&mut T> {
         self.0.as_mut()?.downcast_mut()
@@ -109,9 +109,9 @@ impl Way {
     }
 }
 
-impl std::fmt::Debug for Way {
+impl std::fmt::Debug for PathCache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Way").field("is_known", &self.is_known()).finish_non_exhaustive()
+        f.debug_struct("PathCache").field("is_known", &self.is_known()).finish_non_exhaustive()
     }
 }
 

@@ -13,7 +13,7 @@ use wire::{Mtu, Qpn, Rkey};
 
 #[cfg(doc)]
 use crate::link::Link;
-use crate::link::{Fill, Path, Way};
+use crate::link::{Fill, Path, PathCache};
 pub use crate::memory::rights::terms;
 pub use crate::memory::transfer::{Copy, Piece, Prepared, Regions, Transfer};
 
@@ -24,7 +24,7 @@ pub use crate::memory::transfer::{Copy, Piece, Prepared, Regions, Transfer};
 pub trait LocalLink: Send + Sync {
     /// Sends a short message to a process of this host in less than packets, after all that was
     /// sent on this path. False where it has to be a packet, and nothing has been sent.
-    fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
+    fn send_short(&self, _path: &Path, _short: &Short, _bytes: &[u8], _way: &mut PathCache) -> bool {
         false
     }
     /// The longest fragment in bytes that [`LocalLink::send_fragment`] takes; 0 where it takes
@@ -99,7 +99,7 @@ pub trait LocalLink: Send + Sync {
     fn reaches(&self, path: &Path) -> bool;
     /// Whether what the peer at the end of a path names lies, as it seems, in memory that both
     /// processes map: a copy takes no longer than in memory of our own.
-    fn is_near(&self, _path: &Path, _remote: Remote, _way: &Way) -> bool {
+    fn is_near(&self, _path: &Path, _remote: Remote, _way: &PathCache) -> bool {
         false
     }
     /// From how many bytes on a message goes in pieces that both ends copy; `None`: where that is
@@ -113,9 +113,9 @@ pub trait LocalLink: Send + Sync {
     /// map. Where it can not, nothing is copied, or a part, as when a connection breaks.
     /// `Unavailable` where memory of the process is not reached at all, else `Refused`.
     ///
-    /// `way` is of the transfer's path, and of what went on it before. A FLUSH has no pieces.
+    /// `cache` is of the transfer's path, and of what went on it before. A FLUSH has no pieces.
     /// `Refused` where it would have to wait for anything, or is for all of a region.
-    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> DirectOutcome;
+    fn copy(&self, prepared: &Prepared<'_>, cache: &mut PathCache) -> DirectOutcome;
 }
 
 /// What a peer reaches of a region.

@@ -11,8 +11,8 @@ use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::peer_memory::{Grant, Prepared, Region, Regions, terms};
 use nic::{
-    Access, AddressVector, Buffer, Cq, Device, LocalLink, Path, Pd, PostError, Qp, QpAttr, QpCap, QpInit,
-    QpState, QpType, Way, mask,
+    Access, AddressVector, Buffer, Cq, Device, LocalLink, Path, PathCache, Pd, PostError, Qp, QpAttr, QpCap,
+    QpInit, QpState, QpType, mask,
 };
 use transport::op::{Data, DirectOutcome, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
 use transport::rc::Hold;
@@ -45,7 +45,7 @@ struct Peer {
 struct Neighbours(Arc<Peer>);
 
 impl LocalLink for Neighbours {
-    fn send_short(&self, _path: &Path, short: &Short, _bytes: &[u8], _way: &mut Way) -> bool {
+    fn send_short(&self, _path: &Path, short: &Short, _bytes: &[u8], _way: &mut PathCache) -> bool {
         let takes = self.0.takes_short.load(Ordering::Relaxed);
         self.0.short.lock().unwrap().extend(takes.then_some(*short));
         takes
@@ -83,7 +83,7 @@ impl LocalLink for Neighbours {
     fn reaches(&self, _: &Path) -> bool {
         false
     }
-    fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> DirectOutcome {
+    fn copy(&self, prepared: &Prepared<'_>, _: &mut PathCache) -> DirectOutcome {
         let length = prepared.transfer().remote.length;
         assert_eq!(length, prepared.pieces().iter().map(|piece| piece.len).sum());
         self.0.tried.lock().unwrap().push(length);

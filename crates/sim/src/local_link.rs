@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use nic::link::Fill;
 use nic::peer_memory::{Copy, Grant, LocalLink, Prepared, Region, Regions, Transfer};
-use nic::{Path, Way};
+use nic::{Path, PathCache};
 use transport::Short;
 use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote, SharedBytes};
 use wire::Qpn;
@@ -20,7 +20,7 @@ const SHARED_FROM: u32 = 2_048;
 const MAX_FRAGMENT: usize = 64 << 10;
 
 impl LocalLink for SimWorld {
-    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut Way) -> bool {
+    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut PathCache) -> bool {
         let block = block(path.dest_qpn);
         let goes = self.goes_by_channel(block, path);
         if goes
@@ -103,7 +103,7 @@ impl LocalLink for SimWorld {
         self.with_host(|host| host.same_host.reaches(now, self.process, block(path.dest_qpn)).is_some())
     }
 
-    fn is_near(&self, path: &Path, remote: Remote, _: &Way) -> bool {
+    fn is_near(&self, path: &Path, remote: Remote, _: &PathCache) -> bool {
         let now = self.shared.clock.nanos();
         self.with_host(|host| {
             let target = host.same_host.reaches(now, self.process, block(path.dest_qpn));
@@ -115,7 +115,7 @@ impl LocalLink for SimWorld {
         self.with_host(|host| host.same_host.shares()).then_some(SHARED_FROM)
     }
 
-    fn copy(&self, prepared: &Prepared<'_>, _: &mut Way) -> DirectOutcome {
+    fn copy(&self, prepared: &Prepared<'_>, _: &mut PathCache) -> DirectOutcome {
         let transfer = prepared.transfer();
         let Transfer { path, remote, what, .. } = *transfer;
         if !self.reaches(path) {

@@ -2,7 +2,7 @@
 
 use nic::link::Fill;
 use nic::peer_memory::{Copy, Grant, Prepared, Region, Regions};
-use nic::{Path, Way};
+use nic::{Path, PathCache};
 use transport::Short;
 use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote};
 use wire::{Qpn, Rkey};
@@ -32,8 +32,8 @@ impl nic::LocalLink for RealWorld {
     }
 
     #[inline]
-    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], way: &mut Way) -> bool {
-        self.rings.send_short(path, short, bytes, way, self)
+    fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], cache: &mut PathCache) -> bool {
+        self.rings.send_short(path, short, bytes, cache, self)
     }
 
     fn table(&self, _: &Regions) -> Option<u8> {
@@ -90,12 +90,12 @@ impl nic::LocalLink for RealWorld {
         self.rings.reaches(path)
     }
 
-    fn is_near(&self, path: &Path, remote: Remote, way: &Way) -> bool {
-        self.rings.is_near(path, remote, way)
+    fn is_near(&self, path: &Path, remote: Remote, cache: &PathCache) -> bool {
+        self.rings.is_near(path, remote, cache)
     }
 
-    fn copy(&self, prepared: &Prepared<'_>, way: &mut Way) -> DirectOutcome {
-        let became = self.rings.copy(prepared, way, self);
+    fn copy(&self, prepared: &Prepared<'_>, cache: &mut PathCache) -> DirectOutcome {
+        let became = self.rings.copy(prepared, cache, self);
         let counter = match prepared.transfer().what {
             Copy::Atomic(_) => &self.counters.local.direct_atomics,
             Copy::Write => &self.counters.local.direct_writes,

@@ -35,7 +35,7 @@ pub fn local_link(world: &RealWorld) -> &dyn LocalLink {
 pub unsafe fn copy(world: &RealWorld, remote: Remote, what: Copy, pieces: &[Piece]) -> DirectOutcome {
     let transfer = Transfer { path: &path(V4), from: INITIATOR, mtu: Mtu::default(), remote, what };
     // SAFETY: as the caller says.
-    local_link(world).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::Way::default())
+    local_link(world).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::PathCache::default())
 }
 
 /// The target's path to the initiator.
@@ -91,7 +91,7 @@ impl Pair {
         assert!(local_link(pair.initiator.world()).is_near(
             &path(V4),
             pair.remote(0, 512),
-            &nic::Way::default()
+            &nic::PathCache::default()
         ));
         Some(pair)
     }
@@ -159,7 +159,8 @@ impl Pair {
         let transfer = Transfer { path, from, mtu: Mtu::default(), remote, what };
         // SAFETY: the piece is `ours`, which is borrowed across the call.
         let prepared = unsafe { Prepared::new(&transfer, &pieces) };
-        local_link(self.initiator.world()).copy(&prepared, &mut nic::Way::default()) == DirectOutcome::Done
+        local_link(self.initiator.world()).copy(&prepared, &mut nic::PathCache::default())
+            == DirectOutcome::Done
     }
 
     pub fn copies(&self, what: Copy, remote: Remote, ours: &mut [u64]) -> bool {

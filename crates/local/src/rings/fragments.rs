@@ -7,8 +7,8 @@ use transport::Short;
 use transport::op::{Fault, FragmentOutcome};
 
 use crate::rings::block;
-use crate::rings::known_way::KnownWay;
-use crate::rings::{Rings, Way};
+use crate::rings::cached_peer::CachedPeer;
+use crate::rings::{PeerChannel, Rings};
 use crate::world::World;
 
 /// Bytes of the longest fragment: long enough for a processor's string instruction, and many of
@@ -16,34 +16,34 @@ use crate::world::World;
 const MAX_FRAGMENT: usize = 64 << 10;
 
 impl<O: Send> Rings<O> {
-    /// Sends a short message to a process of this host; false where it has to be a packet. `way` is
-    /// of those before.
+    /// Sends a short message to a process of this host; false where it has to be a packet. `cache`
+    /// is of those before.
     #[inline]
     pub fn send_short(
         &self,
         path: &Path,
         short: &Short,
         bytes: &[u8],
-        way: &mut nic::Way,
+        cache: &mut nic::PathCache,
         world: &impl World,
     ) -> bool {
-        if !way.is_known() && !self.find_way(path, way) {
+        if !cache.is_known() && !self.find_peer(path, cache) {
             return false;
         }
-        let Some(KnownWay { ring, head, .. }) = way.known_mut() else { return false };
+        let Some(CachedPeer { ring, head, .. }) = cache.known_mut() else { return false };
         let sent = ring.send_short((path, head), world.version(), short, bytes, world.counters());
         if !sent {
-            way.forget();
+            cache.forget();
         }
         sent
     }
 
     /// Finds the ring to the process at the end of a path, where there is one.
     #[cold]
-    pub(super) fn find_way(&self, path: &Path, way: &mut nic::Way) -> bool {
+    pub(super) fn find_peer(&self, path: &Path, cache: &mut nic::PathCache) -> bool {
         let ring = self.known(path);
         let is_there = ring.is_some();
-        ring.into_iter().for_each(|ring| way.know(KnownWay::by(ring)));
+        ring.into_iter().for_each(|ring| cache.know(CachedPeer::by(ring)));
         is_there
     }
 
@@ -67,7 +67,9 @@ impl<O: Send> Rings<O> {
     ) -> Result<FragmentOutcome, Fault> {
         let (block, version) = (block(path.dest_qpn), world.version());
         match self.tx.read().get(&block) {
-            Some(Way::Ring(ring)) => ring.send_fragment(path, version, fragment, fill, world.counters()),
+            Some(PeerChannel::Ring(ring)) => {
+                ring.send_fragment(path, version, fragment, fill, world.counters())
+            }
             _ => Ok(FragmentOutcome::Unavailable),
         }
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use nic::Path;
 use transport::TxBatch;
 
-use super::{Head, Rings, TxRing, Way};
+use super::{Head, PeerChannel, Rings, TxRing};
 use crate::counters::Counters;
 use crate::record::Ends;
 use crate::world::{Bearer, World};
@@ -64,7 +64,7 @@ impl<O: Send> Rings<O> {
     pub fn pay(&self, counters: &Counters) {
         if self.owes.load(Ordering::Relaxed) && self.owes.swap(false, Ordering::AcqRel) {
             for way in self.tx.read().values() {
-                if let Way::Ring(ring) = way {
+                if let PeerChannel::Ring(ring) = way {
                     ring.pay(counters);
                 }
             }
@@ -75,7 +75,7 @@ impl<O: Send> Rings<O> {
     fn ring_of_process(&self, bearer: &dyn Bearer) -> Option<Arc<TxRing>> {
         let tx = self.tx.read();
         let theirs = tx.values().find_map(|way| match way {
-            Way::Ring(ring) if seems_same_process(&**ring.bearer(), bearer) => Some(ring),
+            PeerChannel::Ring(ring) if seems_same_process(&**ring.bearer(), bearer) => Some(ring),
             _ => None,
         });
         theirs.filter(|_| !bearer.has_declined()).cloned()
@@ -84,7 +84,7 @@ impl<O: Send> Rings<O> {
     /// The ring to the process that bears a block, if it is there.
     pub(super) fn ring_to(&self, block: u16) -> Option<Arc<TxRing>> {
         match self.tx.read().get(&block) {
-            Some(Way::Ring(ring)) => Some(ring.clone()),
+            Some(PeerChannel::Ring(ring)) => Some(ring.clone()),
             _ => None,
         }
     }

@@ -25,18 +25,18 @@
 //! | `polls` | what a thread that polls does with those that it reads |
 //! | `fragments` | what needs no packets: short messages, and many packets at once |
 //! | `reached` | memory at the other end of one |
-//! | `known_way` | what a queue pair keeps of its way |
+//! | `cached_peer` | what a queue pair keeps of its way |
 //! | `tx_ring`, `rx_ring` | the two ends |
 //! | `driver_slot`, `adaptive_spin` | the thread of the program that reads the rings while it waits; and that looks for a moment before it sleeps |
 //! | `imports`, `exportable`, `brought_by` | what this process exports, and to which ring: that by which what is executed just now came |
 
 pub mod adaptive_spin;
 mod brought_by;
+mod cached_peer;
 pub mod driver_slot;
 mod export_on_request;
 mod fragments;
 mod imports;
-mod known_way;
 mod messages;
 mod peer_copy;
 mod polls;
@@ -79,7 +79,7 @@ const RECORDS_PER_TURN: usize = 64;
 const SWEEP_ROUNDS: u32 = 256;
 
 /// Whether packets for a process go by a ring.
-enum Way {
+enum PeerChannel {
     Ring(Arc<TxRing>),
     /// The process at the end of this connection declined.
     Declined {
@@ -95,7 +95,7 @@ enum Way {
 /// packet came by ([`PacketHandler::Origin`]).
 pub struct Rings<O> {
     enabled: bool,
-    tx: RwLock<BTreeMap<u16, Way>>,
+    tx: RwLock<BTreeMap<u16, PeerChannel>>,
     /// Something waits because a ring is full.
     waiting: AtomicBool,
     rx: ArcSwap<Vec<Arc<RxRing<O>>>>,
@@ -161,7 +161,7 @@ impl<O: Send> Rings<O> {
             return false;
         }
         let (block, version) = (block(path.dest_qpn), world.version());
-        if let Some(Way::Ring(ring)) = self.tx.read().get(&block) {
+        if let Some(PeerChannel::Ring(ring)) = self.tx.read().get(&block) {
             let (bytes, runs) = batch.parts_mut();
             if let Some(sent) = ring.send_again(path, version, bytes, runs, world.counters()) {
                 return self.have_sent(sent, batch, world);
@@ -209,9 +209,9 @@ impl<O: Send> Rings<O> {
     #[inline]
     fn to(&self, block: u16, world: &impl World) -> Option<Arc<TxRing>> {
         match self.tx.read().get(&block) {
-            Some(Way::Ring(ring)) => return Some(ring.clone()),
-            Some(Way::Declined { .. }) => return None,
-            Some(Way::Network { until }) if *until > world.clock().roughly() => return None,
+            Some(PeerChannel::Ring(ring)) => return Some(ring.clone()),
+            Some(PeerChannel::Declined { .. }) => return None,
+            Some(PeerChannel::Network { until }) if *until > world.clock().roughly() => return None,
             _ => {}
         }
         self.make(block, world)
@@ -221,8 +221,8 @@ impl<O: Send> Rings<O> {
     fn make(&self, block: u16, world: &impl World) -> Option<Arc<TxRing>> {
         let mut tx = self.tx.write();
         match tx.get(&block) {
-            Some(Way::Ring(ring)) => return Some(ring.clone()),
-            Some(Way::Declined { .. }) => return None,
+            Some(PeerChannel::Ring(ring)) => return Some(ring.clone()),
+            Some(PeerChannel::Declined { .. }) => return None,
             _ => {}
         }
         let bearer = world.bearer(block);
@@ -230,7 +230,7 @@ impl<O: Send> Rings<O> {
             && bearer.is_other_build()
         {
             add(&world.counters().other_builds, 1);
-            tx.insert(block, Way::Declined { bearer: bearer.token() });
+            tx.insert(block, PeerChannel::Declined { bearer: bearer.token() });
             return None;
         }
         let counters = world.counters();
@@ -239,11 +239,11 @@ impl<O: Send> Rings<O> {
             Ok(ring) => {
                 let ring = Arc::new(ring);
                 add(&world.counters().rings_offered, 1);
-                tx.insert(block, Way::Ring(ring.clone()));
+                tx.insert(block, PeerChannel::Ring(ring.clone()));
                 Some(ring)
             }
             Err(_) => {
-                tx.insert(block, Way::Network { until: world.clock().roughly() + ASK_AGAIN_NANOS });
+                tx.insert(block, PeerChannel::Network { until: world.clock().roughly() + ASK_AGAIN_NANOS });
                 None
             }
         }
@@ -252,7 +252,7 @@ impl<O: Send> Rings<O> {
     /// The process at the end of this connection reads no ring: packets go by the network for as
     /// long as it lives.
     pub fn declined(&self, bearer: &dyn Bearer, world: &impl World) {
-        self.replace(bearer, world, Some(Way::Declined { bearer: bearer.token() }));
+        self.replace(bearer, world, Some(PeerChannel::Declined { bearer: bearer.token() }));
     }
 
     /// The bearer is gone; another one that bears its block is asked anew.
@@ -260,15 +260,15 @@ impl<O: Send> Rings<O> {
         self.replace(bearer, world, None);
     }
 
-    fn replace(&self, bearer: &dyn Bearer, world: &impl World, by: Option<Way>) {
+    fn replace(&self, bearer: &dyn Bearer, world: &impl World, by: Option<PeerChannel>) {
         let Some(block) = bearer.block() else { return };
         let mut tx = self.tx.write();
         match tx.get(&block) {
-            Some(Way::Ring(ring)) if ring.bearer().token() == bearer.token() => {
+            Some(PeerChannel::Ring(ring)) if ring.bearer().token() == bearer.token() => {
                 ring.end();
                 ring.tell(world.counters());
             }
-            Some(Way::Declined { bearer: token }) if *token == bearer.token() => {}
+            Some(PeerChannel::Declined { bearer: token }) if *token == bearer.token() => {}
             _ => return,
         }
         match by {
@@ -299,7 +299,7 @@ impl<O: Send> Rings<O> {
         self.waiting.store(false, Ordering::Release);
         let mut backlog = Backlog::None;
         for way in self.tx.read().values() {
-            if let Way::Ring(ring) = way {
+            if let PeerChannel::Ring(ring) = way {
                 backlog = backlog.max(ring.go_on(world.counters()));
             }
         }
@@ -445,8 +445,9 @@ impl<O: Send> Rings<O> {
         self.rx.load().iter().for_each(|ring| ring.tell(counters));
         for _ in 0..LOCK_PATIENCE.as_millis() {
             if let Some(tx) = self.tx.try_read() {
-                let rings =
-                    tx.values().filter_map(|way| if let Way::Ring(ring) = way { Some(ring) } else { None });
+                let rings = tx
+                    .values()
+                    .filter_map(|way| if let PeerChannel::Ring(ring) = way { Some(ring) } else { None });
                 return rings.for_each(|ring| ring.tell(counters));
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -459,7 +460,7 @@ impl<O: Send> Rings<O> {
         let tx = std::mem::take(&mut *self.tx.write());
         // Queue pairs may know their way without asking here.
         for way in tx.values() {
-            if let Way::Ring(ring) = way {
+            if let PeerChannel::Ring(ring) = way {
                 ring.end();
                 ring.tell(counters);
             }

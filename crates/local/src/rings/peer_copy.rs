@@ -6,7 +6,7 @@ use sys::fork::Fd;
 use transport::op::{DirectOutcome, Remote};
 
 use super::Rings;
-use super::known_way::KnownWay;
+use super::cached_peer::CachedPeer;
 use crate::counters::add;
 use crate::world::{Bearer, Known, World};
 
@@ -42,17 +42,22 @@ impl<O: Send> Rings<O> {
 
     /// Copies to or from the memory of a process of this host, or flushes it, as
     /// [`nic::LocalLink::copy`].
-    pub fn copy(&self, prepared: &Prepared<'_>, way: &mut nic::Way, world: &impl World) -> DirectOutcome {
+    pub fn copy(
+        &self,
+        prepared: &Prepared<'_>,
+        cache: &mut nic::PathCache,
+        world: &impl World,
+    ) -> DirectOutcome {
         let path = prepared.transfer().path;
-        if !way.is_known() && !self.find_way(path, way) {
+        if !cache.is_known() && !self.find_peer(path, cache) {
             return DirectOutcome::Unavailable;
         }
-        let Some(known) = way.known_mut::<KnownWay>() else { return DirectOutcome::Unavailable };
+        let Some(known) = cache.known_mut::<CachedPeer>() else { return DirectOutcome::Unavailable };
         let Some(ends) = known.ends(path, world) else { return DirectOutcome::Refused };
         let (ring, Some(remote_view)) = known.remote_view() else {
             // It has ended, or nothing is exported yet; where the system refuses copies the way is good
             // for messages all the same.
-            way.forget();
+            cache.forget();
             return DirectOutcome::Unavailable;
         };
         remote_view.copy(ring.hazards(), prepared, ends)
@@ -65,8 +70,8 @@ impl<O: Send> Rings<O> {
 
     /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here,
     /// too.
-    pub fn is_near(&self, path: &Path, remote: Remote, way: &nic::Way) -> bool {
-        way.known::<KnownWay>().map_or_else(
+    pub fn is_near(&self, path: &Path, remote: Remote, cache: &nic::PathCache) -> bool {
+        cache.known::<CachedPeer>().map_or_else(
             || self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote)),
             |known| known.is_near(path, remote),
         )

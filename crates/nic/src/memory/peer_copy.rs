@@ -14,7 +14,7 @@ use super::slot::InFlight;
 use super::table::Table;
 use super::transfer::{Copy, Piece, Prepared, Regions, Transfer, put};
 use super::view::{View, Who};
-use crate::link::Way;
+use crate::link::PathCache;
 use crate::peer_memory::{LocalLink, Peer, Region};
 
 /// Most pieces of a list that are copied at once.
@@ -74,9 +74,14 @@ impl Transfer<'_> {
     ///
     /// That of [`Prepared::new`], for as long as this takes.
     #[inline]
-    unsafe fn carry_out(&self, local: &dyn LocalLink, pieces: &[Piece], way: &mut Way) -> DirectOutcome {
+    unsafe fn carry_out(
+        &self,
+        local: &dyn LocalLink,
+        pieces: &[Piece],
+        cache: &mut PathCache,
+    ) -> DirectOutcome {
         // SAFETY: as the caller says.
-        local.copy(&unsafe { Prepared::new(self, pieces) }, way)
+        local.copy(&unsafe { Prepared::new(self, pieces) }, cache)
     }
 
     /// Copies between the peer's memory and that of a scatter/gather list. `Refused`, too, where
@@ -86,14 +91,14 @@ impl Transfer<'_> {
         local: &dyn LocalLink,
         sges: &[Sge],
         view: &View<'_>,
-        way: &mut Way,
+        cache: &mut PathCache,
     ) -> DirectOutcome {
         let mut held = Held::default();
         if !view.hold(&mut held, part(sges, self.remote.length), self.what) {
             return DirectOutcome::Refused;
         }
         // SAFETY: the pieces are registered and held, and the first so many bytes of the list.
-        unsafe { self.carry_out(local, &held.pieces, way) }
+        unsafe { self.carry_out(local, &held.pieces, cache) }
     }
 
     /// Like [`Transfer::copy`], for one element, all of it.
@@ -103,11 +108,11 @@ impl Transfer<'_> {
         local: &dyn LocalLink,
         sge: &Sge,
         view: &View<'_>,
-        way: &mut Way,
+        cache: &mut PathCache,
     ) -> DirectOutcome {
         let range = Remote { addr: sge.addr, length: sge.length.into(), rkey: sge.lkey };
         let copied = view.with(range, self.what.needs_of_ours(), Who::Us, |place| {
-            self.copy_at(local, place, range.length, way)
+            self.copy_at(local, place, range.length, cache)
         });
         copied.unwrap_or(DirectOutcome::Refused)
     }
@@ -118,10 +123,10 @@ impl Transfer<'_> {
         local: &dyn LocalLink,
         from: Remote,
         view: &View<'_>,
-        way: &mut Way,
+        cache: &mut PathCache,
     ) -> DirectOutcome {
         let copied =
-            view.remote(from, Access::REMOTE_READ, |place| self.copy_at(local, place, from.length, way));
+            view.remote(from, Access::REMOTE_READ, |place| self.copy_at(local, place, from.length, cache));
         copied.unwrap_or(DirectOutcome::Refused)
     }
 
@@ -132,11 +137,11 @@ impl Transfer<'_> {
         local: &dyn LocalLink,
         place: Place,
         len: u64,
-        way: &mut Way,
+        cache: &mut PathCache,
     ) -> Result<DirectOutcome, Fault> {
         let Place::At(addr) = place else { return Err(Fault::Key) };
         // SAFETY: the code that has a place has checked it, and holds it.
-        Ok(unsafe { self.carry_out(local, &[Piece { addr, len }], way) })
+        Ok(unsafe { self.carry_out(local, &[Piece { addr, len }], cache) })
     }
 
     /// Copies to memory of ours at an address. Its last word is stored last, where it ends a
@@ -154,16 +159,16 @@ impl Transfer<'_> {
         let pieces = [Piece { addr: to, len: split }, Piece { addr: to + split, len: len - split }];
         let pieces = if split == len { &pieces[..1] } else { &pieces[..] };
         // SAFETY: as the caller says.
-        match unsafe { self.carry_out(local, pieces, &mut Way::default()) } {
+        match unsafe { self.carry_out(local, pieces, &mut PathCache::default()) } {
             DirectOutcome::Done => Ok(()),
             DirectOutcome::Refused | DirectOutcome::Unavailable => Err(Fault::Away),
         }
     }
 
     /// Flushes what was written to the peer's memory. False where only the peer can.
-    pub(crate) fn flush(&self, local: &dyn LocalLink, way: &mut Way) -> bool {
+    pub(crate) fn flush(&self, local: &dyn LocalLink, cache: &mut PathCache) -> bool {
         // SAFETY: no memory of ours is named.
-        let flushed = unsafe { self.carry_out(local, &[], way) };
+        let flushed = unsafe { self.carry_out(local, &[], cache) };
         flushed == DirectOutcome::Done
     }
 
@@ -174,7 +179,7 @@ impl Transfer<'_> {
         local: &dyn LocalLink,
         sges: Option<&[Sge]>,
         view: &View<'_>,
-        way: &mut Way,
+        cache: &mut PathCache,
     ) -> DirectOutcome {
         let mut held = Held::default();
         // SAFETY: the pieces are registered and held.
@@ -188,7 +193,7 @@ impl Transfer<'_> {
         let mut before = 0_u64;
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
         // SAFETY: a variable of ours.
-        let became = unsafe { self.carry_out(local, &[piece], way) };
+        let became = unsafe { self.carry_out(local, &[piece], cache) };
         if became == DirectOutcome::Done && sges.is_some() {
             put(&held, before);
         }
@@ -196,10 +201,10 @@ impl Transfer<'_> {
     }
 
     /// Copies bytes of our own to the peer's memory.
-    pub(crate) fn write(&self, local: &dyn LocalLink, bytes: &[u8], way: &mut Way) -> DirectOutcome {
+    pub(crate) fn write(&self, local: &dyn LocalLink, bytes: &[u8], cache: &mut PathCache) -> DirectOutcome {
         let piece = Piece { addr: bytes.as_ptr() as u64, len: bytes.len() as u64 };
         // SAFETY: bytes that are borrowed across the call, and read only.
-        unsafe { self.carry_out(local, &[piece], way) }
+        unsafe { self.carry_out(local, &[piece], cache) }
     }
 }
 
@@ -323,7 +328,7 @@ mod tests {
         fn reaches(&self, _: &Path) -> bool {
             false
         }
-        fn copy(&self, _: &Prepared<'_>, _: &mut Way) -> DirectOutcome {
+        fn copy(&self, _: &Prepared<'_>, _: &mut PathCache) -> DirectOutcome {
             DirectOutcome::Unavailable
         }
     }

@@ -62,7 +62,7 @@ impl EngineContext<'_> {
             return false;
         };
         let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
-        self.peer().is_some_and(|(local, path)| local.is_near(path, remote, &self.kit.way))
+        self.peer().is_some_and(|(local, path)| local.is_near(path, remote, &self.kit.cache))
     }
 
     /// Executes a request, if it may be.
@@ -79,18 +79,21 @@ impl EngineContext<'_> {
                 let transfer = to(Copy::Write, addr, rkey, len);
                 match data {
                     Data::Sges(list) => {
-                        transfer.copy(local, list.as_slice(), &self.view(), &mut self.kit.way)
+                        transfer.copy(local, list.as_slice(), &self.view(), &mut self.kit.cache)
                     }
-                    Data::Inline(bytes) => transfer.write(local, bytes, &mut self.kit.way),
-                    Data::InlineLong(bytes) => transfer.write(local, bytes, &mut self.kit.way),
+                    Data::Inline(bytes) => transfer.write(local, bytes, &mut self.kit.cache),
+                    Data::InlineLong(bytes) => transfer.write(local, bytes, &mut self.kit.cache),
                 }
             }
-            (&SendOp::Read { addr, rkey }, Data::Sges(list)) => {
-                to(Copy::Read, addr, rkey, len).copy(local, list.as_slice(), &self.view(), &mut self.kit.way)
-            }
+            (&SendOp::Read { addr, rkey }, Data::Sges(list)) => to(Copy::Read, addr, rkey, len).copy(
+                local,
+                list.as_slice(),
+                &self.view(),
+                &mut self.kit.cache,
+            ),
             // Where the peer has work to do it is told by a packet; nothing was refused.
             (&SendOp::Flush { addr, rkey, length, how }, _) => {
-                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(local, &mut self.kit.way) {
+                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(local, &mut self.kit.cache) {
                     return DirectOutcome::Unavailable;
                 }
                 DirectOutcome::Done
@@ -102,7 +105,7 @@ impl EngineContext<'_> {
                     Data::Sges(list) => Some(list.as_slice()),
                     _ => Some(&[][..]),
                 };
-                to(Copy::Atomic(op), addr, rkey, 8).change(local, list, &self.view(), &mut self.kit.way)
+                to(Copy::Atomic(op), addr, rkey, 8).change(local, list, &self.view(), &mut self.kit.cache)
             }
             _ => return DirectOutcome::Unavailable,
         };
@@ -154,7 +157,7 @@ impl Inner {
         }
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
         let transfer = Transfer { path: &carrier.path, from: qp.qpn, mtu: carrier.mtu, remote, what };
-        let became = transfer.copy_one(local, sge, &view, &mut self.kit.way);
+        let became = transfer.copy_one(local, sge, &view, &mut self.kit.cache);
         let done = engine.executed_alone(became, sge.length);
         if likely(done) {
             self.kit.places.take();

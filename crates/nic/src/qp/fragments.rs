@@ -122,10 +122,10 @@ impl EngineContext<'_> {
         let transfer = Transfer { path, from: self.qp.qpn, mtu: self.mtu(), remote: to, what };
         let copied = match part.from {
             Source::List(_) => {
-                element(part).map(|from| transfer.copy_one(local, &from, &self.view(), &mut self.kit.way))
+                element(part).map(|from| transfer.copy_one(local, &from, &self.view(), &mut self.kit.cache))
             }
             Source::Range(range) => section(range, part)
-                .map(|from| transfer.copy_of(local, from, &self.view(), &mut self.kit.way)),
+                .map(|from| transfer.copy_of(local, from, &self.view(), &mut self.kit.cache)),
         };
         match copied {
             Some(DirectOutcome::Done) => self.send_zero_copy(header, ZeroCopy::Placed(part.len as u32)),

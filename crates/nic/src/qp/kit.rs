@@ -7,7 +7,7 @@ use transport::op::RecvWr;
 
 use crate::cq::Note;
 use crate::cq::counter::Counted;
-use crate::link::Way;
+use crate::link::PathCache;
 use crate::qp::advertised::Advertised;
 use crate::qp::places::Places;
 use crate::srq::tag_matching::Rendezvous;
@@ -25,7 +25,7 @@ pub(super) struct Kit {
     /// A rendezvous that was matched just now.
     pub fetch: Option<Box<Rendezvous>>,
     /// What the world knows of the way of short messages.
-    pub way: Way,
+    pub cache: PathCache,
     /// Whether the peer knows where a message goes, and may copy it there.
     pub advertised: Advertised,
     /// The peer was heard: the world knows in which process of this host it is.

@@ -320,7 +320,7 @@ impl Qp {
             context.mute = true;
             engine.fail(&mut context);
             inner.kit.receives.clear();
-            inner.kit.way.forget();
+            inner.kit.cache.forget();
             self.tell_received();
             self.pd.device.memory.no_regular(self.as_ref());
             inner.no_ack_waits(self);

@@ -76,7 +76,7 @@ impl Inner {
         self.kit.places = Places::default();
         self.attr = QpAttr::default();
         self.carrier = Carrier::new(qp.init.kind);
-        self.kit.way.forget();
+        self.kit.cache.forget();
         qp.init.send_cq.forget_qp(qp.qpn);
         qp.init.recv_cq.forget_qp(qp.qpn);
     }
@@ -89,7 +89,7 @@ impl Inner {
             self.kit.notes.extend(qp.note(EventKind::LastWqeReached));
         }
         self.state = QpState::Error;
-        self.kit.way.forget();
+        self.kit.cache.forget();
         self.open_or_close(qp);
         while let Some(wr) = self.kit.receives.pop_front() {
             self.flush_receive(qp, &wr);
@@ -123,7 +123,7 @@ impl Inner {
         }
         if let Some(path) = path {
             self.carrier.connect(path, next.path_mtu, &qp.pd.device);
-            self.kit.way.forget();
+            self.kit.cache.forget();
         }
         self.attr = next;
         match (from, to) {

@@ -7,7 +7,7 @@ use wire::icrc::Remainder;
 use wire::roce::{Header, Op, SendTail};
 
 use super::Connection;
-use super::local::{Arrival, Way};
+use super::local::{Arrival, CopyPath};
 use crate::op::{
     AtomicOp, Completed, Completion, Data, Fault, Flush, LocalOp, MAX_MESSAGE, Memory, NetworkHeader,
     Payload, SendOp, SendWr, Sge, Status, TagInfo, Tail,
@@ -45,7 +45,7 @@ pub(super) struct Request {
     /// differ in their opcodes.
     resumed: bool,
     /// How the request goes to a process of the same host.
-    pub way: Way,
+    pub way: CopyPath,
 }
 
 impl Request {
@@ -62,7 +62,7 @@ impl Request {
             fault: None,
             part: 1,
             resumed: false,
-            way: Way::Fragments,
+            way: CopyPath::Fragments,
         }
     }
 
@@ -117,7 +117,7 @@ impl Request {
     pub fn keeps_apart_from(&self, before: &Request) -> bool {
         let (Some(ours), Some(other)) = (self.place(), before.place()) else { return false };
         let end = |sge: &Sge| sge.addr.saturating_add(sge.length.into());
-        let is_alike = before.way == Way::ZeroCopy && !before.resumed && before.part == self.part;
+        let is_alike = before.way == CopyPath::ZeroCopy && !before.resumed && before.part == self.part;
         ours.lkey == other.lkey
             && (ours.addr >= end(other) || end(ours) <= other.addr || (is_alike && ours == other))
     }

@@ -13,7 +13,7 @@ use crate::arena::Theirs;
 use crate::counters::{Counters, add};
 use crate::memory::Part;
 use crate::peer_memory::RemoteView;
-use crate::rings::known_way::CachedView;
+use crate::rings::cached_peer::CachedView;
 use crate::world::Known;
 
 impl TxRing {

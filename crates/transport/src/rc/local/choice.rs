@@ -24,7 +24,7 @@ pub(super) const MIN_ZERO_COPY: u32 = 64 << 10;
 
 /// The way of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::rc) enum Way {
+pub(in crate::rc) enum CopyPath {
     /// Fragments through the ring, or packets.
     #[default]
     Fragments,

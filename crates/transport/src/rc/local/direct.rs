@@ -5,7 +5,7 @@
 //! they were posted. What is refused leaves as packets, and the peer's responder says why.
 
 use super::choice::{is_direct, is_zero_copy};
-use super::{Local, Way};
+use super::{CopyPath, Local};
 use crate::op::{Context, DirectOutcome, LocalPath, SendOp, SendWr, Side, Status};
 use crate::rc::Connection;
 use crate::rc::request::{self, Request, moves_bytes};
@@ -137,7 +137,7 @@ impl Requester {
             return;
         }
         let zero_copy = self.local.zero_copy.get_or_insert_default();
-        request.way = Way::ZeroCopy;
+        request.way = CopyPath::ZeroCopy;
         if matches!(request.wr.op, SendOp::Read { .. }) {
             zero_copy.begin_read(number);
             request.set_part(super::reads::PART / mtu);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::Way;
+use super::CopyPath;
 use super::receive::{MAX_PACKETS, fragment};
 use crate::batch::TxBatch;
 use crate::op::{Context, Data, FragmentBytes, FragmentOutcome, LocalPath, Part, SendOp, Source, Status};
@@ -33,8 +33,8 @@ impl Requester {
         if most_bytes == 0 {
             return Ok(Left::No);
         }
-        let way = self.queue.get(self.cursor.request).map_or(Way::Fragments, |request| request.way);
-        if way == Way::ZeroCopy
+        let way = self.queue.get(self.cursor.request).map_or(CopyPath::Fragments, |request| request.way);
+        if way == CopyPath::ZeroCopy
             && let Some(left) = self.send_zero_copy(now, conn, share, batch, cx)
         {
             return Ok(left);

@@ -26,7 +26,7 @@ use wire::Psn;
 
 pub(super) use answers::{Fragment, send_fragment};
 use backoff::Backoff;
-pub(super) use choice::Way;
+pub(super) use choice::CopyPath;
 pub(super) use fragments::Left;
 pub(super) use receive::{Arrival, MIN_FRAGMENT};
 use zero_copy::ZeroCopy;

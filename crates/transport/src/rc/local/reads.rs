@@ -13,7 +13,7 @@
 
 use std::time::Instant;
 
-use super::Way;
+use super::CopyPath;
 use super::fragments::Left;
 use super::receive::MAX_ZERO_COPY;
 use crate::batch::TxBatch;
@@ -76,7 +76,7 @@ impl Requester {
         }
         let message_ends = at.packet + psns == request.packets;
         if outcome != FragmentOutcome::Sent {
-            self.queue.get_mut(at.request)?.way = Way::Fragments;
+            self.queue.get_mut(at.request)?.way = CopyPath::Fragments;
             return None;
         }
         self.reads += 1;
@@ -89,7 +89,7 @@ impl Requester {
     /// Whether the next bytes of the oldest READ may be taken for what they seem to be.
     pub(in crate::rc) fn counts(&mut self, payload: Payload<'_>) -> bool {
         let is_by_reference = matches!(payload, Payload::ZeroCopy(_));
-        let is_zero_copy = self.queue.front().is_some_and(|oldest| oldest.way == Way::ZeroCopy);
+        let is_zero_copy = self.queue.front().is_some_and(|oldest| oldest.way == CopyPath::ZeroCopy);
         if is_zero_copy && !is_by_reference {
             // These are copied now; what the responder has placed of READs after this one may have
             // been there before.
@@ -111,6 +111,6 @@ impl Requester {
     /// What READs have requested of both ends counts no more.
     pub(in crate::rc) fn drop_zero_copy_reads(&mut self) {
         let reads = self.queue.iter_mut().filter(|request| matches!(request.wr.op, SendOp::Read { .. }));
-        reads.for_each(|request| request.way = Way::Fragments);
+        reads.for_each(|request| request.way = CopyPath::Fragments);
     }
 }

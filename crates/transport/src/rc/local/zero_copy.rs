@@ -17,7 +17,7 @@ use std::time::Instant;
 use arrayvec::ArrayVec;
 use wire::Psn;
 
-use super::Way;
+use super::CopyPath;
 use super::backoff::Backoff;
 use super::choice::min_zero_copy;
 use super::fragments::Left;
@@ -273,7 +273,7 @@ impl Requester {
     pub(super) fn refuse_zero_copy(&mut self) {
         let mut has_any = false;
         for request in &mut self.queue {
-            has_any |= std::mem::take(&mut request.way) == Way::ZeroCopy;
+            has_any |= std::mem::take(&mut request.way) == CopyPath::ZeroCopy;
         }
         // A refusal that is told of twice counts once.
         if let Some(zero_copy) = self.local.zero_copy.as_mut().filter(|_| has_any) {

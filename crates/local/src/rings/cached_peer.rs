@@ -11,7 +11,7 @@ use crate::peer_memory::{RemoteView, ends};
 use crate::world::World;
 
 /// What a queue pair keeps of its way to a peer on this host. It is of one path.
-pub(super) struct KnownWay {
+pub(super) struct CachedPeer {
     pub(super) ring: Arc<TxRing>,
     /// Which of the ring's heads is of the path ([`TxRing::send_short`]).
     pub(super) head: u64,
@@ -29,9 +29,9 @@ pub(super) struct CachedView {
     pub(super) remote_view: Option<Arc<RemoteView>>,
 }
 
-impl KnownWay {
-    pub(super) fn by(ring: Arc<TxRing>) -> KnownWay {
-        KnownWay { ring, head: 0, here: None, exports: CachedView::default() }
+impl CachedPeer {
+    pub(super) fn by(ring: Arc<TxRing>) -> CachedPeer {
+        CachedPeer { ring, head: 0, here: None, exports: CachedView::default() }
     }
 
     /// A number for the ends of the path, as the other process sees them ([`ends`]); `None` where
