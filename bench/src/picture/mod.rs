@@ -149,8 +149,8 @@ impl Picture {
             .iter()
             .map(|curve| curve.points.last().map_or(BOTTOM, |(_, value)| up.at(*value)))
             .collect();
-        let places = axis::spread(&ends, LINE_HEIGHT, TOP, BOTTOM);
-        for ((curve, end), place) in self.curves.iter().zip(ends).zip(places) {
+        let sq_occupancy = axis::spread(&ends, LINE_HEIGHT, TOP, BOTTOM);
+        for ((curve, end), place) in self.curves.iter().zip(ends).zip(sq_occupancy) {
             let class = curve.family.class();
             let (from, to) = (RIGHT + 4.0, RIGHT + 16.0);
             let _ = writeln!(

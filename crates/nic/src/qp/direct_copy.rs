@@ -110,9 +110,9 @@ impl EngineContext<'_> {
             _ => return DirectOutcome::Unavailable,
         };
         if became == DirectOutcome::Done && self.kit.counted.is_none() {
-            self.kit.places.take();
+            self.kit.sq_occupancy.take();
             if wr.signaled {
-                self.kit.places.ends(&self.qp.init.send_cq);
+                self.kit.sq_occupancy.ends(&self.qp.init.send_cq);
             }
         }
         became
@@ -139,7 +139,8 @@ impl Inner {
     pub(super) fn copy_alone(&mut self, qp: &Qp, request: &OneSided) -> bool {
         let OneSided { wr_id, what, addr, rkey, ref sge, signaled } = *request;
         let remote = Remote { addr, length: sge.length.into(), rkey };
-        let is_plain = qp.init.kind == QpType::Rc && self.kit.counted.is_none() && self.kit.places.are_free();
+        let is_plain =
+            qp.init.kind == QpType::Rc && self.kit.counted.is_none() && self.kit.sq_occupancy.are_free();
         if unlikely(!is_plain || !(1..=MAX_DIRECT).contains(&remote.length)) {
             return false;
         }
@@ -160,9 +161,9 @@ impl Inner {
         let became = transfer.copy_one(local, sge, &view, &mut self.kit.cache);
         let done = engine.executed_alone(became, sge.length);
         if likely(done) {
-            self.kit.places.take();
+            self.kit.sq_occupancy.take();
             if signaled {
-                self.kit.places.ends(&qp.init.send_cq);
+                self.kit.sq_occupancy.ends(&qp.init.send_cq);
                 qp.init.send_cq.push(engine.completion_of(wr_id, opcode, byte_len), &mut self.kit.notes);
             }
         }
@@ -171,9 +172,9 @@ impl Inner {
 
     /// Requests that take a place in the send queue.
     #[inline]
-    pub(super) fn places_taken(&mut self, qp: &Qp) -> usize {
-        let taken = self.engine.outstanding() + self.kit.places.taken(&qp.init.send_cq);
-        self.kit.places.note_outstanding(taken, &qp.init.send_cq);
+    pub(super) fn sq_slots_taken(&mut self, qp: &Qp) -> usize {
+        let taken = self.engine.outstanding() + self.kit.sq_occupancy.taken(&qp.init.send_cq);
+        self.kit.sq_occupancy.note_outstanding(taken, &qp.init.send_cq);
         taken
     }
 

@@ -111,7 +111,7 @@ impl Context for EngineContext<'_> {
             (Side::Receive, Some((_, cq))) => cq,
             _ if unlikely(self.mute) => return,
             (Side::Send, _) => {
-                self.kit.places.ends(&self.qp.init.send_cq);
+                self.kit.sq_occupancy.ends(&self.qp.init.send_cq);
                 &self.qp.init.send_cq
             }
             (Side::Receive, None) => &self.qp.init.recv_cq,

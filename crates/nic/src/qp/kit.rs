@@ -9,7 +9,7 @@ use crate::cq::Note;
 use crate::cq::counter::Counted;
 use crate::link::PathCache;
 use crate::qp::advertised::Advertised;
-use crate::qp::places::Places;
+use crate::qp::sq_occupancy::SqOccupancy;
 use crate::srq::tag_matching::Rendezvous;
 
 /// What the engine may change of a queue pair: see the module.
@@ -17,7 +17,7 @@ use crate::srq::tag_matching::Rendezvous;
 pub(super) struct Kit {
     pub receives: VecDeque<RecvWr>,
     /// Of requests that were executed at once.
-    pub places: Places,
+    pub sq_occupancy: SqOccupancy,
     /// To be told when the lock is released.
     pub notes: Vec<Note>,
     /// The completion counters it counts into, where there are some.

@@ -12,7 +12,7 @@
 //! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
 //! | `engine`, `engine_context`, `kit` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
 //! | `short` | short messages to and from processes of this host, which need no packets |
-//! | `direct_copy`, `places` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
+//! | `direct_copy`, `sq_occupancy` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
 //! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
 //! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
 //! | [`raw_packet`] | whole Ethernet frames, and the rules that steer them |
@@ -38,7 +38,6 @@ mod local_path;
 mod modify;
 mod multicast;
 pub(crate) mod now;
-mod places;
 pub mod post;
 pub mod raw_packet;
 mod receive;
@@ -48,6 +47,7 @@ pub(crate) mod scratch;
 mod settle;
 pub(crate) mod short;
 pub(crate) mod source_port;
+mod sq_occupancy;
 pub(crate) mod turns;
 pub(crate) mod ud;
 pub mod xrc;

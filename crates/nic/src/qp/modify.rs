@@ -12,7 +12,7 @@ use crate::link::Persist;
 use crate::qp::attr::{self, QpAttr, QpState, QpType, mask};
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
-use crate::qp::places::Places;
+use crate::qp::sq_occupancy::SqOccupancy;
 use crate::qp::{Inner, Qp};
 
 impl Qp {
@@ -73,7 +73,7 @@ impl Inner {
         self.flushes = self.flushes.wrapping_add(1);
         self.kit.receives.clear();
         self.kit.advertised.forget();
-        self.kit.places = Places::default();
+        self.kit.sq_occupancy = SqOccupancy::default();
         self.attr = QpAttr::default();
         self.carrier = Carrier::new(qp.init.kind);
         self.kit.cache.forget();
@@ -170,7 +170,7 @@ impl Inner {
         for (side, completion) in std::mem::take(&mut self.kit.advertised.kept) {
             let cq = match side {
                 Side::Send => {
-                    self.kit.places.ends(&qp.init.send_cq);
+                    self.kit.sq_occupancy.ends(&qp.init.send_cq);
                     &qp.init.send_cq
                 }
                 Side::Receive => &qp.init.recv_cq,

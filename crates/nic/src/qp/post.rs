@@ -114,7 +114,7 @@ impl Sender<'_> {
         self.inner.catch_up(self.qp);
         requests.iter().try_for_each(|r| self.qp.check_send(&self.inner, &r.wr))?;
         let room = self.qp.init().cap.max_send_wr as usize;
-        if self.inner.places_taken(self.qp) + requests.len() > room {
+        if self.inner.sq_slots_taken(self.qp) + requests.len() > room {
             return Err(PostError::Full);
         }
         let to: Result<Vec<_>, _> = requests.iter().map(|r| self.destination(r.to.as_ref())).collect();
@@ -142,7 +142,7 @@ impl Sender<'_> {
         inner.catch_up(self.qp);
         let fits = init.cap.max_send_sge > 0 && init.cap.max_send_wr > 0;
         let is_ready = fits && inner.state == QpState::Rts && init.tags().is_none();
-        if unlikely(!is_ready) || inner.places_taken(self.qp) > 0 {
+        if unlikely(!is_ready) || inner.sq_slots_taken(self.qp) > 0 {
             return false;
         }
         let request = OneSided { signaled: request.signaled || init.sq_sig_all, ..request };
@@ -156,9 +156,9 @@ impl Sender<'_> {
         let init = self.qp.init();
         self.qp.check_send(inner, wr)?;
         let room = init.cap.max_send_wr as usize;
-        if inner.places_taken(self.qp) >= room {
+        if inner.sq_slots_taken(self.qp) >= room {
             inner.catch_up(self.qp);
-            if inner.places_taken(self.qp) >= room {
+            if inner.sq_slots_taken(self.qp) >= room {
                 return Err(PostError::Full);
             }
         }

@@ -15,7 +15,7 @@ const STREAM_BYTES: u64 = 2 << 20;
 /// polled, or that of a later request where it has none. So a program that posts until the queue is
 /// full meets its end as with an adapter.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct SqOccupancy {
     /// How many there are.
     taken: usize,
     /// Places of requests after which no completion has come yet.
@@ -29,7 +29,7 @@ pub(crate) struct Places {
     stream: bool,
 }
 
-impl Places {
+impl SqOccupancy {
     #[inline]
     pub(super) fn take(&mut self) {
         self.taken += 1;
@@ -114,10 +114,10 @@ mod tests {
     #[test]
     fn many_that_nobody_waits_for_are_a_stream_until_nothing_is_left_to_wait_for() {
         let cq = Cq::new(8, None, AsyncEventQueue::new(Box::new(Unheard))).unwrap();
-        let mut places = Places::default();
+        let mut sq_occupancy = SqOccupancy::default();
         let mut after = |requests| {
-            places.note_outstanding(requests, &cq);
-            places.are_a_stream_with(0)
+            sq_occupancy.note_outstanding(requests, &cq);
+            sq_occupancy.are_a_stream_with(0)
         };
         assert_eq!([0, 63, 64, 1].map(&mut after), [false, false, true, true]);
         cq.push(written(), &mut Vec::new());
@@ -126,8 +126,8 @@ mod tests {
         assert_eq!([1, 0, 63].map(&mut after), [true, false, false]);
         let len = STREAM_BYTES / 3;
         let mut is_stream = |requests, len| {
-            places.note_outstanding(requests, &cq);
-            places.are_a_stream_with(len)
+            sq_occupancy.note_outstanding(requests, &cq);
+            sq_occupancy.are_a_stream_with(len)
         };
         assert_eq!([len, len + 1].map(|len| is_stream(3, len)), [false, true]);
         assert_eq!([(0, u64::MAX), (64, 8)].map(|(n, len)| is_stream(n, len)), [false, true]);
@@ -137,21 +137,21 @@ mod tests {
     fn a_place_is_taken_until_its_completion_or_a_later_one_is_polled() {
         let cq = Cq::new(8, None, AsyncEventQueue::new(Box::new(Unheard))).unwrap();
         let add = || cq.push(written(), &mut Vec::new());
-        let mut places = Places::default();
+        let mut sq_occupancy = SqOccupancy::default();
         add(); // somebody else's
-        (0..3).for_each(|_| places.take());
-        assert_eq!(places.taken(&cq), 3, "no completion is to come for them yet");
-        places.ends(&cq);
+        (0..3).for_each(|_| sq_occupancy.take());
+        assert_eq!(sq_occupancy.taken(&cq), 3, "no completion is to come for them yet");
+        sq_occupancy.ends(&cq);
         add();
-        places.take();
-        assert_eq!(places.taken(&cq), 4);
+        sq_occupancy.take();
+        assert_eq!(sq_occupancy.taken(&cq), 4);
         assert_eq!(cq.poll(1, |_| {}).unwrap(), 1);
-        assert_eq!(places.taken(&cq), 4, "what was polled came before theirs");
+        assert_eq!(sq_occupancy.taken(&cq), 4, "what was polled came before theirs");
         assert_eq!(cq.poll(1, |_| {}).unwrap(), 1);
-        assert_eq!(places.taken(&cq), 1, "the fourth has none yet");
-        places.ends(&cq);
+        assert_eq!(sq_occupancy.taken(&cq), 1, "the fourth has none yet");
+        sq_occupancy.ends(&cq);
         add();
         assert_eq!(cq.poll(1, |_| {}).unwrap(), 1);
-        assert_eq!(places.taken(&cq), 0);
+        assert_eq!(sq_occupancy.taken(&cq), 0);
     }
 }
