@@ -1,16 +1,16 @@
 //! What is sent arrives: intact, in order, with a valid ICRC.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::{LO, PATIENCE, V4, V6, alone, batch, counter, path, start, start_with};
 use nic::Link;
 use node::World;
 use socket2::SockRef;
+use support::{LO, PATIENCE, V4, V6, alone, batch, counter, path, start, start_with};
 use transport::TxBatch;
 use wire::bth::{Bth, Feth, Reth};
 use wire::icrc::{self, Flow};
@@ -194,7 +194,7 @@ fn a_packet_too_long_for_the_path_is_dropped_and_counted_and_the_next_goes_throu
     if !alone.own_namespace {
         return eprintln!("skipped: needs a network namespace");
     }
-    kit::ip("link set lo mtu 1500");
+    support::ip("link set lo mtu 1500");
     let host = start();
     host.world().attach(LO).unwrap();
     host.world().send(&path(V4), &mut batch(1, &[4096, 4096, 4096]));
@@ -218,7 +218,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
         host.world().send(&path(V4), &mut batch(psn, &[64]));
         let packet = loop {
             host.poll();
-            let found = host.guest().find_within(Duration::ZERO, kit::packet);
+            let found = host.guest().find_within(Duration::ZERO, support::packet);
             if let Some(packet) = found {
                 break packet;
             }
@@ -251,12 +251,12 @@ fn a_poll_that_brings_nothing_for_the_program_looks_again() {
         (0..3).for_each(|n| host.world().send(&path(V4), &mut batch(psn + n, &[64])));
         psn += 3;
         host.poll_until(|| false);
-        let taken = || host.guest().find_within(Duration::ZERO, kit::packet);
+        let taken = || host.guest().find_within(Duration::ZERO, support::packet);
         let mine = std::iter::from_fn(taken).filter(|packet| packet.thread == me).count();
         if mine == 3 {
             break;
         }
-        while host.guest().find_within(Duration::from_millis(5), kit::packet).is_some() {}
+        while host.guest().find_within(Duration::from_millis(5), support::packet).is_some() {}
     }
     // What says something ends it: the others wait for the next poll, or for the engine.
     (0..3).for_each(|n| host.world().send(&path(V4), &mut batch(psn + n, &[64])));
@@ -277,9 +277,9 @@ fn a_poll_goes_on_behind_a_run_of_packets_and_not_behind_a_few() {
         host.poll();
         (0..3).for_each(|_| host.world().send(&path(V4), &mut batch(1, &vec![64; packets])));
         host.poll();
-        let taken = || host.guest().find_within(Duration::ZERO, kit::packet);
+        let taken = || host.guest().find_within(Duration::ZERO, support::packet);
         let mine = std::iter::from_fn(taken).filter(|packet| packet.thread == me).count();
-        while host.guest().find_within(Duration::from_millis(5), kit::packet).is_some() {}
+        while host.guest().find_within(Duration::from_millis(5), support::packet).is_some() {}
         mine
     };
     let end = Instant::now() + PATIENCE;

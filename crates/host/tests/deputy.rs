@@ -1,19 +1,19 @@
 //! A process that takes a ring and exports memory which is not its own, so that the process at the
 //! other end writes there in its place.
 
-mod kit;
+mod support;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use host::{Config, name_messages};
-use kit::exported::{KEY, copy};
-use kit::{
+use nic::Link;
+use nic::peer_memory::{Copy, Piece};
+use support::exported::{KEY, copy};
+use support::{
     BLOCK, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw, settled,
     start_with,
 };
-use nic::Link;
-use nic::peer_memory::{Copy, Piece};
 use transport::op::{DirectOutcome, Remote};
 use wire::Rkey;
 

@@ -1,16 +1,16 @@
 //! A process that may have few descriptors: what is kept for peers that are gone is closed, and
 //! gives way to what is needed.
 
-mod kit;
+mod support;
 
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use kit::{BLOCK, LO, Recording, V4, alone, batch, counter, path, start};
 use nic::{Link, Path};
 use node::World;
 use node::world::{Datagram, Hold};
+use support::{BLOCK, LO, Recording, V4, alone, batch, counter, path, start};
 use wire::Qpn;
 
 /// The process may open so many descriptors more, until this is dropped.
@@ -112,6 +112,6 @@ fn processes_of_the_host_meet_though_descriptors_ran_out() {
     };
     assert!(other.world().forward(BLOCK, &datagram));
     assert_eq!(counter(&other, "forward_drops"), 0);
-    assert_eq!(owner.guest().find(kit::packet).map(|packet| packet.bytes), Some(bytes));
+    assert_eq!(owner.guest().find(support::packet).map(|packet| packet.bytes), Some(bytes));
     drop(claim);
 }

@@ -1,17 +1,17 @@
 //! Threads that wait for an event and read the rings meanwhile.
 #![expect(clippy::undocumented_unsafe_blocks, reason = "waits in frames of a test, which nobody cancels")]
 
-mod kit;
+mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use host::Config;
 use host::eventfd::{self, Counter, Wait};
-use kit::{PATIENCE, Recording, Told, V4, alone, batch, path, start_with, wait};
 use nic::{Link, Platform, Signal};
 use node::world::Claim;
 use node::{Name, World};
+use support::{PATIENCE, Recording, Told, V4, alone, batch, path, start_with, wait};
 
 /// A process that sends by a ring, one that reads, and what counts its packets. One has come.
 fn pair() -> (Recording, Recording, Counter, Box<dyn Claim>) {
@@ -149,14 +149,14 @@ fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
         });
         let (end, mut row, mut sent) = (Instant::now() + PATIENCE, 0, 0);
         while row < 10 {
-            let before = kit::counter(&sender, "ring_wakes");
+            let before = support::counter(&sender, "ring_wakes");
             sender.world().send(&path(V4), &mut batch(1, &[64]));
             sent += 1;
             while taken.load(Ordering::Relaxed) < sent {
                 assert!(Instant::now() < end, "somebody is woken again and again");
                 std::hint::spin_loop();
             }
-            row = if kit::counter(&sender, "ring_wakes") == before { row + 1 } else { 0 };
+            row = if support::counter(&sender, "ring_wakes") == before { row + 1 } else { 0 };
         }
         stop.store(true, Ordering::Relaxed);
         sender.world().send(&path(V4), &mut batch(1, &[64]));

@@ -1,13 +1,13 @@
 //! Several packets of a message as one fragment, between processes of one host.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use kit::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, number, overfill, pair, path};
 use nic::Link;
 use node::{Name, World};
+use support::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, number, overfill, pair, path};
 use transport::op::{Fault, FragmentOutcome, SharedBytes};
 
 /// The headers of a fragment.
@@ -125,7 +125,7 @@ fn a_fragment_does_not_pass_what_waits_for_room() {
         assert_eq!(number(&reader.guest().packet().unwrap()), n as u8);
     }
     // When there is room it goes.
-    let end = Instant::now() + kit::PATIENCE;
+    let end = Instant::now() + support::PATIENCE;
     while send_fragment(&sender, V4, &body(1500, 4096)) != Ok(FragmentOutcome::Sent) {
         assert!(Instant::now() < end, "there is no room");
     }
@@ -163,7 +163,7 @@ fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reade
     let _own = sender.world().claim(own).unwrap();
     *sender.guest().thinks.lock().unwrap() = Duration::from_millis(1500);
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
-    assert!(reader.world().hand_over(&[own], &to_qp1, &mut kit::message()));
+    assert!(reader.world().hand_over(&[own], &to_qp1, &mut support::message()));
     std::thread::sleep(Duration::from_millis(50));
     // Half a ring more than a ring holds; the reader takes that out, and sleeps.
     keeps_busy(&reader, &sender);
@@ -184,7 +184,7 @@ fn what_the_reader_has_not_taken_is_known() {
     let (sender, reader, _claim) = pair();
     assert!(!sender.world().local().unwrap().has_unread(&path(V4)), "there is no ring");
     let is_taken = || {
-        let end = Instant::now() + kit::PATIENCE;
+        let end = Instant::now() + support::PATIENCE;
         while sender.world().local().unwrap().has_unread(&path(V4)) {
             assert!(Instant::now() < end, "it is taken");
         }

@@ -1,11 +1,11 @@
 //! Whole Ethernet frames: what is sent, and what comes while a program watches.
 
-mod kit;
+mod support;
 
 use std::net::UdpSocket;
 
-use kit::{LO, Told, V4, alone, ip, start};
 use nic::{Errno, Frames};
+use support::{LO, Told, V4, alone, ip, start};
 
 const GROUP: [u8; 6] = [0x03, 0, 0, 0, 0, 0x17];
 
@@ -40,7 +40,7 @@ fn on_the_loopback_interface_a_frame_comes_once_and_as_it_was_sent() {
     world.send_frame(LO, &frame(GROUP, &[], b"the last one")).unwrap();
     assert_eq!(host.guest().find(saying(b"the only one")), Some((LO, false, sent)));
     host.guest().find(saying(b"the last one")).expect("it comes");
-    assert_eq!(kit::counter(&host, "frames_received"), 2);
+    assert_eq!(support::counter(&host, "frames_received"), 2);
     assert_eq!(world.send_frame(LO, &GROUP), Err(Errno::EINVAL));
     world.watch_frames(LO, false).unwrap();
     world.close_frames(LO);
@@ -94,7 +94,7 @@ fn frames_that_one_process_watches_reach_the_others_and_the_system_all_the_same(
         host.world().watch_frames(LO, true).unwrap();
     }
     let program = UdpSocket::bind((V4, 0)).unwrap();
-    program.set_read_timeout(Some(kit::PATIENCE)).unwrap();
+    program.set_read_timeout(Some(support::PATIENCE)).unwrap();
     program.send_to(b"for a plain socket", program.local_addr().unwrap()).unwrap();
     let mut bytes = [0; 64];
     let len = program.recv(&mut bytes).unwrap();

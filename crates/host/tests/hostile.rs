@@ -1,7 +1,7 @@
 //! A process of this host that means harm: it has a ring to us and what we export, and keeps to no
 //! rule.
 
-mod kit;
+mod support;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use std::time::{Duration, Instant};
 
 use host::eventfd::Counter;
 use host::{Config, name_messages};
-use kit::exported::{INITIATOR, PD, TARGET, TERMS, copy, local_link};
-use kit::{
-    BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw,
-    start_with,
-};
 use local::record::{self, Ends};
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::World;
 use node::world::Claim;
+use support::exported::{INITIATOR, PD, TARGET, TERMS, copy, local_link};
+use support::{
+    BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw,
+    start_with,
+};
 use transport::op::{DirectOutcome, Remote};
 use wire::Rkey;
 
@@ -419,7 +419,7 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
         assert_eq!(heard, [name_messages::NO_RING], "{what}");
         assert_eq!(counter(&target.host, "ring_errors"), errors, "{what}");
     }
-    assert!(target.host.guest().find_within(Duration::from_millis(50), kit::packet).is_none());
+    assert!(target.host.guest().find_within(Duration::from_millis(50), support::packet).is_none());
     assert_eq!((counter(&target.host, "ring_fragments_received"), counter(&target.host, "panics")), (0, 0));
     // One that is a piece comes, if of no more than a head.
     let liar = Liar::connect();
@@ -445,7 +445,7 @@ fn who_rings_without_end_or_hangs_up_the_bell_takes_no_event_from_others() {
         }
     };
     let host = target.host.clone();
-    let waiter = std::thread::spawn(move || (0..PACKETS).for_each(|_| kit::wait(&host, &counter)));
+    let waiter = std::thread::spawn(move || (0..PACKETS).for_each(|_| support::wait(&host, &counter)));
     for n in 0..PACKETS {
         if n < PACKETS / 2 {
             (0..100).for_each(|_| _ = ring());

@@ -1,6 +1,6 @@
 //! Timers, panics, the end of a host, and forks.
 
-mod kit;
+mod support;
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::{LO, Told, V4, alone, batch, counter, path, start};
 use nic::{Errno, Link, Platform};
 use node::{Name, World};
+use support::{LO, Told, V4, alone, batch, counter, path, start};
 
 fn expired(told: &Told) -> Option<Instant> {
     match told {
@@ -83,7 +83,7 @@ fn an_engine_that_can_wait_no_more_tells_of_it_and_ends() {
     let on_failure = || {
         FAILURES.fetch_add(1, Ordering::SeqCst);
     };
-    let host = kit::start_with(Config { same_host: false, on_failure, ..Config::default() });
+    let host = support::start_with(Config { same_host: false, on_failure, ..Config::default() });
     let ours = open_descriptors().into_iter().filter(is_epoll).find(|fd| !before.contains(fd)).unwrap();
     let other = std::fs::File::open("/dev/null").unwrap();
     // SAFETY: the number stays open, as something that nothing can wait at with epoll_wait(2). The
@@ -166,7 +166,7 @@ fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() 
 
 /// 0, or the number of the thing that is not as it should be. No panic: the test harness is the
 /// parent's.
-fn child(host: kit::Recording, claim: Box<dyn node::world::Claim>) -> i32 {
+fn child(host: support::Recording, claim: Box<dyn node::world::Claim>) -> i32 {
     if host.is_ours() || host.poll() {
         return 1;
     }

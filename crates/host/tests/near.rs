@@ -1,12 +1,12 @@
 //! Memory of another process of this host that both map.
 
-mod kit;
+mod support;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kit::exported::{Pair, copy};
-use kit::{alone, counter};
 use nic::peer_memory::{Copy, Piece};
+use support::exported::{Pair, copy};
+use support::{alone, counter};
 use transport::op::{AtomicOp, DirectOutcome};
 
 #[test]

@@ -1,14 +1,14 @@
 //! What the kernel knows of the network: interfaces, routes, neighbours, and errors from afar.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use kit::{LO, Told, V4, V6, alone, batch, counter, ip, path, route_to, start};
 use nic::{Errno, Link};
 use node::World;
 use node::world::RouteQuery;
+use support::{LO, Told, V4, V6, alone, batch, counter, ip, path, route_to, start};
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -97,7 +97,7 @@ fn all_processes_of_a_namespace_have_one_host_id_of_40_bits() {
     assert!(id >> 40 == 0 && id != 0);
     if alone.own_namespace {
         let other = std::thread::spawn(|| {
-            let _alone = kit::alone();
+            let _alone = support::alone();
             start().world().host_id()
         });
         assert_ne!(other.join().unwrap(), id);
@@ -143,7 +143,7 @@ fn veth(world: &host::RealWorld) -> (u32, Far) {
     enter("addr add 10.9.0.2/24 dev veth1");
     enter("addr add fd09::2/64 dev veth1 nodad");
     enter("link set veth1 up");
-    let end = std::time::Instant::now() + kit::PATIENCE;
+    let end = std::time::Instant::now() + support::PATIENCE;
     loop {
         let found =
             world.interfaces().into_iter().find(|interface| interface.name == "veth0" && interface.up);
@@ -219,7 +219,7 @@ fn over_a_veth_pair_routes_neighbours_and_address_changes_are_as_on_any_network(
     addresses(&host, index);
 }
 
-fn neighbours(host: &kit::Recording) {
+fn neighbours(host: &support::Recording) {
     let world = host.world();
     for (ticket, dest, result) in [
         (1, "10.9.0.2", Ok(())),
@@ -243,7 +243,7 @@ fn neighbours(host: &kit::Recording) {
     assert_eq!(world.ethernet_address(query("10.9.0.78")), Ok(([2, 0, 0, 0, 0, 1], None)));
 }
 
-fn addresses(host: &kit::Recording, index: u32) {
+fn addresses(host: &support::Recording, index: u32) {
     let new = address("10.9.0.9");
     let sees = |there: bool| {
         host.guest().find(|told| match told {
@@ -265,7 +265,7 @@ fn addresses(host: &kit::Recording, index: u32) {
     assert_eq!(sees(false), Some(()));
     ip("addr add 10.9.0.9/24 dev lo");
     // Closed: another may have it.
-    let end = std::time::Instant::now() + kit::PATIENCE;
+    let end = std::time::Instant::now() + support::PATIENCE;
     let socket = loop {
         match UdpSocket::bind((new, 4791)) {
             Ok(socket) => break socket,

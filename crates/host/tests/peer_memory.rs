@@ -1,16 +1,16 @@
 //! Memory of another process of this host, reached without it.
 
-mod kit;
+mod support;
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use host::Config;
-use kit::exported::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, local_link};
-use kit::{PATIENCE, V4, alone, batch, counter, is_peer_memory_reachable, path, start_with};
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::{Name, World};
+use support::exported::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, local_link};
+use support::{PATIENCE, V4, alone, batch, counter, is_peer_memory_reachable, path, start_with};
 use transport::op::{DirectOutcome, Flush, Remote};
 use wire::{Qpn, Rkey};
 

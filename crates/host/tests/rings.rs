@@ -1,18 +1,18 @@
 //! Packets between processes of one host by memory that they share.
 
-mod kit;
+mod support;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use host::{Config, name_messages};
-use kit::{
-    BLOCK, LO, Told, V4, V6, alone, batch, counter, keeps_busy, message, number, overfill, pair, path,
-    start_with,
-};
 use nic::{Link, PathCache};
 use node::world::ClaimError;
 use node::{Name, World};
+use support::{
+    BLOCK, LO, Told, V4, V6, alone, batch, counter, keeps_busy, message, number, overfill, pair, path,
+    start_with,
+};
 use transport::short::{Short, What};
 use wire::{Pkey, Psn, Qpn, Rkey};
 
@@ -141,8 +141,8 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     let other = start_with(Config::default());
     let _service = other.world().claim(port).unwrap();
     drop((claim, reader));
-    let end = Instant::now() + kit::PATIENCE;
-    while other.guest().find_within(Duration::from_millis(20), kit::packet).is_none() {
+    let end = Instant::now() + support::PATIENCE;
+    while other.guest().find_within(Duration::from_millis(20), support::packet).is_none() {
         assert!(Instant::now() < end, "nothing arrives");
         sender.world().hand_over(&[port], &to_qp1, &mut message());
     }
@@ -165,7 +165,7 @@ fn messages_stay_with_the_network_where_nobody_bears_the_name_or_either_end_want
     drop((claim, sender, reader));
     let (sender, reader) = (start_with(Config::default()), start_with(off()));
     let _claim = reader.world().claim(BLOCK).unwrap();
-    let end = Instant::now() + kit::PATIENCE;
+    let end = Instant::now() + support::PATIENCE;
     while sender.world().hand_over(&[BLOCK], &to_qp1, &mut message()) {
         assert!(Instant::now() < end, "it does not hear that the reader wants none");
         assert!(reader.guest().packet().is_some());
@@ -181,8 +181,8 @@ fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
         let _claim = reader.world().claim(BLOCK).unwrap();
         reader.world().attach(LO).unwrap();
         // The first ones may be lost where the other end declines the ring: protocols repeat them.
-        let end = Instant::now() + kit::PATIENCE;
-        while reader.guest().find_within(Duration::from_millis(20), kit::packet).is_none() {
+        let end = Instant::now() + support::PATIENCE;
+        while reader.guest().find_within(Duration::from_millis(20), support::packet).is_none() {
             assert!(Instant::now() < end, "nothing arrives");
             sender.world().send(&path(V4), &mut batch(1, &[64]));
         }
@@ -217,11 +217,11 @@ fn what_a_full_ring_does_not_take_waits_and_comes_in_order() {
 fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_when_it_stops() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    let thread = |packet: &kit::Packet| packet.thread.clone();
+    let thread = |packet: &support::Packet| packet.thread.clone();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
     assert_eq!(thread(&reader.guest().packet().unwrap()), "verbena");
     let polled = {
-        let end = Instant::now() + kit::PATIENCE;
+        let end = Instant::now() + support::PATIENCE;
         let mut polled = 0;
         while polled < 10 {
             assert!(Instant::now() < end, "the engine takes everything");
@@ -229,10 +229,10 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_when_it_stops(
             let sent = Instant::now();
             let packet = loop {
                 reader.poll();
-                if let Some(packet) = reader.guest().find_within(Duration::ZERO, kit::packet) {
+                if let Some(packet) = reader.guest().find_within(Duration::ZERO, support::packet) {
                     break packet;
                 }
-                assert!(sent.elapsed() < kit::PATIENCE);
+                assert!(sent.elapsed() < support::PATIENCE);
             };
             polled += u32::from(thread(&packet) != "verbena");
         }
@@ -352,15 +352,15 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
     assert!(reader.guest().packet().is_some());
     reader.stop();
     drop((claim, reader));
-    let end = Instant::now() + kit::PATIENCE;
+    let end = Instant::now() + support::PATIENCE;
     while sender.world().local().unwrap().send_short(&path(V4), &short, b"lost", &mut way) {
         assert!(Instant::now() < end, "it goes on to a process that has ended");
         std::thread::sleep(Duration::from_millis(5));
     }
     let next = start_with(Config::default());
     let _claim = next.world().claim(BLOCK).unwrap();
-    let end = Instant::now() + kit::PATIENCE;
-    while next.guest().find_within(Duration::from_millis(20), kit::packet).is_none() {
+    let end = Instant::now() + support::PATIENCE;
+    while next.guest().find_within(Duration::from_millis(20), support::packet).is_none() {
         assert!(Instant::now() < end, "nothing arrives");
         sender.world().send(&path(V4), &mut batch(1, &[64]));
     }
@@ -371,7 +371,7 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
 #[test]
 fn another_build_gets_whole_packets_by_the_network_and_is_counted() {
     let _alone = alone();
-    let listener = kit::raw::bear(&host::name_text::common_text(BLOCK));
+    let listener = support::raw::bear(&host::name_text::common_text(BLOCK));
     let sender = start_with(Config::default());
     assert_eq!(sender.world().claim(BLOCK).err(), Some(ClaimError::InUse), "its block is taken");
     assert_eq!(host::other_builds(), 1);
@@ -380,17 +380,17 @@ fn another_build_gets_whole_packets_by_the_network_and_is_counted() {
     }
     assert_eq!(counter(&sender, "packets_sent"), 3);
     assert_eq!((counter(&sender, "rings_offered"), counter(&sender, "other_builds")), (0, 1));
-    let _connection = kit::raw::accept(&listener);
+    let _connection = support::raw::accept(&listener);
 }
 
 #[test]
 fn a_ring_that_another_build_offers_is_declined() {
     let _alone = alone();
     let (_, reader, _claim) = pair();
-    let other = kit::raw::connect(&host::name_text::common_text(BLOCK));
-    let (memory, _) = kit::raw::memory(1 << 20);
-    kit::raw::send(&other, &[name_messages::RING], Some(&memory));
-    let heard = kit::raw::receive(&other, kit::PATIENCE).unwrap().0;
+    let other = support::raw::connect(&host::name_text::common_text(BLOCK));
+    let (memory, _) = support::raw::memory(1 << 20);
+    support::raw::send(&other, &[name_messages::RING], Some(&memory));
+    let heard = support::raw::receive(&other, support::PATIENCE).unwrap().0;
     assert_eq!(heard, [name_messages::NO_RING]);
     assert_eq!((counter(&reader, "rings_taken"), counter(&reader, "other_builds")), (0, 1));
 }

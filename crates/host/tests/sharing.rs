@@ -1,19 +1,24 @@
 //! Several processes on one address: names, packets handed over, flows with a socket of their own.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, UdpSocket};
 
-use kit::{LO, Told, V4, V6, alone, batch, counter, path, settled, start};
 use nic::{Errno, Link};
 use node::world::{ClaimError, Datagram, Hold};
 use node::{Name, World};
+use support::{LO, Told, V4, V6, alone, batch, counter, path, settled, start};
 use wire::mad::PortSpace;
 
 /// Hands packets of one flow to the owner as if they had landed on `wrong`, until the owner gives
 /// the flow a socket.
-fn forward_until_promoted(wrong: &kit::Recording, owner: &kit::Recording, flow: &kit::Packet, name: Name) {
-    let kit::Packet { source, dest, bytes, .. } = flow;
+fn forward_until_promoted(
+    wrong: &support::Recording,
+    owner: &support::Recording,
+    flow: &support::Packet,
+    name: Name,
+) {
+    let support::Packet { source, dest, bytes, .. } = flow;
     for _ in 0..4 {
         let datagram = Datagram {
             source: (*source).into(),
@@ -68,11 +73,11 @@ fn a_flow_that_was_forwarded_again_and_again_comes_directly() {
                 );
                 wrong
                     .guest()
-                    .find_within(std::time::Duration::from_millis(50), kit::packet)
+                    .find_within(std::time::Duration::from_millis(50), support::packet)
                     .map(|flow| (source_port_epoch, flow))
             })
             .expect("one flow in two leads to each");
-        while owner.guest().find_within(std::time::Duration::ZERO, kit::packet).is_some() {}
+        while owner.guest().find_within(std::time::Duration::ZERO, support::packet).is_some() {}
         forward_until_promoted(&wrong, &owner, &flow, block);
         assert_eq!(counter(&owner, "promotions"), 1);
         for psn in 100..120 {
@@ -102,12 +107,12 @@ fn a_process_that_leaves_the_port_gets_no_more_and_hands_on_what_it_has() {
         };
         let psns = |from: u32| {
             let mut packets: Vec<_> = (0..8).map(|_| stays.guest().packet().unwrap()).collect();
-            packets.sort_by_key(kit::Packet::psn);
-            assert!(packets.iter().map(kit::Packet::psn).eq(from..from + 8));
+            packets.sort_by_key(support::Packet::psn);
+            assert!(packets.iter().map(support::Packet::psn).eq(from..from + 8));
             packets
         };
         (0..8).for_each(send);
-        leaving.leave_port(kit::PATIENCE);
+        leaving.leave_port(support::PATIENCE);
         psns(0);
         (8..16).for_each(send);
         assert!(psns(8).iter().all(|packet| !packet.forwarded));

@@ -1,7 +1,7 @@
 //! What any host can send, and any user of the host can do: it costs little, leaves nothing behind,
 //! and comes after data.
 
-mod kit;
+mod support;
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -10,11 +10,11 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kit::{LO, V4, alone, batch, counter, path, start};
 use nic::Link;
 use node::world::{Datagram, Hold};
 use node::{Name, World};
 use socket2::{Domain, SockAddr, Socket, Type};
+use support::{LO, V4, alone, batch, counter, path, start};
 use wire::Qpn;
 use wire::mad::PortSpace;
 
@@ -44,15 +44,15 @@ fn data_comes_before_the_messages_of_connection_managers_that_came_before_it() {
     }
     let begin = Instant::now();
     stranger.send_to(&packet(100, 9), "127.0.0.1:4791").unwrap();
-    let data = host.guest().find(|told| kit::packet(told).filter(|packet| packet.bytes[7] == 9));
+    let data = host.guest().find(|told| support::packet(told).filter(|packet| packet.bytes[7] == 9));
     let took = begin.elapsed();
     assert!(data.is_some() && took < Duration::from_millis(250), "{took:?} of the 500 ms that messages take");
     // None is lost, and one that polls serves them as well.
-    let end = Instant::now() + kit::PATIENCE;
+    let end = Instant::now() + support::PATIENCE;
     let mut messages = 0;
     while messages < 100 && Instant::now() < end {
         host.poll();
-        let message = |told: &_| kit::packet(told).filter(|packet| packet.bytes[7] == 1);
+        let message = |told: &_| support::packet(told).filter(|packet| packet.bytes[7] == 1);
         messages += usize::from(host.guest().find_within(Duration::ZERO, message).is_some());
     }
     assert_eq!(messages, 100);
@@ -187,7 +187,7 @@ fn role() {
             let port = Name::Port { space: PortSpace::Tcp, addr: None, port: 7174 };
             let names = (1..=32).map(Name::Block).chain([port]);
             // Held until the process ends.
-            names.for_each(|name| std::mem::forget(kit::raw::bear(&host::name_text::common_text(name))));
+            names.for_each(|name| std::mem::forget(support::raw::bear(&host::name_text::common_text(name))));
         }
         "squat" => {
             socket.bind(&name).unwrap();

@@ -1,18 +1,18 @@
 //! Raw packet queue pairs on a device whose link is a list of frames. Tested is what is sent, and
 //! to which queue pairs rules give what comes.
 
-mod kit;
+mod support;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use kit::{Kept, MAC, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::steering::flow::{Flow, FlowKind, Masked, Spec};
 use nic::steering::rss::{self, KEY_LEN, Spread, Wq, WqState};
 use nic::{Access, Buffer, Cq, Device, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
+use support::{Kept, MAC, Nobody};
 use transport::Sge;
 use transport::op::{Completion, Data, NetworkHeader, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
@@ -32,7 +32,7 @@ const SLOT: usize = 256;
 #[expect(clippy::disallowed_methods, reason = "any instant will do as the start of the tests' clock")]
 fn bench() -> Bench {
     let world = Arc::new(Kept::default());
-    let device = kit::device(world.clone());
+    let device = support::device(world.clone());
     let pd = Arc::new(device.alloc_pd().unwrap());
     let memory = Buffer::new(&pd, 64 * SLOT, 0x1000, Access::LOCAL_WRITE).unwrap();
     let events = AsyncEventQueue::new(Box::new(Nobody));

@@ -1,13 +1,13 @@
 //! Regions in large pages, which other processes copy faster.
 
-mod kit;
+mod support;
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use kit::Kept;
 use nic::Access;
+use support::Kept;
 
 const LARGE: usize = 2 << 20;
 const PAGE: usize = 4096;
@@ -82,7 +82,7 @@ fn are_to_be_had() -> bool {
 #[test]
 fn what_a_registration_brings_in_lies_in_large_pages_where_they_are_wanted_and_the_rest_where_it_is() {
     let world = Arc::new(Kept::default());
-    let device = kit::device(world.clone());
+    let device = support::device(world.clone());
     let pd = Arc::new(device.alloc_pd().unwrap());
     let are_to_be_had = are_to_be_had();
     for (wanted, touched) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -110,7 +110,7 @@ fn what_a_registration_brings_in_lies_in_large_pages_where_they_are_wanted_and_t
 fn what_is_not_mapped_is_an_error_with_large_pages_too() {
     let world = Arc::new(Kept::default());
     world.large_pages.store(true, Ordering::Relaxed);
-    let pd = Arc::new(kit::device(world).alloc_pd().unwrap());
+    let pd = Arc::new(support::device(world).alloc_pd().unwrap());
     let mapping = Mapping::new(4 * LARGE);
     // SAFETY: a part of the mapping that no thread uses.
     unsafe { libc::munmap(mapping.at.add(3 * LARGE).cast(), PAGE) };

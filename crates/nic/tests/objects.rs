@@ -1,19 +1,19 @@
 //! Objects that hold others: what goes with what, and what is refused.
 
-mod kit;
+mod support;
 
 use std::sync::Arc;
 use std::time::Instant;
 
-use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Access, Buffer, Cq, Device, Error, Pd, Qp, QpCap, QpInit, QpType};
+use support::{Kept, Nobody};
 use transport::rc::Hold;
 use transport::short::{Short, What};
 use wire::{Pkey, Psn};
 
 fn device() -> (Arc<Device>, Arc<Pd>) {
-    let device = kit::device(Arc::new(Kept::default()));
+    let device = support::device(Arc::new(Kept::default()));
     let pd = Arc::new(device.alloc_pd().unwrap());
     (device, pd)
 }

@@ -1,19 +1,19 @@
 //! Queue pairs whose peers reach memory without them.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Instant;
 
-use kit::{Kept, Nobody};
 use nic::device::async_events::AsyncEventQueue;
 use nic::peer_memory::{Grant, Prepared, Region, Regions, terms};
 use nic::{
     Access, AddressVector, Buffer, Cq, Device, LocalLink, Path, PathCache, Pd, PostError, Qp, QpAttr, QpCap,
     QpInit, QpState, QpType, mask,
 };
+use support::{Kept, Nobody};
 use transport::op::{Data, DirectOutcome, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
 use transport::rc::Hold;
 use transport::short::{Short, What};
@@ -95,7 +95,7 @@ impl LocalLink for Neighbours {
 fn neighbours() -> (Arc<Peer>, Arc<Kept>, Arc<Device>, Arc<Pd>) {
     let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
     assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
-    let device = kit::device_of(world.clone(), &[HERE]);
+    let device = support::device_of(world.clone(), &[HERE]);
     let pd = Arc::new(device.alloc_pd().unwrap());
     (peer, world, device, pd)
 }

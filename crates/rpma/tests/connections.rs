@@ -1,12 +1,13 @@
-//! Connections, from their request to their end, over software on 127.0.0.1, or what `kit` says.
+//! Connections, from their request to their end, over software on 127.0.0.1, or what `support`
+//! says.
 #![cfg(feature = "software")]
 
-mod kit;
+mod support;
 
 use std::thread::{self, JoinHandle};
 
-use kit::peer;
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Peer, Result, Srq, SrqCfg};
+use support::peer;
 use verbena::{ErrorKind, Pool};
 
 fn assert_shared<T: Send + Sync + 'static>() {}
@@ -14,7 +15,7 @@ fn assert_shared<T: Send + Sync + 'static>() {}
 /// Both ends, established; the passive one first.
 fn connected(cfg: &ConnCfg) -> (Conn, Conn) {
     let peer = peer();
-    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, support::address()).unwrap();
     let to = ep.local_addr();
     let theirs = cfg.clone();
     let passive: JoinHandle<Result<Conn>> = thread::spawn(move || {
@@ -62,7 +63,7 @@ fn each_event_comes_to_one_of_those_who_wait() {
 #[test]
 fn a_refusal_is_an_event() {
     let peer = peer();
-    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, support::address()).unwrap();
     let to = ep.local_addr();
     let refuses = thread::spawn(move || {
         ep.blocking_next_conn_req(&ConnCfg::default())?.reject(b"no")?;
@@ -88,7 +89,7 @@ fn what_can_not_be_is_said() {
     let provider = |error: &Error| error.provider().map(verbena::Error::kind);
     let no_host = ConnReq::blocking_new(&peer, "no.such.host.invalid:7", &ConnCfg::default()).unwrap_err();
     assert_eq!((no_host.code(), provider(&no_host)), (-100_002, Some(ErrorKind::NotFound)));
-    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, support::address()).unwrap();
     let taken = Ep::blocking_listen(&peer, ep.local_addr()).unwrap_err();
     assert_eq!(provider(&taken), Some(ErrorKind::AddressInUse));
     let none = ConnCfg { cq_size: 0, ..ConnCfg::default() };
@@ -127,12 +128,12 @@ fn messages_come_and_go_with_numbers() {
 
 #[test]
 fn connections_share_receives() {
-    if !kit::is_software() {
+    if !support::is_software() {
         return; // not over rdma-core so far
     }
     let peer = peer();
     let srq = Srq::new(&peer, &SrqCfg { rq_size: 4, ..SrqCfg::default() }).unwrap();
-    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, support::address()).unwrap();
     let to = ep.local_addr();
     let cfg = ConnCfg { srq: Some(srq.clone()), ..ConnCfg::default() };
     let passive = thread::spawn(move || {

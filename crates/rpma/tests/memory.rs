@@ -1,16 +1,17 @@
-//! Reading, writing and flushing a peer's memory, over software on 127.0.0.1, or what `kit` says.
+//! Reading, writing and flushing a peer's memory, over software on 127.0.0.1, or what `support`
+//! says.
 #![cfg(feature = "software")]
 
-mod kit;
+mod support;
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::thread;
 
-use kit::peer;
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, FlushType, MrLocal, MrRemote, Peer, PeerCfg, Result, Usage,
 };
+use support::peer;
 use verbena::{ErrorKind, WcStatus};
 
 /// Both ends; the active one knows the passive one's memory and configuration.
@@ -27,7 +28,7 @@ fn all() -> Usage {
 }
 
 fn connected(peer: Peer, memory: &MrLocal, cfg: &PeerCfg) -> Pair {
-    let ep = Ep::blocking_listen(&peer, kit::address()).unwrap();
+    let ep = Ep::blocking_listen(&peer, support::address()).unwrap();
     let to = ep.local_addr();
     let told = [&memory.descriptor()[..], &cfg.descriptor()].concat();
     let passive = thread::spawn(move || -> Result<Conn> {

@@ -1,14 +1,14 @@
 //! What `ibv_modify_qp` changes about a queue pair that runs, seen from its traffic; and the
 //! drained send queue of SQD.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kit::{Endpoint, SimNode, Wiring, wire_up};
 use nic::{Buffer, EventKind, QpAttr, QpState, mask};
 use sim::{Faults, HostId, Sim};
+use support::{Endpoint, SimNode, Wiring, wire_up};
 use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};

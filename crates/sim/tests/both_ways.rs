@@ -1,13 +1,13 @@
 //! What RC promises is the same over a network and between processes of one host: each test runs
 //! over both.
 
-mod kit;
+mod support;
 
 use std::time::Duration;
 
-use kit::both_ways::{End, LEN, LONG, Pair, SEND, WAYS, WIRING, bytes, connect, elsewhere, signaled};
-use kit::{DEPTH, Endpoint, RIGHTS, Way, Wiring, wire_up};
 use nic::{Access, Buffer, EventKind, Qp, QpInit, QpState, Srq, SrqAttr, WindowType};
+use support::both_ways::{End, LEN, LONG, Pair, SEND, WAYS, WIRING, bytes, connect, elsewhere, signaled};
+use support::{DEPTH, Endpoint, RIGHTS, Way, Wiring, wire_up};
 use transport::op::{AtomicOp, Bind, Completed, Data, LocalOp, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 use wire::{Psn, Rkey};

@@ -1,13 +1,13 @@
 //! Errors of RC are the same over a network and between processes of one host: each test runs over
 //! both.
 
-mod kit;
+mod support;
 
 use std::sync::Arc;
 
-use kit::both_ways::{LEN, LONG, Pair, SEND, WAYS, WIRING, connect, elsewhere, signaled};
-use kit::{Endpoint, RIGHTS, Way};
 use nic::{Access, Buffer, Pd, QpAttr, QpState, mask};
+use support::both_ways::{LEN, LONG, Pair, SEND, WAYS, WIRING, connect, elsewhere, signaled};
+use support::{Endpoint, RIGHTS, Way};
 use transport::op::{SendWr, Status};
 use wire::Rkey;
 

@@ -1,14 +1,14 @@
 //! Connections by rdma_cm between simulated nodes: established on both sides or failed on both,
 //! ended on both, and nothing left of them.
 
-mod kit;
+mod support;
 
 use std::time::Duration;
 
-use kit::connections::{param, resolved};
-use kit::plans::{LIMIT, Run, bad, plans};
 use nic::rdma_cm::EventKind;
 use sim::Dice;
+use support::connections::{param, resolved};
+use support::plans::{LIMIT, Run, bad, plans};
 
 const SEEDS: u64 = 1000;
 

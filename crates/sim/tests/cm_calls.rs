@@ -1,14 +1,14 @@
 //! Calls of rdma_cm on a perfect network: limits, refusals, unreachable hosts, processes that are
 //! killed.
 
-mod kit;
+mod support;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use kit::connections::{PORT, Party, Side, connected, param, resolved};
 use nic::rdma_cm::{ConnParam, EventKind};
 use sim::{Faults, Sim};
+use support::connections::{PORT, Party, Side, connected, param, resolved};
 use wire::mad::PortSpace;
 
 #[test]

@@ -1,13 +1,13 @@
 //! What identifiers learn when the interface under their device changes or goes.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kit::Endpoint;
-use kit::connections::{MESSAGES, connected, param, resolved};
 use nic::rdma_cm::EventKind;
+use support::Endpoint;
+use support::connections::{MESSAGES, connected, param, resolved};
 use transport::op::Status;
 
 const SOON: Duration = Duration::from_millis(10);

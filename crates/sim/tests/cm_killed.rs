@@ -1,16 +1,16 @@
 //! A process killed in every state of a connection: its peer hears of it within two seconds, its
 //! work is flushed, nothing is left.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use kit::connections::{PORT, Party, Side, param};
-use kit::{Endpoint, SimNode};
 use nic::rdma_cm::{ConnParam, EventKind};
 use node::{Event, Guest, Input, Watch, World};
 use sim::{Dice, Faults, Sim};
+use support::connections::{PORT, Party, Side, param};
+use support::{Endpoint, SimNode};
 use transport::op::Status;
 use wire::mad::PortSpace;
 
@@ -170,7 +170,7 @@ fn flushed(node: &SimNode, side: &mut Side, id: &std::sync::Arc<node::Id>, kind:
         node.disconnect(id).unwrap();
     }
     let all = Endpoint::poll(&endpoint.receives);
-    assert_eq!(all.len() as u64, kit::connections::MESSAGES);
+    assert_eq!(all.len() as u64, support::connections::MESSAGES);
     assert!(all.iter().all(|c| matches!(c.status, Status::Success | Status::WrFlush)));
 }
 

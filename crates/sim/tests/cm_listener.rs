@@ -1,14 +1,14 @@
 //! A server that stops listening as soon as it has accepted: its connection is made all the same,
 //! whatever is lost.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use kit::connections::{Party, Side, param, resolved};
 use nic::rdma_cm::EventKind;
 use sim::{Faults, HostId, Sim};
+use support::connections::{Party, Side, param, resolved};
 use wire::mad::PortSpace;
 
 const SEEDS: u64 = 30;

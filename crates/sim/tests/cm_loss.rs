@@ -1,12 +1,12 @@
 //! Connections by rdma_cm over networks that lose a given share of all packets, repeat and reorder
 //! them: every one ends established on both sides or failed on both.
 
-mod kit;
+mod support;
 
 use std::time::Duration;
 
-use kit::plans::{Run, plans};
 use sim::{Dice, Faults};
+use support::plans::{Run, plans};
 
 /// Ten times as many in a nightly run: VERBENA_SEEDS=10000.
 const SEEDS: u64 = 1000;

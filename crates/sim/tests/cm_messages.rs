@@ -1,17 +1,17 @@
 //! Each message of a connection lost, late or crossed, over seeds: what the programs at both ends
 //! see of it.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::Endpoint;
-use kit::connections::{MESSAGES, Party, Side, param, resolved};
 use nic::rdma_cm::EventKind;
 use node::{Event, Id};
 use sim::{Dice, Faults, HostId, Sim};
+use support::Endpoint;
+use support::connections::{MESSAGES, Party, Side, param, resolved};
 use transport::op::Status;
 use wire::mad::PortSpace;
 

@@ -1,16 +1,16 @@
 //! A host that writes connection manager messages in another's name, beside connections that are
 //! made and used. Nothing ends, and no process is connected to any other one.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kit::SimNode;
-use kit::connections::{MESSAGES, PORT, Party, Side, param, resolved};
 use nic::rdma_cm::EventKind;
 use nic::{Link, Path};
 use sim::{Dice, Faults, Sim};
+use support::SimNode;
+use support::connections::{MESSAGES, PORT, Party, Side, param, resolved};
 use transport::TxBatch;
 use wire::bth::{Bth, Deth};
 use wire::mad::{Ece, GSI_QKEY, MAD_LEN, Mad, Message, PortSpace, Rej, Rep, Req, ReqPath, reason};

@@ -1,13 +1,13 @@
 //! What the end of a queue pair leaves to those that share its completion queue.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kit::{DEPTH, Endpoint, SimNode, Wiring, send, wire_up};
 use nic::{Arm, Channel, Cq, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use sim::{Faults, Mark, Sim};
+use support::{DEPTH, Endpoint, SimNode, Wiring, send, wire_up};
 use transport::op::{RecvWr, Status};
 use wire::{Mtu, Psn};
 

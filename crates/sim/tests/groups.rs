@@ -1,15 +1,15 @@
 //! Datagrams to multicast groups, from host to hosts.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::{Endpoint, RIGHTS, SimNode};
 use nic::{AddressVector, Ah, Buffer, Datagram, QpAttr, QpState, QpType, mask};
 use node::World;
 use sim::{Faults, Sim};
+use support::{Endpoint, RIGHTS, SimNode};
 use transport::op::{RecvWr, Status};
 use wire::grh::{GRH_LEN, Grh};
 use wire::{Gid, Qkey, Qpn};
@@ -53,7 +53,7 @@ impl End {
         let av =
             AddressVector { dgid: group(), sgid_index, is_global: true, port: 1, ..AddressVector::default() };
         let ah = Ah::new(&self.endpoint.pd, av).unwrap();
-        let wr = kit::send(2, text);
+        let wr = support::send(2, text);
         let to = Datagram { ah, qpn: Qpn::MULTICAST, qkey: QKEY };
         self.endpoint.qp.post_datagram(self.node.world().now(), wr, &to).unwrap();
     }

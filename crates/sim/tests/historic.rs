@@ -2,20 +2,20 @@
 //! that can be foreseen, resolutions that overlap. docs/historic-bugs.md lists all of them and
 //! their tests.
 
-mod kit;
+mod support;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::connections::{MESSAGE_LEN, connected_with, end_connection};
-use kit::{Endpoint, SimNode, Wiring, send, wire_up};
 use nic::Buffer;
 use nic::rdma_cm::{ConnParam, EventKind};
 use node::world::Guest;
 use node::{Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, Sim};
+use support::connections::{MESSAGE_LEN, connected_with, end_connection};
+use support::{Endpoint, SimNode, Wiring, send, wire_up};
 use transport::op::{Data, RecvWr, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::{Mtu, Psn};
@@ -197,7 +197,8 @@ fn numbers_of_queue_pairs_and_keys_cannot_be_foreseen() {
     let made: Vec<_> = (0..64).map(|_| Endpoint::new(&a)).collect();
     let numbers: Vec<u32> = made.iter().map(|e| e.qp.qpn().get()).collect();
     assert!(scattered(&numbers), "{numbers:x?}");
-    let buffers: Vec<_> = (0..64).map(|_| Buffer::new(&endpoint.pd, 8, 0, kit::RIGHTS).unwrap()).collect();
+    let buffers: Vec<_> =
+        (0..64).map(|_| Buffer::new(&endpoint.pd, 8, 0, support::RIGHTS).unwrap()).collect();
     let keys: Vec<u32> = buffers.iter().map(|b| b.key().0 & 0xffff).collect();
     assert!(scattered(&keys), "{keys:x?}");
     let slots: Vec<u32> = buffers.iter().map(|b| b.key().0 >> 16).collect();

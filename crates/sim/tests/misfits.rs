@@ -2,22 +2,22 @@
 //! of one host as it ends over a network, at both ends. So no short cut asks less than the way that
 //! it replaces.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::both_ways::{End, WAYS, signaled};
-use kit::misfit::{Side, bring_up};
-use kit::operations::{
-    LONG, OPERATIONS, Operation, SEVERAL, Send, SendImmediate, SendInline, SendList, Write, WriteImmediate,
-    WriteInline, WriteList, Writes,
-};
-use kit::{Endpoint, RIGHTS, Way};
 use nic::memory::WindowType;
 use nic::{Access, Buffer, EventKind, QpAttr, QpState, QpType, mask};
 use sim::{Faults, Sim};
+use support::both_ways::{End, WAYS, signaled};
+use support::misfit::{Side, bring_up};
+use support::operations::{
+    LONG, OPERATIONS, Operation, SEVERAL, Send, SendImmediate, SendInline, SendList, Write, WriteImmediate,
+    WriteInline, WriteList, Writes,
+};
+use support::{Endpoint, RIGHTS, Way};
 use transport::op::{Bind, Completed, Completion, LocalOp, RecvWr, SendOp, Status};
 use wire::{Mtu, Qpn, Rkey};
 
@@ -59,7 +59,7 @@ impl Ends {
             end.memory = Buffer::new(&end.endpoint.pd, LEN, 0x10_0000, ALL | Access::MW_BIND).unwrap();
             end
         });
-        a.memory.write(0, &kit::both_ways::bytes(LEN, 1));
+        a.memory.write(0, &support::both_ways::bytes(LEN, 1));
         let sides = [Side::of(&a, &b), Side::of(&b, &a)];
         let (key, lkey) = (b.memory.key(), a.memory.key());
         Ends { sim, a, b, sides, key, lkey, kept: Vec::new() }

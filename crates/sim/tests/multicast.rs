@@ -1,16 +1,16 @@
 //! Multicast groups of rdma_cm identifiers.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::{Endpoint, RIGHTS, SimNode};
 use nic::rdma_cm::{EventKind, UDP_QKEY, UdParam};
 use nic::{Ah, Buffer, Datagram, QpType};
 use node::{Config, EventChannel, Id};
 use sim::{Faults, Mark, Sim};
+use support::{Endpoint, RIGHTS, SimNode};
 use transport::op::RecvWr;
 use wire::Qpn;
 use wire::mad::PortSpace;
@@ -58,7 +58,7 @@ impl Member {
     }
     fn say(&self, to: &UdParam) {
         let ah = Ah::new(&self.endpoint.pd, to.av).unwrap();
-        let wr = kit::send(2, b"to all");
+        let wr = support::send(2, b"to all");
         let to = Datagram { ah, qpn: to.qpn, qkey: to.qkey };
         self.endpoint.qp.post_datagram(node::World::now(&**self.node.world()), wr, &to).unwrap();
     }

@@ -1,17 +1,17 @@
 //! Ports and listeners of rdma_cm between processes of simulated hosts: which process may have a
 //! port, and which one is asked.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use kit::SimNode;
 use nic::rdma_cm::{ConnParam, EventKind};
 use node::{Config, Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, ProcessId, Sim};
+use support::SimNode;
 use wire::mad::PortSpace;
 
 const PORT: u16 = 7174;

@@ -3,15 +3,15 @@
 //! network, once and in order, or the queue pair must end in the error state with the completions
 //! the standard gives it.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kit::jobs::{AREAS, Job, Kind, apply, jobs, pieces};
-use kit::{DEPTH, Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
 use nic::{Buffer, PostError, QpAttr, QpState, mask};
 use sim::{Counters, Dice, Faults, Sim};
+use support::jobs::{AREAS, Job, Kind, apply, jobs, pieces};
+use support::{DEPTH, Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
 use transport::op::{AtomicOp, Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};

@@ -2,17 +2,17 @@
 //! calls of its own and of copies that others do with its memory. What its peer on the same host is
 //! told is true, its queue ends, and no process touches the memory of the dead one.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kit::connections::{Party, param, resolved};
-use kit::dying::{ALL, PIECE, POISON, Side};
-use kit::{Endpoint, Wiring, send, wire_up};
 use nic::rdma_cm::EventKind;
 use nic::{QpAttr, QpState, mask};
 use sim::{Dice, Faults, ProcessId, Sim};
+use support::connections::{Party, param, resolved};
+use support::dying::{ALL, PIECE, POISON, Side};
+use support::{Endpoint, Wiring, send, wire_up};
 use transport::op::{RecvWr, Status};
 use wire::{Mtu, Psn};
 

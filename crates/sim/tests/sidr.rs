@@ -1,18 +1,18 @@
 //! Datagram services by rdma_cm between simulated nodes: a question is answered once, as the server
 //! decided, whatever the network does to it, and nothing is left of it.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::{Endpoint, RIGHTS, SimNode};
 use nic::rdma_cm::{ConnParam, EventKind, UDP_QKEY};
 use nic::{Ah, Buffer, Datagram, QpState, QpType};
 use node::datagram::{ANSWER_DATA, ASK_DATA};
 use node::{Config, Event, EventChannel, Id};
 use sim::{Dice, Faults, Mark, ProcessId, Sim};
+use support::{Endpoint, RIGHTS, SimNode};
 use transport::op::{RecvWr, Status};
 use wire::Qpn;
 use wire::grh::GRH_LEN;
@@ -91,7 +91,7 @@ fn param() -> ConnParam {
 fn say(node: &SimNode, from: &Endpoint, event: &Event, text: &[u8]) {
     let ud = event.ud.expect("an address");
     let to = Datagram { ah: Ah::new(&from.pd, ud.av).unwrap(), qpn: ud.qpn, qkey: ud.qkey };
-    let wr = kit::send(2, text);
+    let wr = support::send(2, text);
     from.qp.post_datagram(node::World::now(&**node.world()), wr, &to).unwrap();
 }
 

@@ -1,15 +1,15 @@
 //! Tag matching between two hosts: eager and rendezvous messages, unexpected ones, and keeping in
 //! step with them.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::{Endpoint, RIGHTS, SimNode, Wiring, wire_up};
 use nic::{Buffer, Errno, Error, PostError, Qp, QpCap, QpInit, QpType, Srq, SrqAttr, TagOp, TagWr, limits};
 use sim::{Faults, Sim};
+use support::{Endpoint, RIGHTS, SimNode, Wiring, wire_up};
 use transport::op::{Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::bth::Reth;
 use wire::roce::SendTail;
@@ -350,7 +350,7 @@ fn what_tag_matching_does_not_do_is_refused() {
     // Its send queue is not the program's.
     let mut sender = s.receiver.qp.sender(node::World::now(&**s.there.world()));
     assert!(matches!(
-        sender.post(&mut kit::send(1, b"x"), nic::PostFlags::default()),
+        sender.post(&mut support::send(1, b"x"), nic::PostFlags::default()),
         Err(PostError::Invalid(_))
     ));
     sender.finish();

@@ -1,16 +1,16 @@
 //! What one peer asks for holds no other one up: turns, timers, partitions, seen by whole hosts
 //! that get packets no honest peer sends.
 
-mod kit;
+mod support;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use kit::{Endpoint, RIGHTS, SimNode, Wiring, send, wire_up};
 use nic::{Buffer, QpAttr, QpState, QpType, mask};
 use node::world::Datagram;
 use node::{Guest, Input, World};
 use sim::{Faults, Sim};
+use support::{Endpoint, RIGHTS, SimNode, Wiring, send, wire_up};
 use transport::op::{RecvWr, SendWr, Status};
 use transport::rc::Hold;
 use wire::bth::{Bth, Deth, Reth};
@@ -144,7 +144,7 @@ fn datagrams_that_wait_for_their_pace_do_not_stop_a_host_whose_queue_pair_drains
     let wr =
         SendWr { data: transport::op::Data::Sges([data.sge(0, 1024)].into_iter().collect()), ..send(1, &[]) };
     let requests: Vec<_> =
-        (0..kit::DEPTH).map(|_| nic::Request { wr: wr.clone(), to: Some(to.clone()), srq: 0 }).collect();
+        (0..support::DEPTH).map(|_| nic::Request { wr: wr.clone(), to: Some(to.clone()), srq: 0 }).collect();
     for _ in 0..4 {
         let mut sender = ud.qp.sender(now());
         _ = sender.post_all(&requests);
@@ -161,7 +161,7 @@ fn datagrams_that_wait_for_their_pace_do_not_stop_a_host_whose_queue_pair_drains
     assert!(!ud.qp.query().sq_draining);
     ud.qp.modify(now(), &attr.with_state(QpState::Rts), state).unwrap();
     sim.run_for(10 * MS);
-    assert!(left + Endpoint::poll(&ud.sends).len() >= kit::DEPTH as usize);
+    assert!(left + Endpoint::poll(&ud.sends).len() >= support::DEPTH as usize);
 }
 
 #[test]

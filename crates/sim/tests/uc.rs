@@ -1,13 +1,13 @@
 //! Unreliable connections between whole hosts.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::time::Duration;
 
-use kit::{Endpoint, Wiring, send, wire_up};
 use nic::QpType;
 use sim::{Faults, Sim};
+use support::{Endpoint, Wiring, send, wire_up};
 use transport::op::{RecvWr, Status};
 use wire::{Mtu, Psn};
 

@@ -1,6 +1,6 @@
 //! The simulated world itself: faults do what they say, names go with their process.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -129,7 +129,7 @@ fn the_memory_of_a_killed_process_goes_with_it() {
     let (mut sim, _, [p, _]) = two(Faults::none());
     let node = sim.node(p).unwrap();
     // A queue pair that was not destroyed and its device hold each other.
-    drop(kit::Endpoint::new(&node));
+    drop(support::Endpoint::new(&node));
     let device = Arc::downgrade(&node.devices()[0]);
     drop(node);
     assert!(device.upgrade().is_some());

@@ -1,15 +1,15 @@
 //! XRC between two hosts: initiator and target queue pairs, domains, and shared receive queues
 //! named by number.
 
-mod kit;
+mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kit::{Endpoint, RIGHTS, SimNode, Wiring, wire_up};
 use nic::{Buffer, Error, Qp, QpInit, QpType, Srq, SrqAttr, Xrcd};
 use sim::{Faults, Sim};
+use support::{Endpoint, RIGHTS, SimNode, Wiring, wire_up};
 use transport::op::{Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};

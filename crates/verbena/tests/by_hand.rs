@@ -1,7 +1,7 @@
 //! Queue pairs that connect without rdma_cm.
 
 #[cfg(feature = "software")]
-mod kit;
+mod support;
 
 #[cfg(feature = "software")]
 mod software {
@@ -81,7 +81,7 @@ mod software {
             let sent: Vec<_> = (0..4).map(|n| one.send_inline(&[n]).post().unwrap()).collect();
             drop(other);
             drop((sent, one));
-            assert_eq!(crate::kit::soon((4, 0), || (srq.posted(), cq.users())), (4, 0));
+            assert_eq!(crate::support::soon((4, 0), || (srq.posted(), cq.users())), (4, 0));
         }
     }
 }

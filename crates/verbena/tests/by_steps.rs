@@ -1,17 +1,18 @@
-//! Connections that a program follows step by step, over software on 127.0.0.1, or what `kit` says.
+//! Connections that a program follows step by step, over software on 127.0.0.1, or what `support`
+//! says.
 
-mod kit;
+mod support;
 
 use std::thread;
 
-use kit::within;
+use support::within;
 use verbena::prelude::*;
 use verbena::{ErrorKind, Pool, RejectReason, block_on};
 
 #[test]
 fn a_connection_that_is_begun_comes_to_be_while_nobody_waits() {
-    let listener = kit::listen(kit::any_port()).wait().unwrap();
-    let route = kit::resolve(listener.local_addr()).wait().unwrap();
+    let listener = support::listen(support::any_port()).wait().unwrap();
+    let route = support::resolve(listener.local_addr()).wait().unwrap();
     let active = route.connect().private_data(b"hello").begin().unwrap();
     let pool = Pool::new(active.queue_pair().pd(), 8, 1).unwrap();
     let (early, _) = active.queue_pair().send(pool.copy(b"early").unwrap()).wait();
@@ -34,22 +35,22 @@ fn a_connection_that_is_begun_comes_to_be_while_nobody_waits() {
 
 #[test]
 fn a_refusal_of_what_was_begun_is_its_end() {
-    let listener = kit::listen(kit::any_port()).wait().unwrap();
+    let listener = support::listen(support::any_port()).wait().unwrap();
     let to = listener.local_addr();
     let refuses = thread::spawn(move || listener.blocking_request()?.reject(b"no"));
-    let pending = kit::resolve(to).wait().unwrap().connect().begin().unwrap();
+    let pending = support::resolve(to).wait().unwrap().connect().begin().unwrap();
     for error in [within(pending.established()).unwrap_err(), within(pending.ended())] {
         assert_eq!(error.rejection().map(|r| r.reason), Some(RejectReason::Consumer));
     }
     refuses.join().unwrap().unwrap();
-    let without_route = kit::connect(to).begin();
+    let without_route = support::connect(to).begin();
     assert_eq!(without_route.unwrap_err().kind(), ErrorKind::WrongState);
 }
 
 #[test]
 fn what_is_begun_and_dropped_is_withdrawn() {
-    let listener = kit::listen(kit::any_port()).wait().unwrap();
-    let begin = || kit::resolve(listener.local_addr()).wait().unwrap().connect().begin().unwrap();
+    let listener = support::listen(support::any_port()).wait().unwrap();
+    let begin = || support::resolve(listener.local_addr()).wait().unwrap().connect().begin().unwrap();
     drop(begin());
     let kept = begin();
     // Of the first the listener may hear, or not.

@@ -1,7 +1,7 @@
-//! Connecting by address, over the loopback device of this machine, or what `kit` says.
+//! Connecting by address, over the loopback device of this machine, or what `support` says.
 #![cfg(feature = "software")]
 
-mod kit;
+mod support;
 
 use std::future::{Future, IntoFuture};
 use std::net::SocketAddr;
@@ -12,19 +12,19 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kit::{now, within};
+use support::{now, within};
 use verbena::cm::limits;
 use verbena::{Connection, ErrorKind, Listener, RejectReason, RnrRetry, Value};
 
 fn listener() -> Listener {
-    kit::listen(kit::any_port()).wait().expect("a free port")
+    support::listen(support::any_port()).wait().expect("a free port")
 }
 
 /// A connection: the end that connected, the end that accepted.
 fn connected(listener: &Listener) -> (Connection, Connection) {
     let to = listener.local_addr();
     thread::scope(|s| {
-        let client = s.spawn(move || kit::connect(to).wait());
+        let client = s.spawn(move || support::connect(to).wait());
         let server = listener.blocking_request().and_then(|request| request.accept().wait());
         let client = client.join().expect("no panic").expect("connected");
         (client, server.expect("accepted"))
@@ -43,7 +43,7 @@ fn both_programs_see_what_the_other_said() {
     let to = listener.local_addr();
     thread::scope(|s| {
         let client = s.spawn(move || {
-            let conn = kit::connect(to.to_string())
+            let conn = support::connect(to.to_string())
                 .private_data(b"hello")
                 .responder_resources(3)
                 .initiator_depth(4)
@@ -79,7 +79,7 @@ fn whoever_is_rejected_sees_why() {
     let to = listener.local_addr();
     for data in [Some(&b"not today"[..]), None] {
         thread::scope(|s| {
-            let client = s.spawn(move || kit::connect(to).wait().expect_err("refused"));
+            let client = s.spawn(move || support::connect(to).wait().expect_err("refused"));
             let request = listener.blocking_request().expect("a request");
             match data {
                 Some(data) => request.reject(data).expect("rejected"),
@@ -103,7 +103,7 @@ fn dropping_an_acceptance_or_its_future_rejects() {
     let to = listener.local_addr();
     for begin in [false, true] {
         thread::scope(|s| {
-            let client = s.spawn(move || kit::connect(to).wait());
+            let client = s.spawn(move || support::connect(to).wait());
             let accept = listener.blocking_request().expect("a request").accept();
             if begin {
                 let mut future = accept.into_future();
@@ -126,7 +126,7 @@ fn without_a_listener_the_system_refuses() {
     let gone = listener();
     let to = gone.local_addr();
     drop(gone);
-    let error = kit::connect(to).wait().expect_err("nobody listens");
+    let error = support::connect(to).wait().expect_err("nobody listens");
     assert_eq!(error.rejection().map(|r| r.reason), Some(RejectReason::InvalidServiceId));
 }
 
@@ -136,7 +136,7 @@ fn a_listener_that_ends_refuses_who_waits_and_keeps_what_stands() {
     let to = listener.local_addr();
     let (client, server) = connected(&listener);
     thread::scope(|s| {
-        let late = s.spawn(move || kit::connect(to).timeout(Duration::from_secs(5)).wait());
+        let late = s.spawn(move || support::connect(to).timeout(Duration::from_secs(5)).wait());
         // Its request has come, and no call has asked for it.
         thread::sleep(Duration::from_millis(100));
         drop(listener);
@@ -153,7 +153,7 @@ fn nobody_answers_in_time() {
     let listener = listener();
     let begin = Instant::now();
     let patience = Duration::from_millis(700);
-    let error = kit::connect(listener.local_addr()).timeout(patience).wait().expect_err("nobody accepts");
+    let error = support::connect(listener.local_addr()).timeout(patience).wait().expect_err("nobody accepts");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
     assert!((patience..Duration::from_secs(5)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
 }
@@ -161,13 +161,14 @@ fn nobody_answers_in_time() {
 #[test]
 fn a_wildcard_listener_takes_requests_of_any_device() {
     for on in ["0.0.0.0:0", "[::]:0"] {
-        let listener = kit::listen(on).wait().expect("a free port");
+        let listener = support::listen(on).wait().expect("a free port");
         let port = listener.local_addr().port();
         thread::scope(|s| {
-            let client = s.spawn(move || kit::connect(SocketAddr::from((kit::address(), port))).wait());
+            let client =
+                s.spawn(move || support::connect(SocketAddr::from((support::address(), port))).wait());
             let request = listener.blocking_request().expect("a request");
-            assert_eq!(request.local_addr(), SocketAddr::from((kit::address(), port)));
-            let of_address = kit::provider().device_of(kit::address());
+            assert_eq!(request.local_addr(), SocketAddr::from((support::address(), port)));
+            let of_address = support::provider().device_of(support::address());
             assert_eq!(request.pd().device(), &of_address.expect("the loopback device"));
             request.accept().wait().expect("accepted");
             client.join().expect("no panic").expect("connected");
@@ -178,9 +179,9 @@ fn a_wildcard_listener_takes_requests_of_any_device() {
 #[test]
 fn a_port_that_is_taken_is_an_error() {
     let first = listener();
-    let error = kit::listen(first.local_addr()).wait().expect_err("taken");
+    let error = support::listen(first.local_addr()).wait().expect_err("taken");
     assert_eq!(error.kind(), ErrorKind::AddressInUse);
-    let error = kit::listen("203.0.113.1:7").wait().expect_err("not ours");
+    let error = support::listen("203.0.113.1:7").wait().expect_err("not ours");
     assert_eq!(error.kind(), ErrorKind::Unreachable);
 }
 
@@ -188,7 +189,7 @@ fn a_port_that_is_taken_is_an_error() {
 fn a_route_shows_its_domain_before_it_connects() {
     let listener = listener();
     let to = listener.local_addr();
-    let route = kit::resolve(to).bind(kit::any_port()).wait().expect("a way");
+    let route = support::resolve(to).bind(support::any_port()).wait().expect("a way");
     assert_eq!((route.local_addr().ip(), route.peer_addr()), (to.ip(), to));
     assert!([256, 512, 1024, 2048, 4096].contains(&route.mtu()), "{}", route.mtu());
     let pd = route.pd().clone();
@@ -200,7 +201,7 @@ fn a_route_shows_its_domain_before_it_connects() {
         assert_eq!(client.private_data().len(), limits::REP_PRIVATE_DATA_MAX);
         drop(server);
     });
-    let error = kit::resolve(to).wait().expect("a way").connect().bind(to).wait().expect_err("too late");
+    let error = support::resolve(to).wait().expect("a way").connect().bind(to).wait().expect_err("too late");
     assert_eq!(error.kind(), ErrorKind::WrongState);
 }
 
@@ -214,7 +215,7 @@ fn values_out_of_range_are_named_with_their_limit() {
         error.value().cloned().expect("a value")
     };
     let number = |name, is, most| Value::Number { name, is, allowed: 0..=most };
-    let connect = || kit::connect(to);
+    let connect = || support::connect(to);
     assert_eq!(refused(connect().private_data([0; 57])), number("private_data_len", 57, 56));
     assert_eq!(refused(connect().retry_count(8)), number("retry_count", 8, 7));
     assert_eq!(refused(connect().rnr_retry_count(RnrRetry::Times(7))), number("rnr_retry_count", 7, 6));
@@ -226,7 +227,7 @@ fn values_out_of_range_are_named_with_their_limit() {
         number("timeout_ms", u64::MAX, limits::TIMEOUT_MAX_MS)
     );
     for backlog in [0, 1025] {
-        let error = kit::listen(kit::any_port()).backlog(backlog).wait().expect_err("out of range");
+        let error = support::listen(support::any_port()).backlog(backlog).wait().expect_err("out of range");
         let allowed = 1..=1024;
         assert_eq!(error.value(), Some(&Value::Number { name: "backlog", is: backlog.into(), allowed }));
     }
@@ -234,13 +235,13 @@ fn values_out_of_range_are_named_with_their_limit() {
     assert!(now(listener.request()).is_none());
     let to = other.local_addr();
     thread::scope(|s| {
-        let client = s.spawn(move || kit::connect(to).private_data([7; 56]).wait());
+        let client = s.spawn(move || support::connect(to).private_data([7; 56]).wait());
         let request = other.blocking_request().expect("a request");
         assert_eq!(request.private_data(), [7; 56]);
         let error = request.accept().private_data([0; 197]).wait().expect_err("out of range");
         assert_eq!(error.value(), Some(&number("private_data_len", 197, 196)));
         assert_eq!(client.join().expect("no panic").expect_err("refused").kind(), ErrorKind::Rejected);
-        let client = s.spawn(move || kit::connect(to).wait());
+        let client = s.spawn(move || support::connect(to).wait());
         let error = other.blocking_request().expect("a request").reject(&[0; 149]).expect_err("out of range");
         assert_eq!(error.value(), Some(&number("private_data_len", 149, 148)));
         assert_eq!(client.join().expect("no panic").expect_err("refused").kind(), ErrorKind::Rejected);
@@ -280,7 +281,7 @@ fn a_queue_pair_that_fails_ends_its_connection_and_the_peer_learns_of_it() {
     let flushed = ErrorKind::Completion(verbena::WcStatus::Flushed);
     // A kernel works on the packets of two queue pairs in two threads: its peer's farewell may
     // overtake the NAK, though not ten times.
-    let tries = if kit::is_ours() { 1 } else { 10 };
+    let tries = if support::is_ours() { 1 } else { 10 };
     for left in (0..tries).rev() {
         let (client, server) = connected(&listener);
         // Nothing of the peer's is registered there.
@@ -382,7 +383,7 @@ fn a_request_is_not_lost_with_a_future_that_was_woken_for_it() {
     assert!(one.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     assert!(other.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     thread::scope(|s| {
-        let client = s.spawn(move || kit::connect(to).wait());
+        let client = s.spawn(move || support::connect(to).wait());
         let begin = Instant::now();
         while count.0.load(Ordering::SeqCst) < 2 {
             assert!(begin.elapsed() < Duration::from_secs(5), "both are woken");
@@ -402,7 +403,7 @@ fn many_requests_at_once_are_served_by_several_who_wait() {
     let to = listener.local_addr();
     thread::scope(|s| {
         let clients: Vec<_> = (0..CLIENTS)
-            .map(|_| s.spawn(move || kit::connect(to).timeout(Duration::from_secs(20)).wait()))
+            .map(|_| s.spawn(move || support::connect(to).timeout(Duration::from_secs(20)).wait()))
             .collect();
         let serve = || {
             for _ in 0..CLIENTS / 3 {
@@ -423,7 +424,7 @@ fn requests_that_nobody_has_begun_do_not_hold_up_the_next() {
     let listener = listener();
     let to = listener.local_addr();
     thread::scope(|s| {
-        let clients: Vec<_> = (0..8).map(|_| s.spawn(move || kit::connect(to).wait())).collect();
+        let clients: Vec<_> = (0..8).map(|_| s.spawn(move || support::connect(to).wait())).collect();
         let requests: Vec<_> = (0..8).map(|_| listener.blocking_request().expect("a request")).collect();
         drop(requests);
         for client in clients {
@@ -434,14 +435,14 @@ fn requests_that_nobody_has_begun_do_not_hold_up_the_next() {
 
 #[test]
 fn of_several_addresses_the_one_where_somebody_listens_answers() {
-    if !kit::address().is_loopback() {
+    if !support::address().is_loopback() {
         return;
     }
     // "localhost" is 127.0.0.1, ::1 or both, in whatever order; the listener is on the former only.
     let listener = listener();
     let to = format!("localhost:{}", listener.local_addr().port());
     thread::scope(|s| {
-        let client = s.spawn(move || kit::connect(to).wait().expect("connected"));
+        let client = s.spawn(move || support::connect(to).wait().expect("connected"));
         listener.blocking_request().and_then(|r| r.accept().wait()).expect("accepted");
         assert!(client.join().expect("no panic").peer_addr().is_ipv4());
     });
@@ -450,7 +451,7 @@ fn of_several_addresses_the_one_where_somebody_listens_answers() {
 #[test]
 fn a_cancelled_connect_withdraws_its_request() {
     let listener = listener();
-    let mut future = kit::connect(listener.local_addr()).into_future();
+    let mut future = support::connect(listener.local_addr()).into_future();
     let mut cx = Context::from_waker(Waker::noop());
     let begin = Instant::now();
     let request = loop {
@@ -465,19 +466,19 @@ fn a_cancelled_connect_withdraws_its_request() {
     thread::sleep(Duration::from_millis(50));
     let error = request.accept().wait().expect_err("nobody is there");
     // Of a request that is not accepted yet, a kernel does not say how it ended.
-    let unsaid = !kit::is_software() && error.kind() == ErrorKind::Disconnected;
+    let unsaid = !support::is_software() && error.kind() == ErrorKind::Disconnected;
     assert!(error.kind() == ErrorKind::Rejected || unsaid, "{error}");
 }
 
 #[test]
 fn another_device_s_domain_is_refused() {
-    let provider = kit::provider();
+    let provider = support::provider();
     let listener = listener();
     let to = listener.local_addr();
     let ours = provider.device_of(to.ip()).expect("the loopback device");
     let Some(other) = provider.devices().expect("devices").into_iter().find(|d| *d != ours) else { return };
     let pd = other.pd().expect("a domain");
-    assert_eq!(kit::connect(to).pd(&pd).wait().expect_err("another's").kind(), ErrorKind::WrongDomain);
+    assert_eq!(support::connect(to).pd(&pd).wait().expect_err("another's").kind(), ErrorKind::WrongDomain);
 }
 
 #[test]
@@ -489,7 +490,7 @@ fn what_is_awaited_may_go_to_another_thread() {
     let (client, server) = connected(&listener);
     shared(&client);
     sent(&server.close());
-    sent(&kit::connect("127.0.0.1:1").into_future());
-    sent(&kit::resolve("127.0.0.1:1").into_future());
-    sent(&kit::listen("127.0.0.1:1").into_future());
+    sent(&support::connect("127.0.0.1:1").into_future());
+    sent(&support::resolve("127.0.0.1:1").into_future());
+    sent(&support::listen("127.0.0.1:1").into_future());
 }

@@ -1,6 +1,7 @@
-//! Messages, one-sided operations and their ends, over software on 127.0.0.1, or what `kit` says.
+//! Messages, one-sided operations and their ends, over software on 127.0.0.1, or what `support`
+//! says.
 
-mod kit;
+mod support;
 
 use std::thread;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use verbena::{
 
 /// Both ends of a connection; the passive side tells the active one of `memory`.
 fn connected(queues: &QueueConfig, memory: Option<&Memory<RemoteWrite>>) -> (Connection, Connection) {
-    let listener = kit::listen(kit::any_port()).wait().unwrap();
+    let listener = support::listen(support::any_port()).wait().unwrap();
     let to = listener.local_addr();
     let theirs = queues.clone();
     let memory = memory.cloned();
@@ -25,7 +26,7 @@ fn connected(queues: &QueueConfig, memory: Option<&Memory<RemoteWrite>>) -> (Con
         };
         request.accept().queues(theirs).private_data(told).wait()
     });
-    let active = kit::connect(to).queues(queues.clone()).wait().unwrap();
+    let active = support::connect(to).queues(queues.clone()).wait().unwrap();
     (active, passive.join().unwrap().unwrap())
 }
 
@@ -71,7 +72,7 @@ fn one_sided_operations_reach_the_memory_that_the_peer_told_of() {
             Ok(_) => _ = active.flush(remote.slice(..4096).unwrap(), Placement::Global).await.unwrap(),
             // A device, or a library that does not know of it: before anything is posted.
             Err(error) => {
-                assert!(!kit::is_ours() && error.kind() == ErrorKind::Unsupported, "{error}");
+                assert!(!support::is_ours() && error.kind() == ErrorKind::Unsupported, "{error}");
                 let flush = active.flush(remote, Placement::Global).await;
                 assert_eq!(flush.unwrap_err().kind(), ErrorKind::Unsupported);
                 active.write_inline(&40_u64.to_ne_bytes(), word).await.unwrap();

@@ -2,7 +2,7 @@
 //! loopback device, and on simulated hosts.
 
 #[cfg(feature = "software")]
-mod kit;
+mod support;
 
 use std::time::Duration;
 
@@ -25,18 +25,18 @@ mod software {
     const LONG: Duration = Duration::from_secs(10);
     const SHORT: Duration = Duration::from_millis(50);
 
-    /// A socket to be, over what `kit` says.
+    /// A socket to be, over what `support` says.
     fn bind(on: impl verbena::cm::ToAddr) -> verbena::ud::Bind {
-        UdSocket::bind(on).provider(&kit::provider())
+        UdSocket::bind(on).provider(&support::provider())
     }
 
     fn socket() -> UdSocket {
-        bind(kit::any_port()).wait().unwrap()
+        bind(support::any_port()).wait().unwrap()
     }
 
     #[test]
     fn a_lookup_tells_the_queue_pair_that_serves_and_what_it_says_of_itself() {
-        let server = bind(kit::any_port()).private_data(b"the time").wait().unwrap();
+        let server = bind(support::any_port()).private_data(b"the time").wait().unwrap();
         let client = socket();
         let service = client.lookup(server.local_addr()).private_data(b"who?").with_data();
         let (found, said) = block_on(service).unwrap();
@@ -80,7 +80,7 @@ mod software {
         let (server, client) = (socket(), socket());
         let to = server.address();
         let most = client.mtu();
-        assert!(most == 4096 || !kit::is_ours(), "{most}");
+        assert!(most == 4096 || !support::is_ours(), "{most}");
         let pool = Pool::new(client.queue_pair().pd(), 8192, 1).unwrap();
         let buf = pool.get().unwrap().sized(most as usize + 1).unwrap();
         let (result, mut buf) = client.send_to(buf, &to).wait();
@@ -102,7 +102,7 @@ mod software {
         assert_eq!(kind(bind("0.0.0.0:0").wait()), ErrorKind::WrongState);
         assert_eq!(kind(bind("203.0.113.1:0").wait()), ErrorKind::Unreachable);
         let data = vec![0; limits::SIDR_REP_PRIVATE_DATA_MAX + 1];
-        assert_eq!(kind(bind(kit::any_port()).private_data(&data).wait()), ErrorKind::OutOfRange);
+        assert_eq!(kind(bind(support::any_port()).private_data(&data).wait()), ErrorKind::OutOfRange);
         let data = vec![0; limits::SIDR_REQ_PRIVATE_DATA_MAX + 1];
         let asked = socket.lookup("127.0.0.1:1").private_data(&data).wait();
         assert_eq!(asked.unwrap_err().kind(), ErrorKind::OutOfRange);
@@ -123,7 +123,7 @@ mod software {
         assert_eq!(error.kind(), ErrorKind::Rejected);
         assert_eq!(error.rejection().unwrap().reason, RejectReason::InvalidServiceId);
         // A listener for connections serves no datagrams, whatever its port.
-        let listener = kit::listen(kit::any_port()).wait().unwrap();
+        let listener = support::listen(support::any_port()).wait().unwrap();
         assert_eq!(client.lookup(listener.local_addr()).wait().unwrap_err().kind(), ErrorKind::Rejected);
     }
 
@@ -166,7 +166,7 @@ mod software {
 
     #[test]
     fn drops_in_any_order_harm_nobody() {
-        let devices = kit::provider().devices().unwrap();
+        let devices = support::provider().devices().unwrap();
         for order in 0..6 {
             let socket = socket();
             let to = socket.address();
@@ -182,9 +182,9 @@ mod software {
                 4 => drop((socket, clone, datagram, membership)),
                 _ => std::mem::forget(datagram),
             }
-            drop(bind(kit::any_port()).wait().unwrap());
+            drop(bind(support::any_port()).wait().unwrap());
         }
-        assert_eq!(kit::provider().devices().unwrap(), devices);
+        assert_eq!(support::provider().devices().unwrap(), devices);
     }
 }
 

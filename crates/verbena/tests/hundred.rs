@@ -3,7 +3,7 @@
 //! take of a process is printed: memory, and descriptors.
 #![cfg(feature = "software")]
 
-mod kit;
+mod support;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -168,7 +168,7 @@ impl Process {
                 (self.number + 1..ports.len()).map(accept).collect()
             });
             let connect = |peer: usize| {
-                let connect = kit::connect(SocketAddr::new(kit::address(), ports[peer])).pd(pd);
+                let connect = support::connect(SocketAddr::new(support::address(), ports[peer])).pd(pd);
                 let connect = connect.queues(Process::queues()).ack_timeout(ACK_TIMEOUT).timeout(PATIENCE);
                 let conn = connect.private_data(&hello).wait().expect("a connection");
                 let theirs = told(&conn);
@@ -231,14 +231,15 @@ fn asked() -> String {
 fn one_of_a_hundred() {
     let number = |name| std::env::var(name).expect("a number").parse::<usize>().expect("a number");
     let (number, count) = (number(NUMBER), number(COUNT));
-    let pd = kit::provider().device_of(kit::address()).and_then(|device| device.pd()).expect("a domain");
+    let pd =
+        support::provider().device_of(support::address()).and_then(|device| device.pd()).expect("a domain");
     let memory = Memory::<RemoteWrite>::zeroed(LEN * (1 + 2 * count)).expect("memory");
     let mr = memory.mr(&pd).expect("a registration");
     memory.shared().copy_from(0, &bytes(STAYS, number, number, 0)).expect("inside");
     let rounds = (0..count).map(|_| AtomicU32::new(0)).collect();
     let (allowed, waiting) = (AtomicU32::new(0), Mutex::default());
     let process = Arc::new(Process { number, mr, rounds, allowed, waiting });
-    let listener = kit::listen(kit::any_port()).backlog(count as u32).wait().expect("a port");
+    let listener = support::listen(support::any_port()).backlog(count as u32).wait().expect("a port");
     say(listener.local_addr().port());
     let ports: Vec<u16> = asked().split_whitespace().map(|port| port.parse().expect("a port")).collect();
     let ends = process.connect(&listener, &pd, &ports);
@@ -385,7 +386,7 @@ fn print_what_it_takes(pid: u32) {
 
 #[test]
 fn of_a_hundred_processes_one_is_stopped_and_one_killed_and_the_others_go_on() {
-    if !kit::is_software() {
+    if !support::is_software() {
         return;
     }
     let count = std::env::var(COUNT).map_or(PROCESSES, |text| text.parse().expect("a number"));

@@ -2,7 +2,7 @@
 //! server. Real files, real processes, SIGKILL.
 #![cfg(feature = "software")]
 
-mod kit;
+mod support;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -85,7 +85,7 @@ fn append(address: &str, next: usize, few: usize, enough: impl Fn()) -> usize {
 
 #[test]
 fn what_was_flushed_is_in_the_file_when_the_server_is_killed() {
-    if !kit::is_software() {
+    if !support::is_software() {
         return;
     }
     let path = path("killed");

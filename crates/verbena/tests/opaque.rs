@@ -1,8 +1,8 @@
 //! Memory that is not the processor's: on a device, and dma-bufs, for which a memory file stands.
-//! Over what `kit` says.
+//! Over what `support` says.
 #![cfg(feature = "software")]
 
-mod kit;
+mod support;
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,10 +14,10 @@ use verbena::{Access, Connection, Device, ErrorKind, Memory, Opaque, RemoteMemor
 
 /// Both ends of a connection, whose passive one has lent this memory to the active one.
 fn lent(memory: &Memory<Opaque>) -> (Connection, Connection, RemoteMemory) {
-    let listener = kit::listen(kit::any_port()).wait().unwrap();
+    let listener = support::listen(support::any_port()).wait().unwrap();
     let to = listener.local_addr();
     thread::scope(|s| {
-        let active = s.spawn(move || kit::connect(to).wait().unwrap());
+        let active = s.spawn(move || support::connect(to).wait().unwrap());
         let request = listener.blocking_request().unwrap();
         let remote = memory.mr(request.pd()).unwrap().remote();
         let passive = request.accept().wait().unwrap();
@@ -26,7 +26,7 @@ fn lent(memory: &Memory<Opaque>) -> (Connection, Connection, RemoteMemory) {
 }
 
 fn device() -> Device {
-    kit::provider().device_of(kit::address()).unwrap()
+    support::provider().device_of(support::address()).unwrap()
 }
 
 /// Memory of the device; None where it has none for programs.
@@ -34,7 +34,7 @@ fn on_device(len: usize) -> Option<Memory<Opaque>> {
     match device().alloc_memory(len) {
         Ok(memory) => Some(memory),
         Err(error) => {
-            assert!(error.kind() == ErrorKind::Unsupported && !kit::is_ours(), "{error}");
+            assert!(error.kind() == ErrorKind::Unsupported && !support::is_ours(), "{error}");
             None
         }
     }
@@ -43,7 +43,7 @@ fn on_device(len: usize) -> Option<Memory<Opaque>> {
 /// A file in memory of so many pages, each full of its number; None where the device takes no
 /// dma-bufs.
 fn pages(count: u8) -> Option<(File, OwnedFd)> {
-    if !kit::is_ours() {
+    if !support::is_ours() {
         return None;
     }
     // SAFETY: the name ends; the descriptor is ours alone.
@@ -92,7 +92,7 @@ fn what_can_not_be_copied_or_registered_is_said() {
     let pd = device().pd().unwrap();
     let error = memory.mr_with(&pd, Access::FLUSH_PERSISTENT).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfRange);
-    let devices = kit::provider().devices().unwrap();
+    let devices = support::provider().devices().unwrap();
     if let Some(other) = devices.iter().find(|other| **other != device()) {
         let error = memory.mr(&other.pd().unwrap()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongDomain);

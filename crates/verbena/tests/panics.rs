@@ -1,8 +1,8 @@
 //! Wakers, destructors and closures of the program's that panic where the crate calls them:
 //! borrowed memory stays borrowed, no other task misses a wake-up, and no thread of the crate ends.
-//! Over what `kit` says.
+//! Over what `support` says.
 
-mod kit;
+mod support;
 
 use std::future::{Future, IntoFuture};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -69,11 +69,11 @@ impl Drop for Fuse {
 fn connected(send_depth: u32, bytes: usize) -> (Connection, Connection, RemoteMemory) {
     let memory = Memory::<RemoteWrite>::zeroed(bytes).unwrap();
     memory.shared().copy_from(0, &vec![5; bytes]).unwrap();
-    let listener = kit::listen(kit::any_port()).wait().unwrap();
+    let listener = support::listen(support::any_port()).wait().unwrap();
     let to = listener.local_addr();
     thread::scope(|s| {
         let queues = QueueConfig::default().send_depth(send_depth);
-        let active = s.spawn(move || kit::connect(to).queues(queues).wait().unwrap());
+        let active = s.spawn(move || support::connect(to).queues(queues).wait().unwrap());
         let request = listener.blocking_request().unwrap();
         let mr = memory.mr(request.pd()).unwrap();
         let lent = mr.remote();
@@ -172,13 +172,13 @@ fn a_waker_that_panics_loses_no_wake_up_of_another_connection() {
         // Both are posted together, and come together: the engine thread brings them.
         let posted = (b.send_copy(b"1").unwrap().post(), d.send_copy(b"2").unwrap().post());
         assert!(
-            kit::soon(true, || count.woken()),
+            support::soon(true, || count.woken()),
             "round {round}: a message has come, and its receiver sleeps"
         );
-        let message = kit::within(second).unwrap().unwrap();
+        let message = support::within(second).unwrap().unwrap();
         assert_eq!(&message[..], b"2");
         // Nor is the message lost whose waker panicked.
-        assert_eq!(&kit::within(first).unwrap().unwrap()[..], b"1");
+        assert_eq!(&support::within(first).unwrap().unwrap()[..], b"1");
         drop(posted);
     }
 }
@@ -198,7 +198,7 @@ fn of_those_that_wait_for_one_thing_each_is_woken_whatever_the_first_does() {
     drop(message);
     // The thread that takes the result makes room, and wakes the tasks that wait for some.
     under_way.wait().unwrap();
-    assert_eq!(kit::soon(2, || count.0.load(Ordering::SeqCst)), 2, "both are woken");
+    assert_eq!(support::soon(2, || count.0.load(Ordering::SeqCst)), 2, "both are woken");
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_buffer_of_a_pool_that_a_panicking_waiter_got_is_not_lost() {
     drop(only);
     drop(first); // it was granted the buffer, and passes it on
     assert!(count.woken());
-    kit::within(second).unwrap();
+    support::within(second).unwrap();
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn destructors_that_panic_end_no_thread_and_hold_nothing_up() {
     for _ in 0..3 {
         assert_eq!(&passive.blocking_recv().unwrap().unwrap()[..], b"fuse");
     }
-    assert_eq!(kit::soon(3, || dropped.load(Ordering::SeqCst)), 3);
+    assert_eq!(support::soon(3, || dropped.load(Ordering::SeqCst)), 3);
     // The engine thread lives, and the device is not in the error state.
     let (other, peer, _) = connected(1, 8);
     let sends = thread::spawn(move || active.send_inline(b"again").wait());
@@ -252,6 +252,6 @@ fn a_sleeper_whose_waker_panics_keeps_none_of_the_others_asleep() {
         let waker = if n % 2 == 0 { &waker } else { &counts };
         assert!(sleep.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
     }
-    assert_eq!(kit::soon(2, || count.0.load(Ordering::SeqCst)), 2);
-    kit::within(verbena::time::sleep(time));
+    assert_eq!(support::soon(2, || count.0.load(Ordering::SeqCst)), 2);
+    support::within(verbena::time::sleep(time));
 }

@@ -1,7 +1,7 @@
 //! Borrowed bytes: `scope`; and buffers that the peer reaches for a while: `expose`. Over what
-//! `kit` says.
+//! `support` says.
 
-mod kit;
+mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -11,10 +11,10 @@ use verbena::{Access, Connection, ErrorKind, Memory, Pool, RemoteMemory, RemoteW
 /// Both ends of a connection; the passive one has lent so many bytes to the active one.
 fn connected(bytes: usize) -> (Connection, Connection, Memory<RemoteWrite>, RemoteMemory) {
     let memory = Memory::<RemoteWrite>::zeroed(bytes).unwrap();
-    let listener = kit::listen(kit::any_port()).wait().unwrap();
+    let listener = support::listen(support::any_port()).wait().unwrap();
     let to = listener.local_addr();
     thread::scope(|s| {
-        let active = s.spawn(move || kit::connect(to).wait().unwrap());
+        let active = s.spawn(move || support::connect(to).wait().unwrap());
         let request = listener.blocking_request().unwrap();
         let lent = memory.mr(request.pd()).unwrap().remote();
         let passive = request.accept().wait().unwrap();
@@ -126,7 +126,7 @@ fn a_send_with_invalidate_ends_the_right() {
     let message = passive.blocking_recv().unwrap().unwrap();
     assert_eq!(&message[..], b"done");
     // rdma_rxe's completions do not say so.
-    let told = if kit::is_ours() { Some(remote.rkey()) } else { message.invalidated() };
+    let told = if support::is_ours() { Some(remote.rkey()) } else { message.invalidated() };
     assert_eq!(message.invalidated(), told);
     let refused = active.write_inline(&[3; 64], remote).wait().expect_err("invalidated");
     assert_eq!(refused.kind(), ErrorKind::Completion(WcStatus::RemoteAccess));

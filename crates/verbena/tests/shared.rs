@@ -1,7 +1,7 @@
 //! Receive queues and completion queues that many connections share.
 
 #[cfg(feature = "software")]
-mod kit;
+mod support;
 
 use verbena::prelude::*;
 use verbena::{Connection, Cq, ErrorKind, Pd, QueueConfig, Result, Srq, UdSocket};
@@ -24,17 +24,17 @@ mod software {
     const LONG: Duration = Duration::from_secs(10);
 
     fn pd() -> Pd {
-        kit::provider().device_of(kit::address()).unwrap().pd().unwrap()
+        support::provider().device_of(support::address()).unwrap().pd().unwrap()
     }
 
     fn listener() -> Listener {
-        kit::listen(kit::any_port()).wait().unwrap()
+        support::listen(support::any_port()).wait().unwrap()
     }
 
     /// The end that connected, and the one that accepted with these queues.
     fn connected(listener: &Listener, queues: &QueueConfig) -> (Connection, Connection) {
         thread::scope(|s| {
-            let active = s.spawn(|| kit::connect(listener.local_addr()).wait());
+            let active = s.spawn(|| support::connect(listener.local_addr()).wait());
             let request = listener.blocking_request().unwrap();
             let passive = request.accept().queues(queues.clone()).wait().unwrap();
             (active.join().unwrap().unwrap(), passive)
@@ -61,9 +61,9 @@ mod software {
                 }
             }
         });
-        assert_eq!(kit::soon(16, || srq.posted()), 16);
+        assert_eq!(support::soon(16, || srq.posted()), 16);
         drop(ends);
-        assert_eq!(kit::soon((0, 16), || (cq.users(), srq.posted())), (0, 16));
+        assert_eq!(support::soon((0, 16), || (cq.users(), srq.posted())), (0, 16));
     }
 
     #[test]
@@ -115,10 +115,10 @@ mod software {
                     let kept = passive.blocking_recv_timeout(LONG).unwrap().unwrap();
                     drop((active, passive));
                     assert_eq!(kept[..], [0]);
-                    assert_eq!(kit::soon(7, || srq.posted()), 7);
+                    assert_eq!(support::soon(7, || srq.posted()), 7);
                 }
             }
-            assert_eq!(kit::soon(8, || srq.posted()), 8, "{how}");
+            assert_eq!(support::soon(8, || srq.posted()), 8, "{how}");
         }
         let (active, passive) = connected(&listener, &queues);
         active.send_inline(b"still").wait().unwrap();
@@ -158,7 +158,7 @@ mod software {
         let pd = pd();
         let queues = queues(&pd, 8).unwrap();
         let bind = || {
-            let socket = UdSocket::bind(kit::any_port()).provider(&kit::provider());
+            let socket = UdSocket::bind(support::any_port()).provider(&support::provider());
             socket.queues(queues.clone()).wait().unwrap()
         };
         let (a, b) = (bind(), bind());
@@ -174,7 +174,7 @@ mod software {
         assert_eq!(b.blocking_recv_from_timeout(LONG).unwrap().message.len(), 256);
         drop((a, b));
         let srq = queues.srq.unwrap();
-        assert_eq!(kit::soon(8, || srq.posted()), 8);
+        assert_eq!(support::soon(8, || srq.posted()), 8);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The machine's libraries: which are taken, and beside what else in one process. Over Verbena's
-//! own object, which lies where cargo builds it, or is the one that `kit` names.
+//! own object, which lies where cargo builds it, or is the one that `support` names.
 #![cfg(feature = "system")]
 
-mod kit;
+mod support;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -93,7 +93,7 @@ fn both_stacks_live_in_one_process_and_reach_each_other() {
     let software = Provider::software().expect("the stack linked in");
     assert_ne!(system, software);
     for (near, far) in [(&system, &software), (&software, &system), (&system, &system)] {
-        let listener = verbena::listen(kit::any_port()).provider(far).wait().expect("a free port");
+        let listener = verbena::listen(support::any_port()).provider(far).wait().expect("a free port");
         let to = listener.local_addr();
         thread::scope(|s| {
             let client = s.spawn(move || verbena::connect(to).provider(near).wait().expect("connected"));
@@ -119,11 +119,11 @@ fn without_the_software_stack_a_program_names_its_provider() {
 
 #[test]
 fn a_forked_child_finds_it_forked_and_drops_it_in_peace() {
-    if kit::is_software() {
+    if support::is_software() {
         return;
     }
-    let system = kit::provider();
-    let listener = verbena::listen(kit::any_port()).provider(&system).wait().expect("a free port");
+    let system = support::provider();
+    let listener = verbena::listen(support::any_port()).provider(&system).wait().expect("a free port");
     let to = listener.local_addr();
     let (client, server) = thread::scope(|s| {
         let client = s.spawn(|| verbena::connect(to).provider(&system).wait().expect("connected"));

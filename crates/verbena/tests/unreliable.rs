@@ -1,7 +1,7 @@
 //! Unreliable connections: SEND and WRITE, losses, ends.
 
 #[cfg(feature = "software")]
-mod kit;
+mod support;
 
 use verbena::prelude::*;
 use verbena::{Connection, ErrorKind, Memory, RemoteMemory, RemoteWrite, Uc};
@@ -16,7 +16,7 @@ mod software {
 
     /// The passive side tells the active one of `memory`.
     fn connected(memory: &Memory<RemoteWrite>) -> (Connection<Uc>, Connection<Uc>) {
-        let listener = kit::listen(kit::any_port()).uc().wait().unwrap();
+        let listener = support::listen(support::any_port()).uc().wait().unwrap();
         let to = listener.local_addr();
         thread::scope(|s| {
             let passive = s.spawn(move || {
@@ -24,7 +24,7 @@ mod software {
                 let told = memory.mr(request.pd())?.remote().to_bytes();
                 request.accept().private_data(told).wait()
             });
-            let active = kit::connect(to).uc().wait().unwrap();
+            let active = support::connect(to).uc().wait().unwrap();
             (active, passive.join().unwrap().unwrap())
         })
     }
@@ -57,15 +57,15 @@ mod software {
 
     #[test]
     fn reliable_and_unreliable_connections_have_ports_of_their_own() {
-        let listener = kit::listen(kit::any_port()).wait().unwrap();
+        let listener = support::listen(support::any_port()).wait().unwrap();
         let to = listener.local_addr();
-        let error = kit::connect(to).uc().wait().unwrap_err();
+        let error = support::connect(to).uc().wait().unwrap_err();
         assert_eq!(error.rejection().unwrap().reason, RejectReason::InvalidServiceId);
-        let other = kit::listen(to).uc().wait().unwrap();
+        let other = support::listen(to).uc().wait().unwrap();
         assert_eq!(other.local_addr(), to);
         thread::scope(|s| {
             let accepted = s.spawn(|| other.blocking_request()?.accept().wait());
-            let route = kit::resolve(to).wait().unwrap();
+            let route = support::resolve(to).wait().unwrap();
             drop(route.connect().uc().wait().unwrap());
             drop(accepted.join().unwrap().unwrap());
         });

@@ -2,7 +2,7 @@
 //! the memory of their protection domains.
 
 #[cfg(feature = "software")]
-mod kit;
+mod support;
 
 #[cfg(feature = "sim")]
 mod sim {
@@ -185,7 +185,10 @@ mod software {
             match order {
                 0 => {
                     drop(message);
-                    assert_eq!((crate::kit::soon(4, || srq.posted()), srq.try_recv().is_none()), (4, true));
+                    assert_eq!(
+                        (crate::support::soon(4, || srq.posted()), srq.try_recv().is_none()),
+                        (4, true)
+                    );
                     drop((domain, srq, target, qp));
                 }
                 1 => drop((qp, target, srq, domain, message)),

@@ -62,7 +62,7 @@ impl EngineContext<'_> {
             return false;
         };
         let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
-        self.peer().is_some_and(|(local, path)| local.is_near(path, remote, &self.kit.cache))
+        self.peer().is_some_and(|(local, path)| local.is_near(path, remote, &self.engine_state.cache))
     }
 
     /// Executes a request, if it may be.
@@ -79,21 +79,22 @@ impl EngineContext<'_> {
                 let transfer = to(Copy::Write, addr, rkey, len);
                 match data {
                     Data::Sges(list) => {
-                        transfer.copy(local, list.as_slice(), &self.view(), &mut self.kit.cache)
+                        transfer.copy(local, list.as_slice(), &self.view(), &mut self.engine_state.cache)
                     }
-                    Data::Inline(bytes) => transfer.write(local, bytes, &mut self.kit.cache),
-                    Data::InlineLong(bytes) => transfer.write(local, bytes, &mut self.kit.cache),
+                    Data::Inline(bytes) => transfer.write(local, bytes, &mut self.engine_state.cache),
+                    Data::InlineLong(bytes) => transfer.write(local, bytes, &mut self.engine_state.cache),
                 }
             }
             (&SendOp::Read { addr, rkey }, Data::Sges(list)) => to(Copy::Read, addr, rkey, len).copy(
                 local,
                 list.as_slice(),
                 &self.view(),
-                &mut self.kit.cache,
+                &mut self.engine_state.cache,
             ),
             // Where the peer has work to do it is told by a packet; nothing was refused.
             (&SendOp::Flush { addr, rkey, length, how }, _) => {
-                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(local, &mut self.kit.cache) {
+                if !to(Copy::Flush(how), addr, rkey, length.into()).flush(local, &mut self.engine_state.cache)
+                {
                     return DirectOutcome::Unavailable;
                 }
                 DirectOutcome::Done
@@ -105,14 +106,19 @@ impl EngineContext<'_> {
                     Data::Sges(list) => Some(list.as_slice()),
                     _ => Some(&[][..]),
                 };
-                to(Copy::Atomic(op), addr, rkey, 8).change(local, list, &self.view(), &mut self.kit.cache)
+                to(Copy::Atomic(op), addr, rkey, 8).change(
+                    local,
+                    list,
+                    &self.view(),
+                    &mut self.engine_state.cache,
+                )
             }
             _ => return DirectOutcome::Unavailable,
         };
-        if became == DirectOutcome::Done && self.kit.counted.is_none() {
-            self.kit.sq_occupancy.take();
+        if became == DirectOutcome::Done && self.engine_state.counted.is_none() {
+            self.engine_state.sq_occupancy.take();
             if wr.signaled {
-                self.kit.sq_occupancy.ends(&self.qp.init.send_cq);
+                self.engine_state.sq_occupancy.ends(&self.qp.init.send_cq);
             }
         }
         became
@@ -139,8 +145,9 @@ impl Inner {
     pub(super) fn copy_alone(&mut self, qp: &Qp, request: &OneSided) -> bool {
         let OneSided { wr_id, what, addr, rkey, ref sge, signaled } = *request;
         let remote = Remote { addr, length: sge.length.into(), rkey };
-        let is_plain =
-            qp.init.kind == QpType::Rc && self.kit.counted.is_none() && self.kit.sq_occupancy.are_free();
+        let is_plain = qp.init.kind == QpType::Rc
+            && self.engine_state.counted.is_none()
+            && self.engine_state.sq_occupancy.are_free();
         if unlikely(!is_plain || !(1..=MAX_DIRECT).contains(&remote.length)) {
             return false;
         }
@@ -158,13 +165,15 @@ impl Inner {
         }
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
         let transfer = Transfer { path: &carrier.path, from: qp.qpn, mtu: carrier.mtu, remote, what };
-        let became = transfer.copy_one(local, sge, &view, &mut self.kit.cache);
+        let became = transfer.copy_one(local, sge, &view, &mut self.engine_state.cache);
         let done = engine.executed_alone(became, sge.length);
         if likely(done) {
-            self.kit.sq_occupancy.take();
+            self.engine_state.sq_occupancy.take();
             if signaled {
-                self.kit.sq_occupancy.ends(&qp.init.send_cq);
-                qp.init.send_cq.push(engine.completion_of(wr_id, opcode, byte_len), &mut self.kit.notes);
+                self.engine_state.sq_occupancy.ends(&qp.init.send_cq);
+                qp.init
+                    .send_cq
+                    .push(engine.completion_of(wr_id, opcode, byte_len), &mut self.engine_state.notes);
             }
         }
         done
@@ -173,8 +182,8 @@ impl Inner {
     /// Requests that take a place in the send queue.
     #[inline]
     pub(super) fn sq_slots_taken(&mut self, qp: &Qp) -> usize {
-        let taken = self.engine.outstanding() + self.kit.sq_occupancy.taken(&qp.init.send_cq);
-        self.kit.sq_occupancy.note_outstanding(taken, &qp.init.send_cq);
+        let taken = self.engine.outstanding() + self.engine_state.sq_occupancy.taken(&qp.init.send_cq);
+        self.engine_state.sq_occupancy.note_outstanding(taken, &qp.init.send_cq);
         taken
     }
 
@@ -204,7 +213,7 @@ impl Inner {
             let was_open = std::mem::replace(&mut self.is_open, local.open(&grant));
             self.was_open = true;
             // Where it is opened anew the peer is heard anew.
-            self.kit.heard &= was_open && self.is_open;
+            self.engine_state.heard &= was_open && self.is_open;
             return !self.is_open;
         }
         if std::mem::take(&mut self.is_open) {

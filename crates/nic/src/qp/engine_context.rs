@@ -17,7 +17,7 @@ use crate::peer_memory::{LocalLink, Peer};
 use crate::qp::attr::QpType;
 use crate::qp::carrier::Carrier;
 use crate::qp::engine::Engine;
-use crate::qp::kit::Kit;
+use crate::qp::engine_state::EngineState;
 use crate::qp::local_path::HostPath;
 use crate::qp::{Inner, Qp};
 use crate::srq::Srq;
@@ -26,7 +26,7 @@ use crate::srq::Srq;
 /// little of its own.
 pub(crate) struct EngineContext<'a> {
     pub(crate) qp: &'a Qp,
-    pub(super) kit: &'a mut Kit,
+    pub(super) engine_state: &'a mut EngineState,
     carrier: &'a Carrier,
     /// What peers may do.
     pub(super) access: u32,
@@ -53,25 +53,25 @@ impl Context for EngineContext<'_> {
     #[inline]
     fn take_receive(&mut self) -> Option<RecvWr> {
         match self.chosen.as_ref().or(self.qp.init.srq.as_ref()) {
-            Some(srq) => srq.take(&mut self.kit.notes),
-            None => self.kit.receives.pop_front(),
+            Some(srq) => srq.take(&mut self.engine_state.notes),
+            None => self.engine_state.receives.pop_front(),
         }
     }
     #[inline]
     fn place(&mut self, first: &[u8], whole: bool) -> Option<Place> {
         if let Some((srq, tags)) = self.qp.init.tags() {
-            return tags.place(srq, first, whole, &mut self.kit.fetch, &mut self.kit.notes);
+            return tags.place(srq, first, whole, &mut self.engine_state.fetch, &mut self.engine_state.notes);
         }
         Some(Place::ordinary(self.take_receive()?, first))
     }
     #[inline(always)]
     fn deliver(&mut self, message: &Whole<'_>) -> bool {
         let init = &self.qp.init;
-        if unlikely(self.mute || self.kit.counted.is_some() || init.srq.is_some()) {
+        if unlikely(self.mute || self.engine_state.counted.is_some() || init.srq.is_some()) {
             return false;
         }
         self.hear();
-        let Some(receive) = self.kit.receives.front() else { return false };
+        let Some(receive) = self.engine_state.receives.front() else { return false };
         if likely(!message.bytes.is_empty()) {
             let [sge] = receive.sges.as_slice() else { return false };
             if unlikely(self.view().put(sge, message.bytes).is_err()) {
@@ -86,8 +86,8 @@ impl Context for EngineContext<'_> {
             header: NetworkHeader::Unseen,
             ..receive.completion(Status::Success, self.qp.qpn())
         };
-        init.recv_cq.push(completion, &mut self.kit.notes);
-        self.kit.receives.pop_front();
+        init.recv_cq.push(completion, &mut self.engine_state.notes);
+        self.engine_state.receives.pop_front();
         true
     }
     #[inline(always)]
@@ -95,15 +95,15 @@ impl Context for EngineContext<'_> {
         self.hear();
         if let Some((_, tags)) = self.qp.init.tags() {
             rare();
-            return tags.complete(side, completion, &mut self.kit.notes);
+            return tags.complete(side, completion, &mut self.engine_state.notes);
         }
-        if let Some(counted) = &mut self.kit.counted {
+        if let Some(counted) = &mut self.engine_state.counted {
             rare();
             if !counted.completed(side, &completion) {
                 return;
             }
         }
-        if unlikely(self.kit.advertised.keeps(side, &completion)) {
+        if unlikely(self.engine_state.advertised.keeps(side, &completion)) {
             return;
         }
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
@@ -111,12 +111,12 @@ impl Context for EngineContext<'_> {
             (Side::Receive, Some((_, cq))) => cq,
             _ if unlikely(self.mute) => return,
             (Side::Send, _) => {
-                self.kit.sq_occupancy.ends(&self.qp.init.send_cq);
+                self.engine_state.sq_occupancy.ends(&self.qp.init.send_cq);
                 &self.qp.init.send_cq
             }
             (Side::Receive, None) => &self.qp.init.recv_cq,
         };
-        cq.push(completion, &mut self.kit.notes);
+        cq.push(completion, &mut self.engine_state.notes);
     }
     fn event(&mut self, event: QpEvent) {
         let kind = match event {
@@ -125,7 +125,7 @@ impl Context for EngineContext<'_> {
             QpEvent::AccessError => EventKind::QpAccessError,
             QpEvent::Fatal => EventKind::QpFatal,
         };
-        self.kit.notes.extend(self.qp.note(kind));
+        self.engine_state.notes.extend(self.qp.note(kind));
     }
     fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
         self.choose(number)
@@ -193,8 +193,8 @@ impl<'a> EngineContext<'a> {
     /// known then in which process of this host the peer is.
     #[inline]
     fn hear(&mut self) {
-        if unlikely(!self.kit.heard) && self.here.is_some() {
-            self.kit.heard = self.peer().is_some_and(|(local, _)| local.heard(self.qp.qpn));
+        if unlikely(!self.engine_state.heard) && self.here.is_some() {
+            self.engine_state.heard = self.peer().is_some_and(|(local, _)| local.heard(self.qp.qpn));
         }
     }
 
@@ -215,7 +215,7 @@ impl Inner {
         let carrier = &self.carrier;
         let context = EngineContext {
             qp,
-            kit: &mut self.kit,
+            engine_state: &mut self.engine_state,
             carrier,
             access: self.attr.access,
             here: carrier.datagram().filter(|carrier| carrier.is_here).map(|carrier| &carrier.path),

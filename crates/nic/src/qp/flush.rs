@@ -57,6 +57,6 @@ impl Inner {
         let (pd, access) = (context.view().pd(), context.access);
         let flush = PendingFlush { qp: me, task, pd, access, serial };
         let work = Persist::new(move |now| flush.run(now));
-        self.kit.notes.push(Note::Persist(qp.pd().device.platform.clone(), work));
+        self.engine_state.notes.push(Note::Persist(qp.pd().device.platform.clone(), work));
     }
 }

@@ -44,7 +44,7 @@ impl EngineContext<'_> {
     /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it
     /// seems.
     pub(super) fn may_be_zero_copy(&self) -> bool {
-        self.kit.heard && self.peer().is_some_and(|(local, path)| local.reaches(path))
+        self.engine_state.heard && self.peer().is_some_and(|(local, path)| local.reaches(path))
     }
 
     /// Whether the peer's process reaches the region of an element of ours for a message.
@@ -76,7 +76,7 @@ impl EngineContext<'_> {
         let Some(to) = element(part).filter(is_good) else {
             return FragmentOutcome::Unavailable;
         };
-        self.kit.advertised.begin_read();
+        self.engine_state.advertised.begin_read();
         self.tell(header, exported(&to))
     }
 
@@ -106,10 +106,10 @@ impl EngineContext<'_> {
         }
         // From the moment on in which it is told; it may have been before, when the piece could not
         // be copied.
-        let was_advertised = self.kit.advertised.begin();
+        let was_advertised = self.engine_state.advertised.begin();
         let is_told = self.tell(header, exported(&to)) == FragmentOutcome::Sent;
         if !is_told && !was_advertised {
-            self.kit.advertised.end();
+            self.engine_state.advertised.end();
         }
         is_told
     }
@@ -121,11 +121,10 @@ impl EngineContext<'_> {
         let what = if matches!(header.op, Op::Write(_)) { Copy::Write } else { Copy::Put };
         let transfer = Transfer { path, from: self.qp.qpn, mtu: self.mtu(), remote: to, what };
         let copied = match part.from {
-            Source::List(_) => {
-                element(part).map(|from| transfer.copy_one(local, &from, &self.view(), &mut self.kit.cache))
-            }
+            Source::List(_) => element(part)
+                .map(|from| transfer.copy_one(local, &from, &self.view(), &mut self.engine_state.cache)),
             Source::Range(range) => section(range, part)
-                .map(|from| transfer.copy_of(local, from, &self.view(), &mut self.kit.cache)),
+                .map(|from| transfer.copy_of(local, from, &self.view(), &mut self.engine_state.cache)),
         };
         match copied {
             Some(DirectOutcome::Done) => self.send_zero_copy(header, ZeroCopy::Placed(part.len as u32)),

@@ -20,7 +20,7 @@ impl LocalPath for HostPath<'_, '_> {
         self.context.is_near(wr)
     }
     fn is_stream(&self, wr: &SendWr) -> bool {
-        self.context.kit.sq_occupancy.are_a_stream_with(wr.data.len_bytes())
+        self.context.engine_state.sq_occupancy.are_a_stream_with(wr.data.len_bytes())
     }
     fn copy(&mut self, wr: &SendWr) -> DirectOutcome {
         self.context.copy_directly(wr)

@@ -10,7 +10,7 @@
 //! | [`post`], `now`, `receive` | send requests, and the time at which they are posted; receive requests and the packets of the peer |
 //! | `modify`, [`attr`] | the states and the way between them; attributes, and which of them a transition takes |
 //! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
-//! | `engine`, `engine_context`, `kit` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
+//! | `engine`, `engine_context`, `engine_state` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
 //! | `short` | short messages to and from processes of this host, which need no packets |
 //! | `direct_copy`, `sq_occupancy` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
 //! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
@@ -30,10 +30,10 @@ pub(crate) mod delayed_ack;
 pub(crate) mod direct_copy;
 pub(crate) mod engine;
 pub(crate) mod engine_context;
+mod engine_state;
 mod flow_priming;
 mod flush;
 mod fragments;
-mod kit;
 mod local_path;
 mod modify;
 mod multicast;
@@ -71,7 +71,7 @@ use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
 use crate::qp::delayed_ack::Noted;
 use crate::qp::engine::Engine;
-use crate::qp::kit::Kit;
+use crate::qp::engine_state::EngineState;
 use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
 use crate::steering::rss::Spread;
@@ -142,7 +142,7 @@ pub struct Qp {
 #[derive(Debug)]
 struct Inner {
     engine: Engine,
-    kit: Kit,
+    engine_state: EngineState,
     state: QpState,
     attr: QpAttr,
     carrier: Carrier,
@@ -251,7 +251,7 @@ impl Qp {
                 Rank::Qp,
                 Inner {
                     engine: Engine::new(kind, qpn, &device.pace),
-                    kit: Kit::default(),
+                    engine_state: EngineState::default(),
                     state: QpState::Reset,
                     attr: QpAttr::default(),
                     carrier: Carrier::new(kind),
@@ -319,12 +319,12 @@ impl Qp {
             let (engine, mut context) = inner.split(self);
             context.mute = true;
             engine.fail(&mut context);
-            inner.kit.receives.clear();
-            inner.kit.cache.forget();
+            inner.engine_state.receives.clear();
+            inner.engine_state.cache.forget();
             self.tell_received();
             self.pd.device.memory.no_regular(self.as_ref());
             inner.no_ack_waits(self);
-            inner.kit.counted = None;
+            inner.engine_state.counted = None;
             // What a shared receive queue completes in its own queue.
             self.unlock(inner);
             closed
@@ -359,9 +359,9 @@ impl Qp {
                 state.name(),
             ));
         }
-        let mut counted = inner.kit.counted.take().unwrap_or_default();
+        let mut counted = inner.engine_state.counted.take().unwrap_or_default();
         let attached = counted.attach(counter, ops);
-        inner.kit.counted = counted.is_used().then_some(counted);
+        inner.engine_state.counted = counted.is_used().then_some(counted);
         attached
     }
 

@@ -71,12 +71,12 @@ impl Inner {
         engine.fail(&mut context);
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
-        self.kit.receives.clear();
-        self.kit.advertised.forget();
-        self.kit.sq_occupancy = SqOccupancy::default();
+        self.engine_state.receives.clear();
+        self.engine_state.advertised.forget();
+        self.engine_state.sq_occupancy = SqOccupancy::default();
         self.attr = QpAttr::default();
         self.carrier = Carrier::new(qp.init.kind);
-        self.kit.cache.forget();
+        self.engine_state.cache.forget();
         qp.init.send_cq.forget_qp(qp.qpn);
         qp.init.recv_cq.forget_qp(qp.qpn);
     }
@@ -86,12 +86,12 @@ impl Inner {
         engine.fail(&mut context);
         if self.state != QpState::Error && qp.init.srq.is_some() {
             // What it had taken is flushed, and it takes no more (IBA 1.4 §10.2.9.5).
-            self.kit.notes.extend(qp.note(EventKind::LastWqeReached));
+            self.engine_state.notes.extend(qp.note(EventKind::LastWqeReached));
         }
         self.state = QpState::Error;
-        self.kit.cache.forget();
+        self.engine_state.cache.forget();
         self.open_or_close(qp);
-        while let Some(wr) = self.kit.receives.pop_front() {
+        while let Some(wr) = self.engine_state.receives.pop_front() {
             self.flush_receive(qp, &wr);
         }
         self.await_pusher(qp);
@@ -100,11 +100,11 @@ impl Inner {
     /// A posted receive completes in the error state.
     pub(crate) fn flush_receive(&mut self, qp: &Qp, wr: &RecvWr) {
         let flushed = wr.completion(Status::WrFlush, qp.qpn);
-        if let Some(counted) = &mut self.kit.counted {
+        if let Some(counted) = &mut self.engine_state.counted {
             counted.completed(Side::Receive, &flushed);
         }
-        if !self.kit.advertised.keeps(Side::Receive, &flushed) {
-            qp.init.recv_cq.push(flushed, &mut self.kit.notes);
+        if !self.engine_state.advertised.keeps(Side::Receive, &flushed) {
+            qp.init.recv_cq.push(flushed, &mut self.engine_state.notes);
         }
     }
 
@@ -123,7 +123,7 @@ impl Inner {
         }
         if let Some(path) = path {
             self.carrier.connect(path, next.path_mtu, &qp.pd.device);
-            self.kit.cache.forget();
+            self.engine_state.cache.forget();
         }
         self.attr = next;
         match (from, to) {
@@ -153,31 +153,31 @@ impl Inner {
 impl Inner {
     /// Completes what waits where the peer copies nothing any more; else a thread waits for that.
     pub(super) fn await_pusher(&mut self, qp: &Qp) {
-        if !self.kit.advertised.is_any() || self.kit.advertised.is_awaited {
+        if !self.engine_state.advertised.is_any() || self.engine_state.advertised.is_awaited {
             return;
         }
         if qp.pd.device.link.local().is_none_or(|local| local.is_closed(qp.qpn)) {
             return self.complete_kept(qp);
         }
         let Some(me) = qp.me.upgrade() else { return };
-        self.kit.advertised.is_awaited = true;
-        let serial = self.kit.advertised.serial;
+        self.engine_state.advertised.is_awaited = true;
+        let serial = self.engine_state.advertised.serial;
         let work = Persist::new(move |now| complete(&me, serial, now));
-        self.kit.notes.push(Note::Persist(qp.pd.device.platform.clone(), work));
+        self.engine_state.notes.push(Note::Persist(qp.pd.device.platform.clone(), work));
     }
 
     fn complete_kept(&mut self, qp: &Qp) {
-        for (side, completion) in std::mem::take(&mut self.kit.advertised.kept) {
+        for (side, completion) in std::mem::take(&mut self.engine_state.advertised.kept) {
             let cq = match side {
                 Side::Send => {
-                    self.kit.sq_occupancy.ends(&qp.init.send_cq);
+                    self.engine_state.sq_occupancy.ends(&qp.init.send_cq);
                     &qp.init.send_cq
                 }
                 Side::Receive => &qp.init.recv_cq,
             };
-            cq.push(completion, &mut self.kit.notes);
+            cq.push(completion, &mut self.engine_state.notes);
         }
-        self.kit.advertised.forget();
+        self.engine_state.advertised.forget();
     }
 }
 
@@ -187,7 +187,7 @@ fn complete(qp: &Qp, serial: u32, now: &mut dyn FnMut() -> Instant) {
     qp.await_peer();
     let mut inner = qp.lock();
     // It may have been reset, or destroyed, which waits for the peer, too.
-    if inner.destroyed || inner.kit.advertised.serial != serial {
+    if inner.destroyed || inner.engine_state.advertised.serial != serial {
         return;
     }
     inner.complete_kept(qp);

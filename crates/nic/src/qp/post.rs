@@ -163,7 +163,7 @@ impl Sender<'_> {
             }
         }
         wr.signaled |= init.sq_sig_all;
-        if let Some(counted) = &mut inner.kit.counted {
+        if let Some(counted) = &mut inner.engine_state.counted {
             counted.posted(wr.signaled);
             wr.signaled = true;
         }

@@ -46,12 +46,12 @@ impl Qp {
             }
             _ => {}
         }
-        let full = inner.kit.receives.len() >= self.init.cap.max_recv_wr as usize;
-        let fits = inner.kit.receives.len() < inner.kit.receives.capacity();
-        if unlikely(full) || (unlikely(!fits) && inner.kit.receives.try_reserve(1).is_err()) {
+        let full = inner.engine_state.receives.len() >= self.init.cap.max_recv_wr as usize;
+        let fits = inner.engine_state.receives.len() < inner.engine_state.receives.capacity();
+        if unlikely(full) || (unlikely(!fits) && inner.engine_state.receives.try_reserve(1).is_err()) {
             return Err(PostError::Full);
         }
-        inner.kit.receives.push_back(wr);
+        inner.engine_state.receives.push_back(wr);
         Ok(())
     }
 

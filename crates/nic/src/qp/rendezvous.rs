@@ -14,14 +14,14 @@ impl Inner {
     /// What a rendezvous that was matched wants goes on the send queue.
     #[inline]
     pub(crate) fn begin_rendezvous(&mut self, qp: &Qp) {
-        if self.kit.fetch.is_some() {
+        if self.engine_state.fetch.is_some() {
             self.post_rendezvous(qp);
         }
     }
 
     #[cold]
     fn post_rendezvous(&mut self, qp: &Qp) {
-        let Some(rendezvous) = self.kit.fetch.take() else { return };
+        let Some(rendezvous) = self.engine_state.fetch.take() else { return };
         if self.engine.failed().is_some() {
             return;
         }

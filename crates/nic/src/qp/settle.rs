@@ -56,7 +56,7 @@ impl Qp {
         }
         if inner.drain_awaited && inner.state == QpState::Sqd && inner.engine.drained() {
             inner.drain_awaited = false;
-            inner.kit.notes.extend(self.note(EventKind::SqDrained));
+            inner.engine_state.notes.extend(self.note(EventKind::SqDrained));
         }
         inner.begin_flush(self);
         let ack = inner.note_ack(self, || now);
@@ -86,7 +86,7 @@ impl Qp {
     /// Unlocks, then tells what there is to tell.
     #[inline(always)]
     pub(super) fn unlock(&self, inner: MutexGuard<'_, Inner>) {
-        if !inner.kit.notes.is_empty() {
+        if !inner.engine_state.notes.is_empty() {
             self.unlock_and_tell(inner);
         }
     }
@@ -94,9 +94,9 @@ impl Qp {
     #[inline(never)]
     fn unlock_and_tell(&self, mut inner: MutexGuard<'_, Inner>) {
         // Mostly there is one, and its place stays for the next.
-        let (only, several) = match inner.kit.notes.len() {
-            1 => (inner.kit.notes.pop(), Vec::new()),
-            _ => (None, std::mem::take(&mut inner.kit.notes)),
+        let (only, several) = match inner.engine_state.notes.len() {
+            1 => (inner.engine_state.notes.pop(), Vec::new()),
+            _ => (None, std::mem::take(&mut inner.engine_state.notes)),
         };
         drop(inner);
         only.into_iter().chain(several).for_each(Note::send);

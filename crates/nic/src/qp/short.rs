@@ -142,7 +142,7 @@ fn leaves<const MOST: usize>(
         Bytes::Own(bytes) => bytes,
     };
     let Some(link) = context.qp.pd.device.link.local() else { return false };
-    link.send_short(path, short, bytes, &mut context.kit.cache)
+    link.send_short(path, short, bytes, &mut context.engine_state.cache)
 }
 
 impl Qp {

@@ -4,8 +4,8 @@
 #![cfg(feature = "software")]
 
 mod child;
-#[path = "../kit/mod.rs"]
-mod kit;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -118,16 +118,16 @@ fn queues() -> QueueConfig {
 }
 
 fn listener() -> Listener {
-    kit::listen(kit::any_port()).wait().expect("a port")
+    support::listen(support::any_port()).wait().expect("a port")
 }
 
 impl Ours {
     fn accept(listener: &Listener, place: Place) -> Ours {
-        let request = kit::within(listener.request()).expect("a request");
+        let request = support::within(listener.request()).expect("a request");
         let memory = place.memory();
         let mr = memory.mr(request.pd()).expect("a registration");
         let accept = request.accept().queues(queues()).private_data(mr.remote().to_bytes());
-        let conn = kit::within(accept.into_future());
+        let conn = support::within(accept.into_future());
         Ours { conn: conn.expect("a connection"), mr }
     }
 
@@ -177,7 +177,7 @@ fn kill_one(does: &str, place: Place, n: u64, listener: &Listener) -> (Duration,
         while let Ok(Some(message)) = conn.blocking_recv() {
             assert!(message.iter().all(|byte| *byte == MARK), "{does}, kill {n}: a message in pieces");
         }
-        kit::within(conn.ended())
+        support::within(conn.ended())
     };
     let revoke = || {
         let memory = mr.revoke().expect("it is registered");
@@ -224,7 +224,7 @@ fn access_until_it_ends(conn: &Connection, first: &[u8], n: u64, child: &mut Nei
 
 #[test]
 fn a_neighbour_killed_at_any_moment_leaves_queues_that_end_and_memory_that_stays() {
-    if !kit::is_software() {
+    if !support::is_software() {
         return;
     }
     let kills: u64 = std::env::var("VERBENA_TEST_KILLS").map_or(25, |text| text.parse().expect("a number"));
@@ -262,7 +262,7 @@ fn a_neighbour_killed_at_any_moment_leaves_queues_that_end_and_memory_that_stays
 
 #[test]
 fn a_neighbour_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_taken_back() {
-    if !kit::is_software() {
+    if !support::is_software() {
         return;
     }
     let listener = listener();
@@ -283,7 +283,7 @@ fn a_neighbour_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_ta
         child.signal("-CONT");
         // Its next WRITE is refused, which ends the connection.
         while let Ok(Some(_)) = conn.blocking_recv() {}
-        kit::within(conn.ended());
+        support::within(conn.ended());
         assert!(is_clear(&memory), "written to when it was revoked");
     }
 }
@@ -299,7 +299,7 @@ fn a_neighbour_that_may_not_reach_our_memory_reaches_what_both_map() {
 }
 
 fn speak_with_who_may_not_reach_us(does: &str, place: Place) {
-    if !kit::is_software() {
+    if !support::is_software() {
         return;
     }
     let listener = listener();
@@ -336,7 +336,7 @@ impl Drop for Stops<'_> {
 
 #[test]
 fn a_neighbour_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_nothing_else() {
-    if !kit::is_software() {
+    if !support::is_software() {
         return;
     }
     let (honest_at, hostile_at) = (listener(), listener());

@@ -6,7 +6,7 @@ use transport::op::{AtomicOp, SendOp, Status};
 use wire::Rkey;
 use wire::roce::SendTail;
 
-use super::kit::Pair;
+use super::support::Pair;
 use crate::mem::{Access, IoBufMut, Memory, Pool, RegBox, RemoteRead, RemoteWrite};
 use crate::remote::RemoteMemory;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use super::kit::domain;
+use super::support::domain;
 use crate::error::{ErrorKind, UnsplitError};
 use crate::mem::chunk::Chunk;
 use crate::mem::{IoBuf, IoBufMut, Pool, RegBox, RegBuf, RegBytes, SgeList};

@@ -3,6 +3,6 @@
 
 mod adapter;
 mod buffers;
-mod kit;
 mod pieces;
 mod remote;
+mod support;

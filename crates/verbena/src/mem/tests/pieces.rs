@@ -4,7 +4,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::kit::domain;
+use super::support::domain;
 use crate::error::UnsplitError;
 use crate::mem::{Pool, RegBuf, RegBytes};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::kit::domain;
+use super::support::domain;
 use crate::error::ErrorKind;
 use crate::mem::{Access, IoBuf, Memory, RemoteRead, RemoteWrite, SgeList};
 

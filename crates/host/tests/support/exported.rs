@@ -13,7 +13,7 @@ use wire::{Mtu, Qpn, Rkey};
 
 use super::{PATIENCE, Recording, V4, batch, counter, is_peer_memory_reachable, path, start_with};
 
-/// The queue pair at the target, to which `kit::path` leads, and its peer.
+/// The queue pair at the target, to which `support::path` leads, and its peer.
 pub const TARGET: Qpn = Qpn::new(0x123_456);
 pub const INITIATOR: Qpn = Qpn::new(0x321_001);
 pub const PD: u32 = 7;

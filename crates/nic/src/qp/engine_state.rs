@@ -14,7 +14,7 @@ use crate::srq::tag_matching::Rendezvous;
 
 /// What the engine may change of a queue pair: see the module.
 #[derive(Debug, Default)]
-pub(super) struct Kit {
+pub(super) struct EngineState {
     pub receives: VecDeque<RecvWr>,
     /// Of requests that were executed at once.
     pub sq_occupancy: SqOccupancy,
