@@ -27,11 +27,11 @@
 //! all).
 
 mod condvar;
-#[cfg(all(test, loom))]
-mod every_order;
 mod futex;
 #[cfg(debug_assertions)]
 mod held;
+#[cfg(all(test, loom))]
+mod loom_tests;
 #[cfg(loom)]
 mod model;
 mod mutex;

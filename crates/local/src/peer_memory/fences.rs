@@ -2,7 +2,7 @@
 //! between a store and a later load of other memory, and pairs with one of the other process: one
 //! of the two sees what the other one said.
 //!
-//! They are here by name so that `every_order` exports of each that it is needed: there a model
+//! They are here by name so that `loom_tests` exports of each that it is needed: there a model
 //! leaves one out.
 
 /// Where a fence is.

@@ -38,8 +38,6 @@
 //! | `present` | whether memory of another process is there, so that a copy waits for nothing; unsafe |
 //! | `near` | copies to and from memory that is mapped here, too, without a call; unsafe |
 
-#[cfg(all(test, loom))]
-mod every_order;
 mod export_table;
 mod fences;
 #[doc(hidden)]
@@ -48,6 +46,8 @@ mod hazards;
 mod identity_page;
 mod importer;
 mod initiator;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod near;
 mod present;
 mod tables;

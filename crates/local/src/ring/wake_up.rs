@@ -27,7 +27,7 @@ fn memory() -> Memory {
     Memory(Arc::new((0..(HEAD + FEWEST) * LINE).map(|_| Word::new(0)).collect()))
 }
 
-fn every_order(model: impl Fn() + Send + Sync + 'static) {
+fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
@@ -35,7 +35,7 @@ fn every_order(model: impl Fn() + Send + Sync + 'static) {
 
 #[test]
 fn a_reader_that_sleeps_is_woken_or_finds_the_record() {
-    every_order(|| {
+    explore(|| {
         let memory = memory();
         let rung = Arc::new(AtomicBool::new(false));
         let (mut writer, mut reader) = (Writer::new(memory.clone()).unwrap(), Reader::new(memory).unwrap());
@@ -57,7 +57,7 @@ fn a_reader_that_sleeps_is_woken_or_finds_the_record() {
 
 #[test]
 fn a_reader_that_sleeps_again_is_woken_or_finds_the_record() {
-    every_order(|| {
+    explore(|| {
         let memory = memory();
         let rung = Arc::new(AtomicBool::new(false));
         let (mut writer, mut reader) = (Writer::new(memory.clone()).unwrap(), Reader::new(memory).unwrap());
@@ -78,7 +78,7 @@ fn a_reader_that_sleeps_again_is_woken_or_finds_the_record() {
 
 #[test]
 fn records_arrive_whole_through_a_ring_that_comes_round() {
-    every_order(|| {
+    explore(|| {
         let memory = memory();
         let (mut writer, mut reader) = (Writer::new(memory.clone()).unwrap(), Reader::new(memory).unwrap());
         // The third record is written where the first one was.

@@ -176,7 +176,7 @@ impl Reader {
 }
 
 /// Every order of these threads, with so many switches that nothing forces.
-fn every_order(switches: usize, model: impl Fn() + Send + Sync + 'static) {
+fn explore(switches: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(switches);
     builder.check(model);
@@ -196,7 +196,7 @@ fn two_bring(way: Way) {
 
 #[test]
 fn one_who_waits_is_woken_by_another_thread() {
-    every_order(5, || {
+    explore(5, || {
         let reader = Reader::new(Way::AsItShips);
         let brings = reader.clone();
         let thread = thread::spawn(move || brings.bring());
@@ -207,12 +207,12 @@ fn one_who_waits_is_woken_by_another_thread() {
 
 #[test]
 fn two_that_bring_at_once_lose_no_wake_up() {
-    every_order(3, || two_bring(Way::AsItShips));
+    explore(3, || two_bring(Way::AsItShips));
 }
 
 #[test]
 fn one_that_drains_beside_the_one_that_brings_loses_no_wake_up() {
-    every_order(3, || {
+    explore(3, || {
         let reader = Reader::new(Way::AsItShips);
         let (brings, drains) = (reader.clone(), reader.clone());
         let threads = [
@@ -230,7 +230,7 @@ fn one_that_drains_beside_the_one_that_brings_loses_no_wake_up() {
 
 #[test]
 fn one_that_polls_beside_one_who_waits_loses_no_wake_up() {
-    every_order(3, || {
+    explore(3, || {
         let reader = Reader::new(Way::AsItShips);
         let (brings, polls) = (reader.clone(), reader.clone());
         let threads = [thread::spawn(move || brings.bring()), thread::spawn(move || polls.look())];
@@ -241,7 +241,7 @@ fn one_that_polls_beside_one_who_waits_loses_no_wake_up() {
 
 #[test]
 fn one_who_waits_again_and_again_is_woken_each_time() {
-    every_order(3, || {
+    explore(3, || {
         let reader = Reader::new(Way::AsItShips);
         let brings = reader.clone();
         let thread = thread::spawn(move || {
@@ -258,11 +258,11 @@ fn one_who_waits_again_and_again_is_woken_each_time() {
 #[test]
 #[should_panic(expected = "deadlock")]
 fn one_who_waits_and_does_not_arm_sleeps_for_ever() {
-    every_order(3, || two_bring(Way::NeverRingsForAll));
+    explore(3, || two_bring(Way::NeverRingsForAll));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn a_reader_that_looks_and_then_arms_sleeps_for_ever() {
-    every_order(3, || two_bring(Way::LooksThenArms));
+    explore(3, || two_bring(Way::LooksThenArms));
 }

@@ -4,7 +4,7 @@
 //! model. Calls and pages of a few lines stand for the system.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-local --lib --target-dir target/loom
-//! reach::every_order`
+//! reach::loom_tests`
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -225,7 +225,7 @@ fn take_back(
 }
 
 /// Every order of these threads, with so many switches that nothing forces.
-fn every_order(switches: usize, model: impl Fn() + Send + Sync + 'static) {
+fn explore(switches: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(switches);
     builder.check(model);
@@ -233,7 +233,7 @@ fn every_order(switches: usize, model: impl Fn() + Send + Sync + 'static) {
 
 /// An access, and its entry is taken back.
 fn one_takes_back(entry: Entry, way: Way) {
-    every_order(4, move || {
+    explore(4, move || {
         let shared = Shared::new();
         let theirs = shared.clone();
         let initiator = thread::spawn(move || way.reach(&theirs));
@@ -291,7 +291,7 @@ fn who_takes_a_region_back_waits_for_who_uses_it() {
 
 #[test]
 fn two_initiators_are_waited_for() {
-    every_order(2, || {
+    explore(2, || {
         let shared = Shared::new();
         let initiators = [0, 1].map(|_| {
             let theirs = shared.clone();
@@ -307,7 +307,7 @@ fn two_initiators_are_waited_for() {
 /// waited for, or finds nothing.
 #[test]
 fn who_is_exported_to_meanwhile_is_waited_for_or_finds_nothing() {
-    every_order(4, || {
+    explore(4, || {
         let shared = Shared::new();
         let list = Arc::new(Word::new(0));
         let (theirs, added) = (shared.clone(), list.clone());
@@ -329,7 +329,7 @@ fn who_is_exported_to_meanwhile_is_waited_for_or_finds_nothing() {
 /// there. No thread waits.
 #[test]
 fn what_was_taken_back_does_not_count_as_pulled() {
-    every_order(4, || {
+    explore(4, || {
         let shared = Shared::new();
         shared.tell();
         let sent = Arc::new(Word::new(1));
@@ -349,7 +349,7 @@ fn what_was_taken_back_does_not_count_as_pulled() {
 /// takes the place does not find the other's domain.
 #[test]
 fn what_is_found_is_of_one_queue_pair() {
-    every_order(4, || {
+    explore(4, || {
         let shared = Shared::new();
         tables::clear(&shared.exports, REGION);
         tables::publish(&shared.exports, 0, 1, &Region { pd: PD + 1, ..EXPORTED });
@@ -364,7 +364,7 @@ fn what_is_found_is_of_one_queue_pair() {
 /// Threads that may be stopped wherever they are in no call, and one that takes a region back,
 /// whose patience is over at once. `stays`: see [`Page`].
 fn one_loses_patience(threads: u32, stays: bool) {
-    every_order(if threads == 1 { 4 } else { 3 }, move || {
+    explore(if threads == 1 { 4 } else { 3 }, move || {
         let shared = Shared::new();
         let initiators: Vec<_> = (0..threads)
             .map(|number| {
@@ -399,7 +399,7 @@ fn a_thread_that_is_stopped_does_not_hide_one_that_copies() {
 /// A thread that says for ever that it uses something is banned when no call of it is left.
 #[test]
 fn who_lies_is_banned() {
-    every_order(3, || {
+    explore(3, || {
         let shared = Shared::new();
         let theirs = shared.clone();
         let liar = thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! Every order of the threads that take a lock and give it back, wait and notify, on loom's models
 //! of the atomics and of futex(2): `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-locks
-//! --lib --target-dir target/loom every_order`
+//! --lib --target-dir target/loom loom_tests`
 
 use loom::model::Builder;
 use loom::sync::Arc;
@@ -27,7 +27,7 @@ impl Counted {
     }
 }
 
-fn every_order(model: impl Fn(Arc<Counted>) + Send + Sync + 'static) {
+fn explore(model: impl Fn(Arc<Counted>) + Send + Sync + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(move || model(Arc::default()));
@@ -35,7 +35,7 @@ fn every_order(model: impl Fn(Arc<Counted>) + Send + Sync + 'static) {
 
 #[test]
 fn one_thread_at_a_time_has_the_lock_and_who_waits_gets_it() {
-    every_order(|counted| {
+    explore(|counted| {
         let threads = [(); 2].map(|()| {
             let counted = counted.clone();
             thread::spawn(move || {
@@ -55,7 +55,7 @@ fn one_thread_at_a_time_has_the_lock_and_who_waits_gets_it() {
 
 #[test]
 fn who_tries_has_it_or_does_not_wait() {
-    every_order(|counted| {
+    explore(|counted| {
         let other = counted.clone();
         let thread = thread::spawn(move || {
             let taken = other.lock.take();
@@ -76,7 +76,7 @@ fn who_tries_has_it_or_does_not_wait() {
 
 #[test]
 fn whoever_waits_for_a_change_is_told_of_it() {
-    every_order(|counted| {
+    explore(|counted| {
         let other = counted.clone();
         let thread = thread::spawn(move || {
             other.lock.wait_and_take();
