@@ -9,7 +9,7 @@ use std::time::Instant;
 use locks::{Mutex, Rank, RwLock};
 use nic::Errno;
 use nic::qp::raw_packet::MAX_FRAME;
-use node::{Guest, Input};
+use node::{Input, InputHandler};
 use sys::fork::Fd;
 
 use crate::Config;
@@ -133,11 +133,11 @@ impl FrameSocket {
         Ok(socket)
     }
 
-    /// Reads at most `limit` frames and hands them to the guest, in order.
-    pub(crate) fn drain<G: Guest>(&self, limit: usize, guest: &G, counters: &Counters) {
+    /// Reads at most `limit` frames and hands them to the input handler, in order.
+    pub(crate) fn drain<G: InputHandler>(&self, limit: usize, handler: &G, counters: &Counters) {
         let mut receiver = self.receiver.lock();
         for _ in 0..limit {
-            match self.read(&mut receiver, guest, counters) {
+            match self.read(&mut receiver, handler, counters) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -147,7 +147,12 @@ impl FrameSocket {
         }
     }
 
-    fn read<G: Guest>(&self, receiver: &mut Receiver, guest: &G, counters: &Counters) -> io::Result<()> {
+    fn read<G: InputHandler>(
+        &self,
+        receiver: &mut Receiver,
+        handler: &G,
+        counters: &Counters,
+    ) -> io::Result<()> {
         // Room before the frame, for the tag that the system took out.
         let received = packet::receive(&self.fd, &mut receiver.bytes[TAG_LEN..])?;
         if let Some(dropped) = received.dropped {
@@ -173,7 +178,7 @@ impl FrameSocket {
             _ => &receiver.bytes[TAG_LEN..end],
         };
         let input = Input::Frame { interface: self.interface, outgoing: received.outgoing, bytes };
-        guest.input(Instant::now(), input);
+        handler.input(Instant::now(), input);
         Ok(())
     }
 }

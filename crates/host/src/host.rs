@@ -1,5 +1,5 @@
-//! A guest and the real world under it, running: how they start and stop, and what the threads of a
-//! program ask of them.
+//! A input handler and the real world under it, running: how they start and stop, and what the
+//! threads of a program ask of them.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use local::rings::driver_slot::LOOK_NANOS;
 use locks::{Mutex, Rank};
 use nic::cq::Stamp;
 use nic::{Cq, Error, Later};
-use node::{Guest, Input};
+use node::{Input, InputHandler};
 use transport::likely::unlikely;
 use transport::op::Completion;
 
@@ -39,7 +39,7 @@ pub struct Config {
     /// copy faster.
     pub large_pages: bool,
     /// Called on the engine's thread, with nothing of the host locked: after it caught a panic of
-    /// the guest, and before it ends because it cannot wait.
+    /// the input handler, and before it ends because it cannot wait.
     pub on_failure: fn(),
     /// Called once, the first time that another user or the kernel's rdma_rxe has the UDP port of
     /// addresses of an interface: its name, and these addresses.
@@ -61,13 +61,13 @@ impl Default for Config {
     }
 }
 
-/// A guest and the real world under it, running.
+/// A input handler and the real world under it, running.
 ///
 /// Dropping it stops it. In a forked child an inherited host is inert: its descriptors are closed,
 /// its calls do nothing, and dropping it touches neither threads nor descriptors.
-pub struct Host<G: Guest> {
+pub struct Host<G: InputHandler> {
     world: Arc<RealWorld>,
-    guest: Arc<G>,
+    handler: Arc<G>,
     stop: Arc<AtomicBool>,
     engine: Mutex<Option<JoinHandle<()>>>,
     /// Polls in a row that brought packets and let no ACK go.
@@ -94,31 +94,32 @@ const LOOKS: u32 = 64;
 /// How often a process that ends looks whether the engine has done what it was asked for.
 const EXIT_PAUSE: Duration = Duration::from_micros(20);
 
-impl<G: Guest> Host<G> {
-    /// Opens the world, makes the guest on it, tells it the interfaces ([`Input::Interfaces`]) and
-    /// starts the engine thread, named "verbena". Returns when that thread is at work: programs
-    /// write over the C library's functions of memory (libfabric's memory hooks: munmap and its
-    /// like), and a thread that is just starting is in the midst of them.
+impl<G: InputHandler> Host<G> {
+    /// Opens the world, makes the input handler on it, tells it the interfaces
+    /// ([`Input::Interfaces`]) and starts the engine thread, named "verbena". Returns when that
+    /// thread is at work: programs write over the C library's functions of memory (libfabric's
+    /// memory hooks: munmap and its like), and a thread that is just starting is in the midst
+    /// of them.
     ///
     /// # Errors
     ///
     /// What the system refused: descriptors (EMFILE, ENFILE), memory, netlink, a thread (EAGAIN).
     pub fn start(
-        make_guest: impl FnOnce(Arc<RealWorld>) -> Arc<G>,
+        make_handler: impl FnOnce(Arc<RealWorld>) -> Arc<G>,
         config: Config,
     ) -> io::Result<Arc<Host<G>>> {
         let world = Arc::new(RealWorld::open(config)?);
-        let guest = make_guest(world.clone());
-        guest.input(Instant::now(), Input::Interfaces(&world.interfaces()));
+        let handler = make_handler(world.clone());
+        handler.input(Instant::now(), Input::Interfaces(&world.interfaces()));
         let stop = Arc::new(AtomicBool::new(false));
         let later = Arc::new(Later::default());
         let engine = {
-            let (world, guest, stop, later) = (world.clone(), guest.clone(), stop.clone(), later.clone());
+            let (world, handler, stop, later) = (world.clone(), handler.clone(), stop.clone(), later.clone());
             let at_work = Arc::new(Barrier::new(2));
             let thread = std::thread::Builder::new().name("verbena".to_owned());
             let theirs = at_work.clone();
             let engine = sys::thread::with_signals_blocked(|| {
-                thread.spawn(move || progress::run(world, guest, &later, &stop, theirs))
+                thread.spawn(move || progress::run(world, handler, &later, &stop, theirs))
             })?;
             at_work.wait();
             engine
@@ -126,7 +127,7 @@ impl<G: Guest> Host<G> {
         let engine = Mutex::new(Rank::Engine, Some(engine));
         Ok(Arc::new(Host {
             world,
-            guest,
+            handler,
             stop,
             engine,
             found: AtomicU32::new(0),
@@ -137,9 +138,9 @@ impl<G: Guest> Host<G> {
         }))
     }
 
-    /// The guest.
-    pub fn guest(&self) -> &Arc<G> {
-        &self.guest
+    /// The input handler.
+    pub fn handler(&self) -> &Arc<G> {
+        &self.handler
     }
 
     /// The world under it.
@@ -159,11 +160,12 @@ impl<G: Guest> Host<G> {
     }
 
     /// For a thread that found its completion queue empty: takes what arrived from the sockets to
-    /// the guest, in the calling thread; returns whether anything came. Where nothing did it
-    /// costs one system call.
+    /// the input handler, in the calling thread; returns whether anything came. Where nothing did
+    /// it costs one system call.
     ///
     /// While it is called again and again (within 200 us) the engine thread leaves those sockets to
-    /// the caller. Call it with no lock of the guest held. A panic in the guest comes through.
+    /// the caller. Call it with no lock of the input handler held. A panic in the input handler
+    /// comes through.
     #[inline]
     pub fn poll(&self) -> bool {
         self.look() != Drained::Empty
@@ -183,7 +185,7 @@ impl<G: Guest> Host<G> {
 
     /// `ibv_poll_cq`: hands at most `most` completions to `each`, the oldest first; how many there
     /// were. Where the queue is empty what has arrived is first taken from the sockets, in the
-    /// calling thread ([`Host::poll`]). Call it with no lock of the guest held.
+    /// calling thread ([`Host::poll`]). Call it with no lock of the input handler held.
     ///
     /// # Errors
     ///
@@ -229,7 +231,7 @@ impl<G: Guest> Host<G> {
             return Drained::Empty;
         }
         let now = if is_new { self.look_at_clock(ticks) } else { self.time.load(Ordering::Relaxed) };
-        let (to, at) = (self.world.delivery(&*self.guest), clock.instant(now));
+        let (to, at) = (self.world.delivery(&*self.handler), clock.instant(now));
         rings.go_on(&*self.world);
         let by_rings = rings.poll(&list, at, now, &to.of_rings());
         drop(list);
@@ -248,7 +250,7 @@ impl<G: Guest> Host<G> {
         let leave = row == 0 || row >= POLLS_PER_ACK;
         self.found.store(if leave { 0 } else { row }, Ordering::Relaxed);
         if leave {
-            self.guest.release(true);
+            self.handler.release(true);
         }
         self.later.run();
         drained
@@ -276,7 +278,7 @@ impl<G: Guest> Host<G> {
     /// For a thread whose process may end at once, after its last message: what it has sent to
     /// another process of this host may lie in a socket of its own, and is handed on. Costs
     /// nothing where nothing was sent since it was done before. Call it with no lock of the
-    /// guest held.
+    /// input handler held.
     pub fn drain_sent(&self) {
         let sent = self.world.counters.packets_sent.load(Ordering::Relaxed);
         if self.drained.load(Ordering::Relaxed) != sent {
@@ -286,10 +288,11 @@ impl<G: Guest> Host<G> {
         }
     }
 
-    /// Takes all that has arrived to the guest. Call it with no lock of the guest held.
+    /// Takes all that has arrived to the input handler. Call it with no lock of the input handler
+    /// held.
     pub fn drain_all(&self) {
         if self.is_ours() {
-            let to = self.world.delivery(&*self.guest);
+            let to = self.world.delivery(&*self.handler);
             self.world.rings.drain_all(&to.of_rings());
             self.world.rx_sockets.drain_all(&to);
         }
@@ -326,7 +329,7 @@ impl<G: Guest> Host<G> {
     /// later.
     pub fn end_polling(&self) {
         if self.is_ours() {
-            self.guest.release(true);
+            self.handler.release(true);
             self.world.rx_sockets.end_polling(&self.world.reactor);
             if !self.world.rings.end_polling() {
                 self.world.alarm.set(0);
@@ -336,8 +339,8 @@ impl<G: Guest> Host<G> {
 
     /// For a thread that is about to block until `counter` has an event: where it may, it reads the
     /// rings from now on, so that what comes by them wakes it at once (`rings::driver_slot`). An
-    /// event that it brings itself it has taken. Call it with no lock of the guest held. A
-    /// panic in the guest comes through.
+    /// event that it brings itself it has taken. Call it with no lock of the input handler held. A
+    /// panic in the input handler comes through.
     pub fn wait_as_driver(&self, counter: &Counter) -> Wait {
         let RealWorld { rings, .. } = &*self.world;
         if counter.take_in_hand() {
@@ -404,7 +407,8 @@ impl<G: Guest> Host<G> {
         true
     }
 
-    /// Takes what came by rings to the guest; where to wait, as [`Host::wait_as_driver`] says.
+    /// Takes what came by rings to the input handler; where to wait, as [`Host::wait_as_driver`]
+    /// says.
     fn attend(&self, counter: &Counter) -> Wait {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.waits_in(None);
@@ -435,7 +439,7 @@ impl<G: Guest> Host<G> {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
         counter.spin().may() && {
             alarm.set(clock.now() + LOOK_NANOS);
-            let to = self.world.delivery(&*self.guest);
+            let to = self.world.delivery(&*self.handler);
             rings.spin(counter.spin(), || counter.has_events(), clock, &to.of_rings())
         }
     }
@@ -443,7 +447,7 @@ impl<G: Guest> Host<G> {
     /// Reads the rings until nothing is there; false where there is an event first.
     fn empty_rings(&self, counter: &Counter) -> bool {
         let RealWorld { rings, alarm, clock, .. } = &*self.world;
-        let to = self.world.delivery(&*self.guest);
+        let to = self.world.delivery(&*self.handler);
         for _ in 0..LOOKS {
             if let Drained::Some { .. } = rings.drain(&to.of_rings()) {
                 if counter.has_events() {
@@ -479,7 +483,7 @@ impl<G: Guest> Host<G> {
     }
 }
 
-impl<G: Guest> Drop for Host<G> {
+impl<G: InputHandler> Drop for Host<G> {
     fn drop(&mut self) {
         if self.is_ours() {
             self.stop();
@@ -490,7 +494,7 @@ impl<G: Guest> Drop for Host<G> {
     }
 }
 
-impl<G: Guest> std::fmt::Debug for Host<G> {
+impl<G: InputHandler> std::fmt::Debug for Host<G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Host").field("world", &self.world).finish_non_exhaustive()
     }

@@ -4,21 +4,22 @@
 //!
 //! Internal to Verbena: it promises no stability.
 //!
-//! [`Host::start`] makes the world, has the guest made on it, and runs both; [`RealWorld`] is what
-//! the guest sees. [`process::get`] is the host of this process with a [`node::Node`] as its guest:
-//! what the C functions use, and what Rust code beside them uses. A [`Host`] is generic over its
-//! guest so that this crate's tests can look at what a guest is told.
+//! [`Host::start`] makes the world, has the input handler made on it, and runs both; [`RealWorld`]
+//! is what the input handler sees. [`process::get`] is the host of this process with a
+//! [`node::Node`] as its input handler: what the C functions use, and what Rust code beside them
+//! uses. A [`Host`] is generic over its input handler so that this crate's tests can look at what a
+//! input handler is told.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`process`] | the one instance of a process: made at first need, fresh in a forked child, counters at exit, `VERBENA_*` |
-//! | `host` | [`Host`]: guest, world and engine thread, running; polling, and what ends a process |
+//! | `host` | [`Host`]: input handler, world and engine thread, running; polling, and what ends a process |
 //! | `world` | the world's face: [`nic::Link`], [`nic::Frames`], [`nic::Platform`] and [`node::World`] |
 //! | `progress`, `alarm`, `reactor` | the engine thread, when it wakes, what it waits for |
 //! | `tx` | the send path |
 //! | `rx_sockets`, `rx_socket`, `management` | the receive path: which sockets, one of them, the messages of connection managers that wait there |
 //! | `sockets` | how both kinds are set up |
-//! | `to_guest` | what comes by the rings of [`local`] |
+//! | `to_handler` | what comes by the rings of [`local`] |
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `names` over [`name_text`], [`name_messages`], `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
@@ -37,13 +38,13 @@
 //!
 //! In: a thread that polls ([`Host::poll_cq`]) or the engine thread (`progress`, told by the
 //! `reactor`) takes the receive token of a socket (`rx_socket`), reads it, and hands each packet to
-//! [`node::Guest::input`] under the token, so that packets keep their order. What is for another
-//! process of this host the node gives back ([`node::World::forward`]), and `names` hands it on.
-//! Which thread reads a socket is the matter of its [`local::lease`].
+//! [`node::InputHandler::input`] under the token, so that packets keep their order. What is for
+//! another process of this host the node gives back ([`node::World::forward`]), and `names` hands
+//! it on. Which thread reads a socket is the matter of its [`local::lease`].
 //!
-//! Beside packets: the guest's timers run in the engine thread, which the guest wakes by the
-//! world's `wake_at` (`alarm`); changes of interfaces and neighbours, and the ends of other
-//! processes, come to it through the `reactor`.
+//! Beside packets: the input handler's timers run in the engine thread, which the input handler
+//! wakes by the world's `wake_at` (`alarm`); changes of interfaces and neighbours, and the ends of
+//! other processes, come to it through the `reactor`.
 //!
 //! # Locks
 //!
@@ -56,9 +57,9 @@
 //!
 //! So a packet may do anything while its socket's token is held; the connection manager moves queue
 //! pairs and pushes events while it is locked; a queue pair sends while it is locked; and nothing
-//! in this crate calls the guest with one of its own locks held but the token. A thread holds one
-//! token, one identifier and one queue pair at most. Completions are told of when queue pairs and
-//! completion queues are unlocked (`nic::cq`).
+//! in this crate calls the input handler with one of its own locks held but the token. A thread
+//! holds one token, one identifier and one queue pair at most. Completions are told of when queue
+//! pairs and completion queues are unlocked (`nic::cq`).
 //!
 //! Questions to the kernel (routes, names of ports) are asked with no lock of the node held, see
 //! [`node`]; of a packet's way only its socket's token is.
@@ -88,7 +89,7 @@ mod routes;
 mod rx_socket;
 mod rx_sockets;
 mod sockets;
-mod to_guest;
+mod to_handler;
 mod tx;
 mod user;
 mod user_namespace;

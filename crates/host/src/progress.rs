@@ -20,7 +20,7 @@ use local::Drained;
 use local::lease;
 use local::rings::driver_slot::Watch;
 use nic::Later;
-use node::{Guest, Input};
+use node::{Input, InputHandler};
 use sys::Room;
 
 use rings::ROOM_PAUSE;
@@ -41,14 +41,15 @@ const STREAM_PAUSE: Duration = Duration::from_micros(30);
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// When the engine looks again whether there is a descriptor for a process that wants to connect.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
-/// Pause after a panic of the guest, so that a panic in a timer does not take a whole processor.
+/// Pause after a panic of the input handler, so that a panic in a timer does not take a whole
+/// processor.
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
 /// Rounds of events after which the end of a process is told at the latest, whatever else comes.
 const MOST_ROUNDS: u32 = 64;
 
 /// A process that is gone. Its last packets may lie in a ring whose connection is not accepted yet,
-/// or in later events. So the guest is told after a round that took all of them.
+/// or in later events. So the input handler is told after a round that took all of them.
 struct Gone {
     bearer: Arc<Bearer>,
     rounds: u32,
@@ -57,7 +58,7 @@ struct Gone {
 /// The engine's own state.
 struct Engine<G> {
     world: Arc<RealWorld>,
-    guest: Arc<G>,
+    handler: Arc<G>,
     /// Sockets that polling threads serve: looked at again when their lease ends.
     leased: Vec<Arc<RxSocket>>,
     /// When, on the world's clock; and since when they do without a break.
@@ -69,17 +70,18 @@ struct Engine<G> {
     no_descriptor: bool,
     /// For packets of other processes.
     room: Room,
-    /// When the guest is called again.
-    guest_at: Option<Instant>,
-    /// The earliest timer that was set since the guest was called, by the world's clock. It may be
-    /// stale: a look in vain is cheaper than to ask the guest for its deadline each time.
+    /// When the input handler is called again.
+    handler_at: Option<Instant>,
+    /// The earliest timer that was set since the input handler was called, by the world's clock. It
+    /// may be stale: a look in vain is cheaper than to ask the input handler for its deadline
+    /// each time.
     set_at: u64,
     /// Since when threads that poll read the rings.
     rings_leased: Option<u64>,
     /// How long the engine waited last for room in a ring, and how often in vain.
     room_pause: Duration,
     room_tries: u32,
-    /// Processes that are gone, of which the guest has not been told.
+    /// Processes that are gone, of which the input handler has not been told.
     gone: Vec<Gone>,
     /// The watch over the thread that drives in the driver slot.
     watch: Watch,
@@ -90,9 +92,9 @@ struct Engine<G> {
 }
 
 /// Runs until `stop` is set and the bell rung. Meets the starting thread at the barrier.
-pub(crate) fn run<G: Guest>(
+pub(crate) fn run<G: InputHandler>(
     world: Arc<RealWorld>,
-    guest: Arc<G>,
+    handler: Arc<G>,
     later: &Later,
     stop: &AtomicBool,
     at_work: Arc<Barrier>,
@@ -102,14 +104,14 @@ pub(crate) fn run<G: Guest>(
     sys::thread::tighten_timers();
     let mut engine = Engine {
         world,
-        guest,
+        handler,
         leased: Vec::new(),
         leases_at: 0,
         leased_since: 0,
         asked: Vec::new(),
         no_descriptor: false,
         room: Room::new(1 << 16),
-        guest_at: None,
+        handler_at: None,
         set_at: u64::MAX,
         rings_leased: None,
         room_pause: ROOM_PAUSE,
@@ -147,7 +149,7 @@ fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
     a.into_iter().chain(b).min()
 }
 
-impl<G: Guest> Engine<G> {
+impl<G: InputHandler> Engine<G> {
     /// Does what is due; when something is again, on the world's clock.
     fn timers(&mut self) -> u64 {
         let world = self.world.clone();
@@ -155,17 +157,17 @@ impl<G: Guest> Engine<G> {
         let now = Instant::now();
         world.neighbours.recheck(now, &world.requests);
         for (ticket, result) in world.neighbours.take_answers() {
-            self.guarded(|guest| guest.input(now, Input::Resolved { ticket, result }));
+            self.guarded(|handler| handler.input(now, Input::Resolved { ticket, result }));
         }
-        if self.set_at <= world.clock.nanos(now) || self.guest_at.is_some_and(|at| at <= now) {
+        if self.set_at <= world.clock.nanos(now) || self.handler_at.is_some_and(|at| at <= now) {
             self.set_at = u64::MAX;
-            let fine = self.guarded(|guest| guest.expire(now));
-            self.guest_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
+            let fine = self.guarded(|handler| handler.expire(now));
+            self.handler_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
         }
         let idle_at = world.close_idle(world.clock.nanos(now));
         let turn_end = self.watch.look(&world.rings.driver_slot, world.clock.nanos(now));
         let lease_end = self.look_after_leases();
-        let own = [self.guest_at, world.neighbours.deadline()].into_iter().flatten();
+        let own = [self.handler_at, world.neighbours.deadline()].into_iter().flatten();
         own.map(|at| world.clock.nanos(at))
             .chain(lease_end)
             .chain(turn_end)
@@ -190,7 +192,7 @@ impl<G: Guest> Engine<G> {
 
     fn deadline(&self) -> Option<Instant> {
         let mut deadline = None;
-        self.guarded(|guest| deadline = guest.deadline());
+        self.guarded(|handler| deadline = handler.deadline());
         deadline
     }
 
@@ -231,8 +233,8 @@ impl<G: Guest> Engine<G> {
         let mut again = (!self.asked.is_empty()).then_some(pause);
         world.rx_sockets.each_with_backlog(|socket| {
             let mut drained = Drained::Empty;
-            self.guarded(|guest| {
-                drained = socket.drain(READS_PER_EVENT, None, &world.delivery(guest));
+            self.guarded(|handler| {
+                drained = socket.drain(READS_PER_EVENT, None, &world.delivery(handler));
             });
             if drained == Drained::Busy {
                 again = again.or(Some(BUSY_PAUSE));
@@ -254,9 +256,9 @@ impl<G: Guest> Engine<G> {
                 self.gone.push(gone);
                 continue;
             }
-            self.guarded(|guest| world.rings.drain_all(&world.delivery(guest).of_rings()));
+            self.guarded(|handler| world.rings.drain_all(&world.delivery(handler).of_rings()));
             if let Some((name, watch)) = world.names.ended(&gone.bearer, &world.reactor) {
-                self.guarded(|guest| guest.input(Instant::now(), Input::Gone(name, watch)));
+                self.guarded(|handler| handler.input(Instant::now(), Input::Gone(name, watch)));
             }
         }
     }
@@ -271,11 +273,12 @@ impl<G: Guest> Engine<G> {
         let _ = catch_unwind(self.world.config.on_failure);
     }
 
-    /// Calls the guest; a panic in it is counted, and the thread lives on. False where it panicked.
+    /// Calls the input handler; a panic in it is counted, and the thread lives on. False where it
+    /// panicked.
     fn guarded(&self, call: impl FnOnce(&G)) -> bool {
-        // The guest's own locks tell it what was left half-done; ours are not held here, but for a
+        // The input handler's own locks tell it what was left half-done; ours are not held here, but for a
         // receive token, which guards nothing but buffers.
-        let fine = catch_unwind(AssertUnwindSafe(|| call(&self.guest))).is_ok();
+        let fine = catch_unwind(AssertUnwindSafe(|| call(&self.handler))).is_ok();
         if !fine {
             add(&self.world.counters.panics, 1);
             let _ = catch_unwind(self.world.config.on_failure);

@@ -1,5 +1,5 @@
 //! One socket that receives: its receive token, its lease, and how what it brings reaches the
-//! guest.
+//! input handler.
 //!
 //! The thread that reads the socket holds the token until what was read is dispatched. Two threads
 //! that drain one socket would reorder packets, and go-back-N turns that into a storm of NAKs.
@@ -18,7 +18,7 @@ use local::lease::Lease;
 use local::{Drained, Rings};
 use locks::{Mutex, Rank};
 use node::world::{Datagram, Hold};
-use node::{Guest, Input};
+use node::{Input, InputHandler};
 use sys::clock::Clock;
 use sys::fork::Fd;
 use sys::{ControlBuffer, Room};
@@ -27,7 +27,7 @@ use crate::alarm::Alarm;
 use crate::counters::{Counters, add};
 use crate::management::Management;
 use crate::reactor::{IN, Reactor};
-use crate::to_guest::{Origin, ToGuest};
+use crate::to_handler::{Origin, ToHandler};
 
 /// After so many reads, of up to 64 packets each, ACKs leave even if there is more to read: senders
 /// wait for them.
@@ -79,7 +79,7 @@ struct Receiver {
 
 /// Where packets go.
 pub(crate) struct Delivery<'a, G> {
-    pub(crate) guest: &'a G,
+    pub(crate) handler: &'a G,
     pub(crate) clock: &'a Clock,
     pub(crate) counters: &'a Counters,
     pub(crate) rings: &'a Rings<Origin>,
@@ -87,11 +87,11 @@ pub(crate) struct Delivery<'a, G> {
     pub(crate) alarm: &'a Alarm,
 }
 
-impl<'a, G: Guest> Delivery<'a, G> {
+impl<'a, G: InputHandler> Delivery<'a, G> {
     /// Where what comes by rings goes.
     #[inline(always)]
-    pub(crate) fn of_rings(&self) -> local::Delivery<'a, ToGuest<'a, G>> {
-        self.rings.delivery(ToGuest(self.guest), &self.counters.local)
+    pub(crate) fn of_rings(&self) -> local::Delivery<'a, ToHandler<'a, G>> {
+        self.rings.delivery(ToHandler(self.handler), &self.counters.local)
     }
 }
 
@@ -151,7 +151,7 @@ impl RxSocket {
     /// Reads at most `limit` times and dispatches. A thread of the program that polls (`polled`:
     /// since just now) stops after anything but bulk and runs of packets. More is likely after
     /// those only, and the program comes back at once.
-    pub(crate) fn drain<G: Guest>(
+    pub(crate) fn drain<G: InputHandler>(
         &self,
         limit: usize,
         polled: Option<Instant>,
@@ -171,13 +171,13 @@ impl RxSocket {
     /// For the engine, holding no lock: waits until it has the token, then reads at most `limit`
     /// times and dispatches. Where it runs on the processor of the very thread that holds it,
     /// trying again would only keep that thread from going on.
-    pub(crate) fn drain_in_turn<G: Guest>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
+    pub(crate) fn drain_in_turn<G: InputHandler>(&self, limit: usize, to: &Delivery<'_, G>) -> Drained {
         let mut receiver = self.receiver.lock();
         self.drain_with(&mut receiver, limit, None, to)
     }
 
     #[inline]
-    fn drain_with<G: Guest>(
+    fn drain_with<G: InputHandler>(
         &self,
         receiver: &mut Receiver,
         limit: usize,
@@ -187,7 +187,7 @@ impl RxSocket {
         let mut drained = Drained::Empty;
         let read = self.read_up_to(receiver, limit, polled, to, &mut drained);
         if drained != Drained::Empty {
-            to.guest.release(false);
+            to.handler.release(false);
         }
         if !receiver.management.is_empty() || self.has_backlog() {
             self.manage(receiver, read, limit, polled, to, &mut drained);
@@ -197,7 +197,7 @@ impl RxSocket {
 
     /// Reads at most `limit` times and dispatches the data.
     #[inline]
-    fn read_up_to<G: Guest>(
+    fn read_up_to<G: InputHandler>(
         &self,
         receiver: &mut Receiver,
         limit: usize,
@@ -211,7 +211,7 @@ impl RxSocket {
                     let before = *drained == Drained::Some { bulk: true };
                     *drained = Drained::Some { bulk: before || bytes >= BULK };
                     if n.is_multiple_of(READS_PER_ACK) {
-                        to.guest.release(false);
+                        to.handler.release(false);
                     }
                     if polled.is_some() && bytes < BULK && packets < RUN && data {
                         return Read::Enough;
@@ -230,7 +230,7 @@ impl RxSocket {
     /// Serves messages of connection managers: up to `limit` while the socket brings nothing else,
     /// a few where it does. What is left is the engine's.
     #[cold]
-    fn manage<G: Guest>(
+    fn manage<G: InputHandler>(
         &self,
         receiver: &mut Receiver,
         mut read: Read,
@@ -257,7 +257,7 @@ impl RxSocket {
                 break;
             }
             read = self.read_up_to(receiver, SLICE, polled, to, drained);
-            to.guest.release(false);
+            to.handler.release(false);
         }
         let backlog = !receiver.management.is_empty();
         if !self.backlog.swap(backlog, Ordering::AcqRel) && backlog {
@@ -265,8 +265,9 @@ impl RxSocket {
         }
     }
 
-    /// Hands at most `most` messages of connection managers to the guest; how many there were.
-    fn serve<G: Guest>(&self, receiver: &mut Receiver, most: usize, to: &Delivery<'_, G>) -> usize {
+    /// Hands at most `most` messages of connection managers to the input handler; how many there
+    /// were.
+    fn serve<G: InputHandler>(&self, receiver: &mut Receiver, most: usize, to: &Delivery<'_, G>) -> usize {
         if most > 0 && !receiver.management.is_empty() {
             // What was sent by a ring before such a message was sent: an ACK before a DREQ.
             to.rings.drain_all(&to.of_rings());
@@ -275,7 +276,7 @@ impl RxSocket {
         messages
             .map(|message| {
                 let datagram = self.datagram(message.source, &message.bytes, Hold::No);
-                to.guest.input(Instant::now(), Input::Datagram(datagram));
+                to.handler.input(Instant::now(), Input::Datagram(datagram));
             })
             .count()
     }
@@ -287,7 +288,7 @@ impl RxSocket {
 
     /// One recvmsg and its dispatch.
     #[inline]
-    fn read<G: Guest>(
+    fn read<G: InputHandler>(
         &self,
         receiver: &mut Receiver,
         polled: Option<Instant>,
@@ -327,7 +328,7 @@ impl RxSocket {
             if !bytes.is_empty() {
                 data = true;
                 let run = self.datagram(source, bytes, hold);
-                to.guest.input(now, Input::Datagrams { run, size });
+                to.handler.input(now, Input::Datagrams { run, size });
             }
         };
         for bytes in packets {

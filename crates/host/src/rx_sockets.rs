@@ -20,7 +20,7 @@ use local::Drained;
 use local::lease::LEASE_NANOS;
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
-use node::Guest;
+use node::InputHandler;
 use socket2::{SockAddr, SockRef};
 use sys::clock::Clock;
 use sys::fork::Fd;
@@ -245,7 +245,7 @@ impl RxSockets {
     /// Tries the socket whose turn it is, for a thread that polls a completion queue, at this time.
     /// One that another thread reads counts as empty.
     #[inline]
-    pub(crate) fn poll<G: Guest>(&self, instant: Instant, to: &Delivery<'_, G>) -> Drained {
+    pub(crate) fn poll<G: InputHandler>(&self, instant: Instant, to: &Delivery<'_, G>) -> Drained {
         let lineup = self.lineup.load();
         let Lineup { sockets, hot } = &**lineup;
         if sockets.is_empty() {
@@ -303,9 +303,10 @@ impl RxSockets {
         }
     }
 
-    /// Takes what waits at any of the sockets now to the guest, [`SWEEP_ROUNDS`] times a socket at
-    /// most because peers may go on sending; where another thread does, waits until it has.
-    pub(crate) fn drain_all<G: Guest>(&self, to: &Delivery<'_, G>) {
+    /// Takes what waits at any of the sockets now to the input handler, [`SWEEP_ROUNDS`] times a
+    /// socket at most because peers may go on sending; where another thread does, waits until
+    /// it has.
+    pub(crate) fn drain_all<G: InputHandler>(&self, to: &Delivery<'_, G>) {
         // One call for many of them: most are empty, and a server has one for each flow that found
         // it.
         for sockets in self.lineup.load().sockets.chunks(sys::ASKED_AT_ONCE) {

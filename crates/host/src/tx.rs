@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use locks::{Rank, RwLock};
 use nic::{Errno, Path};
-use node::{Guest, Input};
+use node::{Input, InputHandler};
 use socket2::{MsgHdr, SockAddr, SockRef};
 use sys::clock::Clock;
 use sys::fork::Fd;
@@ -342,8 +342,8 @@ impl SendSocket {
         }
     }
 
-    /// Tells the guest of the ICMP errors for what was sent here (IP_RECVERR, ip(7)).
-    pub(crate) fn report_errors<G: Guest>(&self, guest: &G, counters: &Counters) {
+    /// Tells the input handler of the ICMP errors for what was sent here (IP_RECVERR, ip(7)).
+    pub(crate) fn report_errors<G: InputHandler>(&self, handler: &G, counters: &Counters) {
         let mut bytes = [0; 2048];
         let mut control = ControlBuffer::new();
         // As many as may wait; the rest is told by the next event.
@@ -358,7 +358,7 @@ impl SendSocket {
             add(&counters.icmp_errors, 1);
             let source = self.source.ip();
             let sent = &bytes[..received.len];
-            guest.input(
+            handler.input(
                 Instant::now(),
                 Input::Unreachable { dest: dest.ip().into(), source: source.into(), errno, sent },
             );

@@ -33,7 +33,7 @@ use crate::reactor::{IN, Reactor, Source};
 use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
-use crate::to_guest::Origin;
+use crate::to_handler::Origin;
 use crate::tx::{self, Sender, Tx};
 use crate::{Config, host_id, interfaces, neighbours};
 
@@ -42,7 +42,7 @@ use crate::{Config, host_id, interfaces, neighbours};
 const MANY: usize = 8;
 
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by
-/// a guest and the [`Host`](crate::Host) that runs it.
+/// a input handler and the [`Host`](crate::Host) that runs it.
 ///
 /// In a forked child the object is inert: it sends nothing, and what can fail fails with ENODEV.
 pub struct RealWorld {
@@ -134,9 +134,9 @@ impl RealWorld {
 
     /// Where packets go.
     #[inline]
-    pub(crate) fn delivery<'a, G>(&'a self, guest: &'a G) -> Delivery<'a, G> {
+    pub(crate) fn delivery<'a, G>(&'a self, handler: &'a G) -> Delivery<'a, G> {
         let RealWorld { clock, counters, rings, alarm, .. } = self;
-        Delivery { guest, clock, counters, rings, alarm }
+        Delivery { handler, clock, counters, rings, alarm }
     }
 
     /// The addresses of an interface whose UDP port another user or the kernel's rdma_rxe has.

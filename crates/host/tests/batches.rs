@@ -24,7 +24,7 @@ fn arrives(address: IpAddr, config: Config, payloads: &[usize]) -> (u64, u64) {
     host.world().attach(LO).unwrap();
     host.world().send(&path(address), &mut batch(7, payloads));
     for (psn, &len) in (7..).zip(payloads) {
-        let packet = host.guest().packet().expect("every packet");
+        let packet = host.handler().packet().expect("every packet");
         assert_eq!((packet.psn(), packet.bytes.len()), (psn, 12 + len + 4));
         assert!(packet.bytes[12..12 + len].iter().all(|&byte| byte == psn as u8));
         assert_eq!((packet.source.ip(), packet.dest.ip(), packet.dest.port()), (address, address, 4791));
@@ -88,7 +88,7 @@ fn where_the_system_refuses_segments_packets_leave_one_by_one_from_then_on() {
     let host = start();
     host.world().attach(LO).unwrap();
     host.world().send(&path(V4), &mut batch(0, &[64]));
-    let source = host.guest().packet().unwrap().source;
+    let source = host.handler().packet().unwrap().source;
     let on = 1;
     // SAFETY: the kernel reads one int. It makes no segments where it makes no checksums
     // (net/ipv4/udp.c, udp_send_skb).
@@ -102,7 +102,7 @@ fn where_the_system_refuses_segments_packets_leave_one_by_one_from_then_on() {
         let before = counter(&host, "sends");
         host.world().send(&path(V4), &mut batch(first, &[1072; 20]));
         for psn in first..first + 20 {
-            assert_eq!(host.guest().packet().unwrap().psn(), psn);
+            assert_eq!(host.handler().packet().unwrap().psn(), psn);
         }
         sends.push(counter(&host, "sends") - before);
     }
@@ -120,7 +120,7 @@ fn traffic_class_and_hop_limit_change_nothing_for_the_icrc() {
     for address in [V4, V6] {
         let path = nic::Path { traffic_class: 0x28, hop_limit: 3, ..path(address) };
         host.world().send(&path, &mut batch(1, &[64, 64]));
-        assert_eq!([1, 2].map(|_| host.guest().packet().unwrap().psn()), [1, 2]);
+        assert_eq!([1, 2].map(|_| host.handler().packet().unwrap().psn()), [1, 2]);
     }
 }
 
@@ -132,7 +132,7 @@ fn each_pair_of_processes_and_each_detour_has_its_own_source_port() {
     let port = |dest_qpn, source_port_epoch| {
         let path = nic::Path { dest_qpn: Qpn::new(dest_qpn), source_port_epoch, ..path(V4) };
         host.world().send(&path, &mut batch(1, &[64]));
-        host.guest().packet().unwrap().source.port()
+        host.handler().packet().unwrap().source.port()
     };
     let first = port(0x123_000, 0);
     assert_eq!(first, port(0x123_fff, 0));
@@ -155,7 +155,7 @@ fn a_flush_is_sealed_as_rdma_rxe_does_it_and_by_every_second_source_port_as_the_
         batch.push(&header, 0, |_| Ok(())).unwrap();
         // IPv6 has no identification: the ICRC is the one that was computed here or another.
         host.world().send(&nic::Path { source_port_epoch, ..path(V6) }, &mut batch);
-        let packet = host.guest().packet().unwrap();
+        let packet = host.handler().packet().unwrap();
         assert_eq!(packet.psn(), source_port_epoch, "a Verbena takes both");
         let mut sealed = packet.bytes.clone();
         seals[source_port_epoch as usize % 2](
@@ -185,7 +185,7 @@ fn a_lid_is_unreachable_over_udp_and_packets_to_it_are_dropped_and_counted() {
         assert_eq!(counter(&host, "packets_dropped_sending"), 4 * (n as u64 + 1));
     }
     link.send(&path(V4), &mut batch(9, &[64]));
-    assert_eq!(host.guest().packet().unwrap().psn(), 9);
+    assert_eq!(host.handler().packet().unwrap().psn(), 9);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_packet_too_long_for_the_path_is_dropped_and_counted_and_the_next_goes_throu
     host.world().send(&path(V4), &mut batch(1, &[4096, 4096, 4096]));
     assert_eq!(counter(&host, "packets_dropped_sending"), 3);
     host.world().send(&path(V4), &mut batch(9, &[1024, 1024]));
-    assert_eq!(host.guest().packet().unwrap().psn(), 9);
+    assert_eq!(host.handler().packet().unwrap().psn(), 9);
     assert_eq!(counter(&host, "segmentation_given_up"), 0);
 }
 
@@ -218,7 +218,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
         host.world().send(&path(V4), &mut batch(psn, &[64]));
         let packet = loop {
             host.poll();
-            let found = host.guest().find_within(Duration::ZERO, support::packet);
+            let found = host.handler().find_within(Duration::ZERO, support::packet);
             if let Some(packet) = found {
                 break packet;
             }
@@ -228,12 +228,12 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
     }
     // No thread polls now.
     host.world().send(&path(V4), &mut batch(0, &[64]));
-    assert_eq!(host.guest().packet().unwrap().thread, "verbena");
+    assert_eq!(host.handler().packet().unwrap().thread, "verbena");
     // Nor after saying so.
     host.poll();
     host.end_polling();
     host.world().send(&path(V4), &mut batch(1, &[64]));
-    assert_eq!(host.guest().packet().unwrap().thread, "verbena");
+    assert_eq!(host.handler().packet().unwrap().thread, "verbena");
 }
 
 #[test]
@@ -251,12 +251,12 @@ fn a_poll_that_brings_nothing_for_the_program_looks_again() {
         (0..3).for_each(|n| host.world().send(&path(V4), &mut batch(psn + n, &[64])));
         psn += 3;
         host.poll_until(|| false);
-        let taken = || host.guest().find_within(Duration::ZERO, support::packet);
+        let taken = || host.handler().find_within(Duration::ZERO, support::packet);
         let mine = std::iter::from_fn(taken).filter(|packet| packet.thread == me).count();
         if mine == 3 {
             break;
         }
-        while host.guest().find_within(Duration::from_millis(5), support::packet).is_some() {}
+        while host.handler().find_within(Duration::from_millis(5), support::packet).is_some() {}
     }
     // What says something ends it: the others wait for the next poll, or for the engine.
     (0..3).for_each(|n| host.world().send(&path(V4), &mut batch(psn + n, &[64])));
@@ -277,9 +277,9 @@ fn a_poll_goes_on_behind_a_run_of_packets_and_not_behind_a_few() {
         host.poll();
         (0..3).for_each(|_| host.world().send(&path(V4), &mut batch(1, &vec![64; packets])));
         host.poll();
-        let taken = || host.guest().find_within(Duration::ZERO, support::packet);
+        let taken = || host.handler().find_within(Duration::ZERO, support::packet);
         let mine = std::iter::from_fn(taken).filter(|packet| packet.thread == me).count();
-        while host.guest().find_within(Duration::from_millis(5), support::packet).is_some() {}
+        while host.handler().find_within(Duration::from_millis(5), support::packet).is_some() {}
         mine
     };
     let end = Instant::now() + PATIENCE;
@@ -305,6 +305,7 @@ fn order_survives_a_polling_thread_and_the_engine_on_one_socket() {
             std::thread::sleep(Duration::from_micros(300));
         }
     }
-    let psns: Vec<u32> = (0..1600).map_while(|_| host.guest().packet()).map(|packet| packet.psn()).collect();
+    let psns: Vec<u32> =
+        (0..1600).map_while(|_| host.handler().packet()).map(|packet| packet.psn()).collect();
     assert!(psns.iter().copied().eq(0..1600), "{psns:?}");
 }

@@ -112,6 +112,6 @@ fn processes_of_the_host_meet_though_descriptors_ran_out() {
     };
     assert!(other.world().forward(BLOCK, &datagram));
     assert_eq!(counter(&other, "forward_drops"), 0);
-    assert_eq!(owner.guest().find(support::packet).map(|packet| packet.bytes), Some(bytes));
+    assert_eq!(owner.handler().find(support::packet).map(|packet| packet.bytes), Some(bytes));
     drop(claim);
 }

@@ -22,8 +22,8 @@ fn pair_with(counter: Counter) -> (Recording, Recording, Counter, Box<dyn Claim>
     let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
     let claim = reader.world().claim(Name::Block(0x123)).unwrap();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
-    assert!(reader.guest().packet().is_some());
-    *reader.guest().counter.lock().unwrap() = Some(counter.clone());
+    assert!(reader.handler().packet().is_some());
+    *reader.handler().counter.lock().unwrap() = Some(counter.clone());
     (sender, reader, counter, claim)
 }
 
@@ -44,7 +44,7 @@ fn dispatched_in(sender: &Recording, reader: &Recording, pause: Duration, wanted
         assert!(Instant::now() < end, "not {wanted}");
         std::thread::sleep(pause);
         sender.world().send(&path(V4), &mut batch(1, &[64]));
-        row = if reader.guest().packet().unwrap().thread == wanted { row + 1 } else { 0 };
+        row = if reader.handler().packet().unwrap().thread == wanted { row + 1 } else { 0 };
     }
 }
 
@@ -65,7 +65,7 @@ fn a_thread_that_waits_takes_packets_itself_and_the_engine_takes_over_when_it_st
     STOP.store(true, Ordering::Relaxed);
     sender.world().send(&path(V4), &mut batch(1, &[64]));
     waiter.join().unwrap();
-    assert!(reader.guest().packet().is_some());
+    assert!(reader.handler().packet().is_some());
     dispatched_in(&sender, &reader, Duration::ZERO, "verbena");
 }
 
@@ -131,7 +131,7 @@ fn comes_and_goes(counter: Counter) {
         }
     });
     for n in 0..PACKETS {
-        assert_eq!(reader.guest().packet().unwrap().bytes[12], n as u8);
+        assert_eq!(reader.handler().packet().unwrap().bytes[12], n as u8);
     }
 }
 
@@ -183,7 +183,7 @@ fn who_takes_one_event_behind_the_other_has_no_engine_woken_which_looks_when_it_
         let by_engine = (0..TURNS)
             .filter(|&n| {
                 sender.world().send(&path(V4), &mut batch(n, &[64]));
-                let thread = reader.guest().packet().expect("it arrives").thread;
+                let thread = reader.handler().packet().expect("it arrives").thread;
                 while TAKEN.load(Ordering::Relaxed) <= n {
                     std::thread::yield_now();
                 }
@@ -195,7 +195,7 @@ fn who_takes_one_event_behind_the_other_has_no_engine_woken_which_looks_when_it_
         // It does not come back.
         for n in 0..3 {
             sender.world().send(&path(V4), &mut batch(n, &[64]));
-            assert_eq!(reader.guest().packet().expect("the engine looks").thread, "verbena");
+            assert_eq!(reader.handler().packet().expect("the engine looks").thread, "verbena");
         }
         for _ in 0..3 {
             wait(&reader, &counter);
@@ -211,7 +211,7 @@ fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_i
     let _own_claim = sender.world().claim(Name::Block(0x456)).unwrap();
     let back = nic::Path { dest_qpn: wire::Qpn::new(0x45_6001), ..path(V4) };
     reader.world().send(&back, &mut batch(0, &[64]));
-    assert!(sender.guest().packet().is_some());
+    assert!(sender.handler().packet().is_some());
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
     for gets_up in [true, false] {
         for n in 0..20 {
@@ -220,7 +220,7 @@ fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_i
             if gets_up {
                 sender.release_driver(Some(&own), false);
             }
-            assert_eq!(reader.guest().packet().expect("it arrives").bytes[12], n as u8);
+            assert_eq!(reader.handler().packet().expect("it arrives").bytes[12], n as u8);
             sender.release_driver(Some(&own), false);
         }
     }
@@ -272,7 +272,7 @@ fn a_thread_that_left_its_driver_slot_without_a_word_is_not_waited_for() {
     let sent = Instant::now();
     for _ in 0..2 {
         sender.world().send(&path(V4), &mut batch(1, &[64]));
-        assert!(reader.guest().packet().is_some());
+        assert!(reader.handler().packet().is_some());
     }
     assert!(sent.elapsed() < Duration::from_secs(2));
     // It is gone: another one may sit there.
@@ -288,7 +288,7 @@ fn a_thread_that_left_its_driver_slot_without_a_word_is_not_waited_for() {
     for _ in 0..30 {
         std::thread::sleep(Duration::from_millis(2));
         sender.world().send(&path(V4), &mut batch(1, &[64]));
-        found += u32::from(reader.guest().packet().unwrap().thread == "waiter");
+        found += u32::from(reader.handler().packet().unwrap().thread == "waiter");
     }
     waiter.join().unwrap();
     assert!(found > 0);
@@ -312,7 +312,7 @@ fn a_thread_that_is_woken_for_others_again_and_again_leaves_the_work_to_the_engi
         .map(|n| {
             std::thread::sleep(Duration::from_millis(2));
             sender.world().send(&path(V4), &mut batch(n, &[64]));
-            reader.guest().packet().unwrap().thread
+            reader.handler().packet().unwrap().thread
         })
         .collect();
     assert!(threads.iter().filter(|thread| *thread == "waiter").count() < 20, "{threads:?}");
@@ -333,16 +333,16 @@ fn timers_are_served_while_a_thread_drives() {
     let mut latest = Duration::ZERO;
     for _ in 0..50 {
         let due = Instant::now() + Duration::from_millis(3);
-        *reader.guest().deadline.lock().unwrap() = Some(due);
+        *reader.handler().deadline.lock().unwrap() = Some(due);
         reader.world().wake_at(due);
         let expired = |told: &Told| match told {
             Told::Expired(at) => Some(*at),
             _ => None,
         };
-        let at = reader.guest().find(expired).expect("nobody serves the timer");
+        let at = reader.handler().find(expired).expect("nobody serves the timer");
         latest = latest.max(at.saturating_duration_since(due));
         sender.world().send(&path(V4), &mut batch(1, &[64]));
-        assert!(reader.guest().packet().is_some());
+        assert!(reader.handler().packet().is_some());
     }
     waiter.join().unwrap();
     assert!(latest < Duration::from_secs(1), "{latest:?} late");

@@ -44,7 +44,7 @@ fn a_fragment_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
         [1, 2048, 4097, 8192, 10_007, 30_000, sender.world().local().unwrap().max_fragment()][n as usize % 7]
     };
     let arrives = |n: u32, address| {
-        let packet = reader.guest().packet().unwrap();
+        let packet = reader.handler().packet().unwrap();
         assert_eq!((number(&packet), packet.forwarded, packet.interface), (n as u8, false, LO));
         assert_eq!((packet.source.ip(), packet.dest.ip()), (address, address));
         packet
@@ -99,7 +99,7 @@ fn a_fragment_whose_bytes_can_not_be_had_is_not_sent() {
     }
     assert_eq!(send_fragment(&sender, V4, &body(1, 60_000)), Ok(FragmentOutcome::Sent));
     sender.world().send(&path(V4), &mut batch(2, &[64]));
-    assert_eq!([0, 1, 2].map(|_| number(&reader.guest().packet().unwrap())), [0, 1, 2]);
+    assert_eq!([0, 1, 2].map(|_| number(&reader.handler().packet().unwrap())), [0, 1, 2]);
     assert_eq!(
         (counter(&sender, "ring_fragments_sent"), counter(&reader, "ring_fragments_received")),
         (1, 1)
@@ -112,7 +112,7 @@ fn a_fragment_does_not_pass_what_waits_for_room() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
-    assert!(reader.guest().packet().is_some());
+    assert!(reader.handler().packet().is_some());
     keeps_busy(&reader, &sender);
     overfill(&sender, 100);
     let mut fill = |_: SharedBytes<'_>| -> Result<(), Fault> { panic!("there is no room") };
@@ -120,16 +120,16 @@ fn a_fragment_does_not_pass_what_waits_for_room() {
         sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 4096, &mut fill),
         Ok(FragmentOutcome::Full)
     );
-    assert_ne!(reader.guest().packet().unwrap().bytes.len(), 4112, "the message comes first");
+    assert_ne!(reader.handler().packet().unwrap().bytes.len(), 4112, "the message comes first");
     for n in 0..1500u32 {
-        assert_eq!(number(&reader.guest().packet().unwrap()), n as u8);
+        assert_eq!(number(&reader.handler().packet().unwrap()), n as u8);
     }
     // When there is room it goes.
     let end = Instant::now() + support::PATIENCE;
     while send_fragment(&sender, V4, &body(1500, 4096)) != Ok(FragmentOutcome::Sent) {
         assert!(Instant::now() < end, "there is no room");
     }
-    assert_eq!(reader.guest().packet().unwrap().bytes[12..], body(1500, 4096));
+    assert_eq!(reader.handler().packet().unwrap().bytes[12..], body(1500, 4096));
     assert_eq!((counter(&sender, "ring_drops"), counter(&sender, "ring_fragments_sent")), (0, 1));
 }
 
@@ -138,16 +138,16 @@ fn fragments_fill_a_ring_and_none_is_lost() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
-    assert!(reader.guest().packet().is_some());
+    assert!(reader.handler().packet().is_some());
     keeps_busy(&reader, &sender);
     let mut sent = 0;
     while send_fragment(&sender, V4, &body(sent, 50_000)).unwrap() == FragmentOutcome::Sent {
         sent += 1;
     }
     assert!((15..=21).contains(&sent), "{sent} of 50,000 bytes in 1 MiB");
-    assert_ne!(reader.guest().packet().unwrap().bytes.len(), 50_012, "the message comes first");
+    assert_ne!(reader.handler().packet().unwrap().bytes.len(), 50_012, "the message comes first");
     for n in 0..sent {
-        assert!(reader.guest().packet().unwrap().bytes[12..] == body(n, 50_000), "fragment {n}");
+        assert!(reader.handler().packet().unwrap().bytes[12..] == body(n, 50_000), "fragment {n}");
     }
     assert_eq!(u64::from(sent), counter(&sender, "ring_fragments_sent"));
 }
@@ -157,11 +157,11 @@ fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reade
     let _alone = alone();
     let (sender, reader, _claim) = pair();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
-    assert!(reader.guest().packet().is_some());
+    assert!(reader.handler().packet().is_some());
     // The sender's engine does not look after what waits for room until the fragment has been tried.
     let own = Name::Block(0x77);
     let _own = sender.world().claim(own).unwrap();
-    *sender.guest().thinks.lock().unwrap() = Duration::from_millis(1500);
+    *sender.handler().thinks.lock().unwrap() = Duration::from_millis(1500);
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
     assert!(reader.world().hand_over(&[own], &to_qp1, &mut support::message()));
     std::thread::sleep(Duration::from_millis(50));
@@ -174,7 +174,7 @@ fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reade
         sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill),
         Err(Fault::Unmapped)
     );
-    let packets = (0..).take_while(|_| reader.guest().packet().is_some()).take(376).count();
+    let packets = (0..).take_while(|_| reader.handler().packet().is_some()).take(376).count();
     assert_eq!(packets, 376, "the message, and all packets");
 }
 
@@ -190,7 +190,7 @@ fn what_the_reader_has_not_taken_is_known() {
         }
     };
     sender.world().send(&path(V4), &mut batch(0, &[64]));
-    assert!(reader.guest().packet().is_some());
+    assert!(reader.handler().packet().is_some());
     is_taken();
     keeps_busy(&reader, &sender);
     assert_eq!(send_fragment(&sender, V4, &body(1, 50_000)), Ok(FragmentOutcome::Sent));

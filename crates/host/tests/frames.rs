@@ -38,8 +38,8 @@ fn on_the_loopback_interface_a_frame_comes_once_and_as_it_was_sent() {
     let sent = frame(GROUP, &[], b"the only one");
     world.send_frame(LO, &sent).unwrap();
     world.send_frame(LO, &frame(GROUP, &[], b"the last one")).unwrap();
-    assert_eq!(host.guest().find(saying(b"the only one")), Some((LO, false, sent)));
-    host.guest().find(saying(b"the last one")).expect("it comes");
+    assert_eq!(host.handler().find(saying(b"the only one")), Some((LO, false, sent)));
+    host.handler().find(saying(b"the last one")).expect("it comes");
     assert_eq!(support::counter(&host, "frames_received"), 2);
     assert_eq!(world.send_frame(LO, &GROUP), Err(Errno::EINVAL));
     world.watch_frames(LO, false).unwrap();
@@ -75,7 +75,7 @@ fn over_a_cable_frames_keep_their_vlan_tag_and_are_marked_where_they_leave() {
     // Not for the interface at the other end, which must not matter.
     let sent = frame([2, 0, 0, 0, 0, 0x99], &[0x81, 0x00, 0xac, 0x0c], b"tagged");
     world.send_frame(one, &sent).unwrap();
-    let mut found = [host.guest().find(saying(b"tagged")), host.guest().find(saying(b"tagged"))];
+    let mut found = [host.handler().find(saying(b"tagged")), host.handler().find(saying(b"tagged"))];
     found.sort_by_key(|found| found.as_ref().map(|(interface, ..)| *interface != one));
     assert_eq!(found, [Some((one, true, sent.clone())), Some((two, false, sent))]);
     let long = frame(GROUP, &[], &[0; 1600]);
@@ -100,6 +100,6 @@ fn frames_that_one_process_watches_reach_the_others_and_the_system_all_the_same(
     let len = program.recv(&mut bytes).unwrap();
     assert_eq!(&bytes[..len], b"for a plain socket");
     for host in [&one, &other] {
-        host.guest().find(saying(b"for a plain socket")).expect("whoever watches sees it");
+        host.handler().find(saying(b"for a plain socket")).expect("whoever watches sees it");
     }
 }

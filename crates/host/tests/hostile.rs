@@ -53,7 +53,7 @@ impl Target {
         let table = local_link(host.world()).table(&Regions::default()).unwrap();
         let target = Target { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
         let names = [USED, UNUSED].map(|slot| (TARGET, Rkey(key(slot))));
-        target.host.guest().names.lock().unwrap().extend(names);
+        target.host.handler().names.lock().unwrap().extend(names);
         target.publish(USED);
         target.publish(UNUSED);
         assert!(target.opens(BOTH));
@@ -95,7 +95,7 @@ impl Honest {
     fn new(target: &Target) -> Honest {
         let honest = Honest(start_with(Config::default()));
         honest.0.world().send(&path(V4), &mut batch(0, &[64]));
-        assert!(target.host.guest().packet().is_some());
+        assert!(target.host.handler().packet().is_some());
         let begin = Instant::now();
         while !honest.writes(0) {
             assert!(begin.elapsed() < PATIENCE);
@@ -123,7 +123,7 @@ impl Honest {
                     let begin = Instant::now();
                     self.0.world().send(&path(V4), &mut batch(rounds, &[64]));
                     assert!(self.writes(u64::from(rounds) + 1));
-                    let packet = target.host.guest().packet().expect("it arrives");
+                    let packet = target.host.handler().packet().expect("it arrives");
                     assert_eq!(packet.bytes[12], rounds as u8);
                     longest = longest.max(begin.elapsed());
                     rounds += 1;
@@ -196,7 +196,7 @@ impl Liar {
     /// What the liar is exported once it has named a region in a request that the target executes.
     fn is_exported(&self, by: &Target) -> Option<Exported> {
         write(self, &[packet()]);
-        assert_eq!(by.host.guest().packet()?.bytes, [1; 100]);
+        assert_eq!(by.host.handler().packet()?.bytes, [1; 100]);
         let (bytes, tables) = self.hears(PATIENCE)?;
         let (identity, _) = name_messages::read_export(&bytes)?;
         Some(Exported { tables: tables?, identity })
@@ -279,9 +279,9 @@ fn a_neighbour_that_has_named_nothing_is_shown_nothing() {
     assert!(liar.bell().is_some(), "its ring was taken");
     assert!(liar.hears(Duration::from_millis(200)).is_none());
     // Packets that are not executed show nothing, either.
-    target.host.guest().names.lock().unwrap().clear();
+    target.host.handler().names.lock().unwrap().clear();
     write(&liar, &[packet()]);
-    assert_eq!(target.host.guest().packet().unwrap().bytes, [1; 100]);
+    assert_eq!(target.host.handler().packet().unwrap().bytes, [1; 100]);
     assert!(liar.hears(Duration::from_millis(200)).is_none());
 }
 
@@ -289,7 +289,7 @@ fn a_neighbour_that_has_named_nothing_is_shown_nothing() {
 fn a_neighbour_that_has_named_a_region_is_shown_that_and_no_other_key() {
     let _alone = alone();
     let target = Target::new();
-    *target.host.guest().names.lock().unwrap() = vec![(TARGET, Rkey(key(USED)))];
+    *target.host.handler().names.lock().unwrap() = vec![(TARGET, Rkey(key(USED)))];
     let liar = Liar::connect();
     let exports = liar.is_exported(&target).unwrap();
     let words = read(&exports.tables);
@@ -410,7 +410,7 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
         write(&liar, &[&records[..], &[packet.clone(), piece.clone()]].concat());
         let brings = records.len() - 1;
         for _ in 0..brings {
-            assert_eq!(target.host.guest().packet().expect(what).bytes, [1; 100]);
+            assert_eq!(target.host.handler().packet().expect(what).bytes, [1; 100]);
         }
         let mut heard = liar.hears(PATIENCE).expect(what).0;
         if heard[0] == name_messages::EXPORT {
@@ -419,12 +419,12 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
         assert_eq!(heard, [name_messages::NO_RING], "{what}");
         assert_eq!(counter(&target.host, "ring_errors"), errors, "{what}");
     }
-    assert!(target.host.guest().find_within(Duration::from_millis(50), support::packet).is_none());
+    assert!(target.host.handler().find_within(Duration::from_millis(50), support::packet).is_none());
     assert_eq!((counter(&target.host, "ring_fragments_received"), counter(&target.host, "panics")), (0, 0));
     // One that is a piece comes, if of no more than a head.
     let liar = Liar::connect();
     write(&liar, &[packet, piece, head.to_vec()]);
-    let lengths = [0; 3].map(|_| target.host.guest().packet().unwrap().bytes.len());
+    let lengths = [0; 3].map(|_| target.host.handler().packet().unwrap().bytes.len());
     assert_eq!(lengths, [100, 12 + 2048, 12]);
     assert_eq!(counter(&target.host, "ring_fragments_received"), 2);
 }
@@ -436,7 +436,7 @@ fn who_rings_without_end_or_hangs_up_the_bell_takes_no_event_from_others() {
     let target = Target::new();
     let honest = Honest::new(&target);
     let counter = Counter::new().unwrap();
-    *target.host.guest().counter.lock().unwrap() = Some(counter.clone());
+    *target.host.handler().counter.lock().unwrap() = Some(counter.clone());
     let bell = Liar::connect().bell().unwrap();
     let ring = || {
         // SAFETY: one byte that lives across the call.
@@ -454,7 +454,7 @@ fn who_rings_without_end_or_hangs_up_the_bell_takes_no_event_from_others() {
             assert_eq!(unsafe { libc::shutdown(bell.as_raw_fd(), libc::SHUT_RDWR) }, 0);
         }
         honest.0.world().send(&path(V4), &mut batch(n, &[64]));
-        assert_eq!(target.host.guest().packet().expect("it arrives").bytes[12], n as u8);
+        assert_eq!(target.host.handler().packet().expect("it arrives").bytes[12], n as u8);
         std::thread::sleep(Duration::from_millis(1));
     }
     waiter.join().unwrap();

@@ -23,31 +23,31 @@ fn expired(told: &Told) -> Option<Instant> {
 fn the_engine_wakes_in_time_when_asked_to_wake_earlier() {
     let _alone = alone();
     let host = start();
-    *host.guest().deadline.lock().unwrap() = Some(Instant::now() + Duration::from_secs(3600));
+    *host.handler().deadline.lock().unwrap() = Some(Instant::now() + Duration::from_secs(3600));
     host.world().wake_at(Instant::now() + Duration::from_secs(3600));
     let mut latest = Duration::ZERO;
     for _ in 0..20 {
         let at = Instant::now() + Duration::from_micros(700);
-        *host.guest().deadline.lock().unwrap() = Some(at);
+        *host.handler().deadline.lock().unwrap() = Some(at);
         host.world().wake_at(at);
-        let late = host.guest().find(expired).unwrap().checked_duration_since(at);
+        let late = host.handler().find(expired).unwrap().checked_duration_since(at);
         latest = latest.max(late.expect("not early"));
     }
     assert!(latest < Duration::from_secs(1), "{latest:?}");
 }
 
 #[test]
-fn a_panic_of_the_guest_is_counted_and_the_engine_lives_on() {
+fn a_panic_of_the_input_handler_is_counted_and_the_engine_lives_on() {
     let _alone = alone();
     let host = start();
     host.world().attach(LO).unwrap();
-    *host.guest().panic_once.lock().unwrap() = true;
+    *host.handler().panic_once.lock().unwrap() = true;
     host.world().send(&path(V4), &mut batch(1, &[64]));
     while counter(&host, "panics") == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
     host.world().send(&path(V4), &mut batch(2, &[64]));
-    assert_eq!(host.guest().packet().unwrap().psn(), 2);
+    assert_eq!(host.handler().packet().unwrap().psn(), 2);
     assert!(host.world().claim(Name::Block(1)).is_ok());
 }
 
@@ -60,7 +60,7 @@ fn a_stopped_host_gives_back_its_sockets_and_its_thread() {
         let claim = host.world().claim(Name::Block(1)).unwrap();
         assert!(host.world().watch(Name::Block(1)).is_some());
         host.world().send(&path(V4), &mut batch(2, &[64]));
-        assert!(host.guest().packet().is_some());
+        assert!(host.handler().packet().is_some());
         host.stop();
         host.stop();
         assert!(!host.poll());
@@ -142,7 +142,7 @@ fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() 
     host.world().attach(LO).unwrap();
     let claim = host.world().claim(Name::Block(0x777)).unwrap();
     host.world().send(&path(V4), &mut batch(2, &[64]));
-    assert!(host.guest().packet().is_some());
+    assert!(host.handler().packet().is_some());
     // SAFETY: the child runs the code below only and ends with _exit. It allocates, which glibc
     // makes safe in a child.
     match unsafe { libc::fork() } {
@@ -158,7 +158,7 @@ fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() 
             assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
             // The parent's are as they were.
             host.world().send(&path(V4), &mut batch(3, &[64]));
-            assert_eq!(host.guest().packet().unwrap().psn(), 3);
+            assert_eq!(host.handler().packet().unwrap().psn(), 3);
             assert!(start().world().claim(Name::Block(0x777)).is_err());
         }
     }

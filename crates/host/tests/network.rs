@@ -29,7 +29,7 @@ fn nobody_on_the_port_is_told_with_the_packet_and_the_next_send_goes_through() {
         for psn in 1..=5 {
             host.world().send(&path(there), &mut batch(psn, &[64]));
         }
-        let told = host.guest().find(|told| match told {
+        let told = host.handler().find(|told| match told {
             Told::Unreachable { dest, source, errno, sent } if *dest == there => {
                 Some((*dest, *source, *errno, sent.clone()))
             }
@@ -45,10 +45,10 @@ fn nobody_on_the_port_is_told_with_the_packet_and_the_next_send_goes_through() {
 }
 
 #[test]
-fn the_guest_learns_the_interfaces_before_anything_else() {
+fn the_input_handler_learns_the_interfaces_before_anything_else() {
     let _alone = alone();
     let host = start();
-    let Some(interfaces) = host.guest().find(|told| match told {
+    let Some(interfaces) = host.handler().find(|told| match told {
         Told::Interfaces(interfaces) => Some(interfaces.clone()),
         _ => None,
     }) else {
@@ -85,8 +85,8 @@ fn a_local_neighbour_is_reached_at_once() {
     let host = start();
     host.world().resolve_neighbour(5, &route_to(V4, LO, true));
     host.world().resolve_neighbour(6, &route_to(V6, LO, false));
-    assert_eq!(host.guest().resolved(5), Some(Ok(())));
-    assert_eq!(host.guest().resolved(6), Some(Ok(())));
+    assert_eq!(host.handler().resolved(5), Some(Ok(())));
+    assert_eq!(host.handler().resolved(6), Some(Ok(())));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn neighbours(host: &support::Recording) {
         (5, "fd09::77", Err(Errno::EHOSTUNREACH)),
     ] {
         world.resolve_neighbour(ticket, &world.route(query(dest)).unwrap());
-        assert_eq!(host.guest().resolved(ticket), Some(result), "{dest}");
+        assert_eq!(host.handler().resolved(ticket), Some(result), "{dest}");
     }
     let far = world.ethernet_address(query("10.9.0.2")).unwrap();
     assert_eq!(world.ethernet_address(query("fd09::2")), Ok(far));
@@ -239,14 +239,14 @@ fn neighbours(host: &support::Recording) {
     // One that failed is asked again, not remembered.
     ip("neigh replace 10.9.0.78 lladdr 02:00:00:00:00:01 dev veth0 nud permanent");
     world.resolve_neighbour(6, &world.route(query("10.9.0.78")).unwrap());
-    assert_eq!(host.guest().resolved(6), Some(Ok(())));
+    assert_eq!(host.handler().resolved(6), Some(Ok(())));
     assert_eq!(world.ethernet_address(query("10.9.0.78")), Ok(([2, 0, 0, 0, 0, 1], None)));
 }
 
 fn addresses(host: &support::Recording, index: u32) {
     let new = address("10.9.0.9");
     let sees = |there: bool| {
-        host.guest().find(|told| match told {
+        host.handler().find(|told| match told {
             Told::Interfaces(interfaces) => {
                 let veth0 = interfaces.iter().find(|interface| interface.index == index)?;
                 (veth0.addresses.contains(&new) == there).then_some(())
@@ -254,12 +254,12 @@ fn addresses(host: &support::Recording, index: u32) {
             _ => None,
         })
     };
-    while host.guest().find_within(std::time::Duration::ZERO, |_| Some(())).is_some() {}
+    while host.handler().find_within(std::time::Duration::ZERO, |_| Some(())).is_some() {}
     ip("addr add 10.9.0.9/24 dev veth0");
     assert_eq!(sees(true), Some(()));
     let to_itself = nic::Path { source: new.into(), dest: new.into(), interface: index, ..path(V4) };
     host.world().send(&to_itself, &mut batch(1, &[1024; 20]));
-    let packet = host.guest().packet().unwrap();
+    let packet = host.handler().packet().unwrap();
     assert_eq!((packet.psn(), packet.interface, packet.dest), (1, index, SocketAddr::new(new, 4791)));
     ip("addr del 10.9.0.9/24 dev veth0");
     assert_eq!(sees(false), Some(()));

@@ -130,7 +130,7 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     let (file, in_memory) = (publish(0x99, both, false), publish(0x9a, both, true));
     let visible_only = publish(0x9b, Access::FLUSH_GLOBAL, true);
     let names = [file, in_memory, visible_only].map(|key| (TARGET, Rkey(key)));
-    pair.target.guest().names.lock().unwrap().extend(names);
+    pair.target.handler().names.lock().unwrap().extend(names);
     pair.open(both);
     let flush = |key, addr, length, how| {
         let remote = Remote { addr, length, rkey: Rkey(key) };
@@ -173,7 +173,7 @@ fn memory_that_is_not_there_is_not_reached_and_the_rest_is_still() {
     let region =
         Region { key, pd: PD, access: BOTH, addr: pages as u64, len: 8192, iova: 0, persists: false };
     local_link(pair.target.world()).publish(pair.table, 0x99, &region);
-    pair.target.guest().names.lock().unwrap().push((TARGET, Rkey(key)));
+    pair.target.handler().names.lock().unwrap().push((TARGET, Rkey(key)));
     pair.names();
     let at = |addr| Remote { addr, length: 16, rkey: Rkey(key) };
     assert!(!pair.copies(Copy::Write, at(4088), &mut [1, 2]), "no page is there yet");
@@ -293,7 +293,7 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
     let target = start_with(Config::default());
     let _claim = target.world().claim(Name::Block(0x123)).unwrap();
     let memory = vec![0_u64; 64].into_boxed_slice();
-    target.guest().names.lock().unwrap().push((TARGET, Rkey(KEY)));
+    target.handler().names.lock().unwrap().push((TARGET, Rkey(KEY)));
     let table = local_link(target.world()).table(&Regions::default()).unwrap();
     // SAFETY: a word of ours, which the kernel may change.
     let word = || unsafe { (&raw const memory[0]).read_volatile() };

@@ -25,7 +25,7 @@ fn packets_for_another_process_come_by_a_ring_from_the_first_one_on() {
             sender.world().send(&path(address), &mut batch(n * 4, &[512, 512, 100, 4]));
         }
         for n in 0..40 {
-            let packet = reader.guest().packet().unwrap();
+            let packet = reader.handler().packet().unwrap();
             assert_eq!((number(&packet), packet.forwarded, packet.interface), (n, false, LO));
             assert_eq!((packet.source.ip(), packet.dest.ip()), (address, address));
         }
@@ -70,7 +70,7 @@ fn a_short_message_takes_the_ring_behind_what_it_brought_before_and_nothing_else
     sender.world().send(&path(V6), &mut batch(100, &[64]));
     assert!(send(V6, 101) && !send(V4, 102));
     for n in 0..102 {
-        let packet = reader.guest().packet().unwrap();
+        let packet = reader.handler().packet().unwrap();
         let address = if n < 100 { V4 } else { V6 };
         assert_eq!((number(&packet), packet.forwarded, packet.interface), (n, false, LO));
         assert_eq!((packet.source.ip(), packet.dest.ip()), (address, address));
@@ -86,7 +86,7 @@ fn a_process_sends_to_itself_by_a_ring() {
     let _alone = alone();
     let (_, reader, _claim) = pair();
     reader.world().send(&path(V4), &mut batch(7, &[64]));
-    assert_eq!(number(&reader.guest().packet().unwrap()), 7);
+    assert_eq!(number(&reader.handler().packet().unwrap()), 7);
     assert_eq!(counter(&reader, "ring_packets_sent"), 1);
 }
 
@@ -100,7 +100,7 @@ fn what_is_not_for_one_process_of_this_host_goes_by_the_network() {
     let messages = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
     for path in [nobody, messages] {
         sender.world().send(&path, &mut batch(1, &[64]));
-        assert_eq!(reader.guest().packet().unwrap().psn(), 1);
+        assert_eq!(reader.handler().packet().unwrap().psn(), 1);
     }
     assert_eq!((counter(&sender, "packets_sent"), counter(&sender, "ring_packets_sent")), (2, 0));
 }
@@ -116,21 +116,21 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     let elsewhere = Name::Port { space: wire::mad::PortSpace::Tcp, addr: Some(V4), port: 7174 };
     for names in [&[elsewhere, port][..], &[BLOCK]] {
         assert!(sender.world().hand_over(names, &to_qp1, &mut message()));
-        let packet = reader.guest().packet().unwrap();
+        let packet = reader.handler().packet().unwrap();
         assert_eq!((packet.forwarded, packet.interface, packet.dest.ip()), (true, LO, V4));
         assert_eq!(packet.psn(), 0, "sealed");
     }
     sender.world().send(&path(V4), &mut batch(1, &[64]));
-    assert_eq!(number(&reader.guest().packet().unwrap()), 1);
+    assert_eq!(number(&reader.handler().packet().unwrap()), 1);
     assert!(sender.world().hand_over(&[BLOCK], &to_qp1, &mut message()));
-    assert!(!reader.guest().packet().unwrap().forwarded, "by the ring");
+    assert!(!reader.handler().packet().unwrap().forwarded, "by the ring");
     let sent = |name| counter(&sender, name);
     assert_eq!((sent("messages_handed_over"), sent("ring_packets_sent"), sent("packets_sent")), (2, 2, 0));
     // They are no reason for a socket of their own.
     for _ in 0..10 {
         assert!(sender.world().hand_over(&[port], &to_qp1, &mut message()));
         assert!(
-            !reader.guest().packet().unwrap().forwarded,
+            !reader.handler().packet().unwrap().forwarded,
             "by the ring of the process that has the service"
         );
     }
@@ -142,7 +142,7 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     let _service = other.world().claim(port).unwrap();
     drop((claim, reader));
     let end = Instant::now() + support::PATIENCE;
-    while other.guest().find_within(Duration::from_millis(20), support::packet).is_none() {
+    while other.handler().find_within(Duration::from_millis(20), support::packet).is_none() {
         assert!(Instant::now() < end, "nothing arrives");
         sender.world().hand_over(&[port], &to_qp1, &mut message());
     }
@@ -168,7 +168,7 @@ fn messages_stay_with_the_network_where_nobody_bears_the_name_or_either_end_want
     let end = Instant::now() + support::PATIENCE;
     while sender.world().hand_over(&[BLOCK], &to_qp1, &mut message()) {
         assert!(Instant::now() < end, "it does not hear that the reader wants none");
-        assert!(reader.guest().packet().is_some());
+        assert!(reader.handler().packet().is_some());
     }
 }
 
@@ -182,7 +182,7 @@ fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
         reader.world().attach(LO).unwrap();
         // The first ones may be lost where the other end declines the ring: protocols repeat them.
         let end = Instant::now() + support::PATIENCE;
-        while reader.guest().find_within(Duration::from_millis(20), support::packet).is_none() {
+        while reader.handler().find_within(Duration::from_millis(20), support::packet).is_none() {
             assert!(Instant::now() < end, "nothing arrives");
             sender.world().send(&path(V4), &mut batch(1, &[64]));
         }
@@ -191,7 +191,7 @@ fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
         for psn in 0..30 {
             std::thread::sleep(Duration::from_millis(10));
             sender.world().send(&path(V4), &mut batch(psn, &[64]));
-            assert_eq!(reader.guest().packet().unwrap().psn(), psn);
+            assert_eq!(reader.handler().packet().unwrap().psn(), psn);
         }
         assert!(counter(&sender, "rings_offered") <= 1);
     }
@@ -205,9 +205,9 @@ fn what_a_full_ring_does_not_take_waits_and_comes_in_order() {
     keeps_busy(&reader, &sender);
     overfill(&sender, 100);
     // The message is dispatched first.
-    assert_ne!(reader.guest().packet().unwrap().bytes.len(), 4112);
+    assert_ne!(reader.handler().packet().unwrap().bytes.len(), 4112);
     for n in 0..1500u32 {
-        let packet = reader.guest().packet().unwrap();
+        let packet = reader.handler().packet().unwrap();
         assert_eq!(number(&packet), n as u8);
     }
     assert_eq!(counter(&sender, "ring_drops"), 0);
@@ -219,7 +219,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_when_it_stops(
     let (sender, reader, _claim) = pair();
     let thread = |packet: &support::Packet| packet.thread.clone();
     sender.world().send(&path(V4), &mut batch(0, &[64]));
-    assert_eq!(thread(&reader.guest().packet().unwrap()), "verbena");
+    assert_eq!(thread(&reader.handler().packet().unwrap()), "verbena");
     let polled = {
         let end = Instant::now() + support::PATIENCE;
         let mut polled = 0;
@@ -229,7 +229,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_when_it_stops(
             let sent = Instant::now();
             let packet = loop {
                 reader.poll();
-                if let Some(packet) = reader.guest().find_within(Duration::ZERO, support::packet) {
+                if let Some(packet) = reader.handler().find_within(Duration::ZERO, support::packet) {
                     break packet;
                 }
                 assert!(sent.elapsed() < support::PATIENCE);
@@ -241,12 +241,12 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_when_it_stops(
     assert_eq!(polled, 10);
     // It stops without a word: the engine comes when the lease ends.
     sender.world().send(&path(V4), &mut batch(2, &[64]));
-    assert_eq!(thread(&reader.guest().packet().unwrap()), "verbena");
+    assert_eq!(thread(&reader.handler().packet().unwrap()), "verbena");
     // It says that it waits: at once.
     reader.poll();
     reader.end_polling();
     sender.world().send(&path(V4), &mut batch(3, &[64]));
-    assert_eq!(thread(&reader.guest().packet().unwrap()), "verbena");
+    assert_eq!(thread(&reader.handler().packet().unwrap()), "verbena");
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn many_senders_and_pollers_lose_nothing_and_keep_the_order() {
     });
     let mut next = [0u32; 4];
     for _ in 0..4 * EACH {
-        let packet = reader.guest().packet().unwrap();
+        let packet = reader.handler().packet().unwrap();
         let sender = (packet.bytes.len() - 12 - 64 - 4) / 4;
         assert_eq!(number(&packet), next[sender] as u8, "of sender {sender}");
         next[sender] += 1;
@@ -298,13 +298,13 @@ fn what_a_process_sent_before_it_ended_comes_before_the_news_of_its_end() {
     drop((theirs, sender));
     for n in 0..15 {
         let news = |told: &Told| (!matches!(told, Told::Interfaces(_))).then(|| told.clone());
-        match reader.guest().find(news).unwrap() {
+        match reader.handler().find(news).unwrap() {
             Told::Datagram { bytes, .. } => assert_eq!(bytes[12], n),
             other => panic!("{other:?} before packet {n}"),
         }
     }
     assert!(
-        reader.guest().find(|told| (*told == Told::Gone(Name::Block(0x77), watch)).then_some(())).is_some()
+        reader.handler().find(|told| (*told == Told::Gone(Name::Block(0x77), watch)).then_some(())).is_some()
     );
 }
 
@@ -317,7 +317,7 @@ fn a_name_that_changes_hands_is_watched_in_the_new_ones() {
     let first = watcher.world().watch(name).unwrap();
     // Its engine is busy: it hears of the end of the first bearer when there is a second one.
     watcher.world().attach(LO).unwrap();
-    *watcher.guest().thinks.lock().unwrap() = Duration::from_millis(300);
+    *watcher.handler().thinks.lock().unwrap() = Duration::from_millis(300);
     one.world().send(&nic::Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
     while counter(&watcher, "packets_received") == 0 {
         std::thread::yield_now();
@@ -327,10 +327,10 @@ fn a_name_that_changes_hands_is_watched_in_the_new_ones() {
     let second = watcher.world().watch(name).unwrap();
     assert_ne!(second, first, "of a connection that has ended");
     let gone = |told: &Told| matches!(told, Told::Gone(..)).then(|| told.clone());
-    assert_eq!(watcher.guest().find(gone), Some(Told::Gone(name, first)));
+    assert_eq!(watcher.handler().find(gone), Some(Told::Gone(name, first)));
     assert_eq!(watcher.world().watch(name), Some(second));
     drop(claim);
-    assert_eq!(watcher.guest().find(gone), Some(Told::Gone(name, second)));
+    assert_eq!(watcher.handler().find(gone), Some(Told::Gone(name, second)));
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
     // What a queue pair knows of its way ends with the ring.
     let mut way = PathCache::default();
     assert!(sender.world().local().unwrap().send_short(&path(V4), &short, &[1; 4096], &mut way));
-    assert!(reader.guest().packet().is_some());
+    assert!(reader.handler().packet().is_some());
     reader.stop();
     drop((claim, reader));
     let end = Instant::now() + support::PATIENCE;
@@ -360,7 +360,7 @@ fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
     let next = start_with(Config::default());
     let _claim = next.world().claim(BLOCK).unwrap();
     let end = Instant::now() + support::PATIENCE;
-    while next.guest().find_within(Duration::from_millis(20), support::packet).is_none() {
+    while next.handler().find_within(Duration::from_millis(20), support::packet).is_none() {
         assert!(Instant::now() < end, "nothing arrives");
         sender.world().send(&path(V4), &mut batch(1, &[64]));
     }

@@ -29,7 +29,7 @@ fn forward_until_promoted(
             bytes,
         };
         assert!(wrong.world().forward(name, &datagram));
-        let packet = owner.guest().packet().unwrap();
+        let packet = owner.handler().packet().unwrap();
         assert_eq!((packet.source, packet.dest, packet.interface), (*source, *dest, LO));
         assert!(packet.forwarded);
         assert_eq!(&packet.bytes, bytes);
@@ -43,11 +43,11 @@ fn a_packet_that_lands_on_the_wrong_process_reaches_its_owner_by_name() {
         let (wrong, owner) = (start(), start());
         let block = Name::Block(0x123);
         let _claim = owner.world().claim(block).unwrap();
-        *wrong.guest().forward_to.lock().unwrap() = Some(block);
+        *wrong.handler().forward_to.lock().unwrap() = Some(block);
         wrong.world().attach(LO).unwrap();
         wrong.world().send(&path(address), &mut batch(0, &[512; 20]));
         for psn in 0..20 {
-            let packet = owner.guest().packet().unwrap();
+            let packet = owner.handler().packet().unwrap();
             assert_eq!((packet.psn(), packet.forwarded, packet.interface), (psn, true, LO));
         }
         assert_eq!(settled(&wrong, "forwarded_out", 20), 20);
@@ -72,17 +72,17 @@ fn a_flow_that_was_forwarded_again_and_again_comes_directly() {
                     &mut batch(source_port_epoch, &[512]),
                 );
                 wrong
-                    .guest()
+                    .handler()
                     .find_within(std::time::Duration::from_millis(50), support::packet)
                     .map(|flow| (source_port_epoch, flow))
             })
             .expect("one flow in two leads to each");
-        while owner.guest().find_within(std::time::Duration::ZERO, support::packet).is_some() {}
+        while owner.handler().find_within(std::time::Duration::ZERO, support::packet).is_some() {}
         forward_until_promoted(&wrong, &owner, &flow, block);
         assert_eq!(counter(&owner, "promotions"), 1);
         for psn in 100..120 {
             wrong.world().send(&nic::Path { source_port_epoch, ..path(address) }, &mut batch(psn, &[512]));
-            let packet = owner.guest().packet().unwrap();
+            let packet = owner.handler().packet().unwrap();
             assert_eq!((packet.psn(), packet.forwarded), (psn, false));
         }
         // Once is enough.
@@ -98,7 +98,7 @@ fn a_process_that_leaves_the_port_gets_no_more_and_hands_on_what_it_has() {
         let (leaving, stays) = (start(), start());
         let block = Name::Block(0x123);
         let _claim = stays.world().claim(block).unwrap();
-        *leaving.guest().forward_to.lock().unwrap() = Some(block);
+        *leaving.handler().forward_to.lock().unwrap() = Some(block);
         stays.world().attach(LO).unwrap();
         leaving.world().attach(LO).unwrap();
         let send = |epoch| {
@@ -106,7 +106,7 @@ fn a_process_that_leaves_the_port_gets_no_more_and_hands_on_what_it_has() {
             stays.world().send(&path, &mut batch(epoch, &[512]));
         };
         let psns = |from: u32| {
-            let mut packets: Vec<_> = (0..8).map(|_| stays.guest().packet().unwrap()).collect();
+            let mut packets: Vec<_> = (0..8).map(|_| stays.handler().packet().unwrap()).collect();
             packets.sort_by_key(support::Packet::psn);
             assert!(packets.iter().map(support::Packet::psn).eq(from..from + 8));
             packets
@@ -145,7 +145,7 @@ fn flows_beyond_the_limit_get_no_socket_while_the_others_are_busy() {
                 bytes: &[0; 16],
             };
             assert!(owner.world().forward(block, &datagram));
-            assert!(owner.guest().packet().unwrap().forwarded);
+            assert!(owner.handler().packet().unwrap().forwarded);
         }
     }
     // Some of the others are lists that are being read.
@@ -176,12 +176,12 @@ fn the_flow_that_has_been_silent_for_longest_loses_its_socket_to_a_new_one() {
             let (interface, hold) = (LO, Hold::No);
             let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &[0; 16] };
             assert!(owner.world().forward(block, &datagram));
-            owner.guest().packet().unwrap();
+            owner.handler().packet().unwrap();
         }
     };
     let speaks = |peer: &UdpSocket| {
         peer.send_to(&[0; 16], (V4, 4791)).unwrap();
-        owner.guest().packet().unwrap();
+        owner.handler().packet().unwrap();
     };
     let ([silent, others @ ..], new) = (&peers[..64], &peers[64]) else { panic!("64 flows") };
     peers[..64].iter().for_each(by_another_process);
@@ -206,7 +206,7 @@ fn a_name_is_held_by_one_and_free_again_when_dropped() {
     let watch = other.world().watch(name).unwrap();
     assert_eq!(other.world().watch(name), Some(watch));
     drop(claim);
-    assert_eq!(other.guest().find(|told| (*told == Told::Gone(name, watch)).then_some(())), Some(()));
+    assert_eq!(other.handler().find(|told| (*told == Told::Gone(name, watch)).then_some(())), Some(()));
     assert_eq!(other.world().watch(name), None);
     let datagram = Datagram {
         source: (V4, 1).into(),
@@ -241,7 +241,7 @@ fn a_name_vanishes_with_its_process() {
     let watch = host.world().watch(name).unwrap();
     python.kill().unwrap();
     python.wait().unwrap();
-    assert_eq!(host.guest().find(|told| (*told == Told::Gone(name, watch)).then_some(())), Some(()));
+    assert_eq!(host.handler().find(|told| (*told == Told::Gone(name, watch)).then_some(())), Some(()));
     assert!(host.world().port_names(PortSpace::Tcp, 7174).is_empty());
     assert!(host.world().claim(name).is_ok());
 }

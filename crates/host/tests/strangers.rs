@@ -37,14 +37,14 @@ fn data_comes_before_the_messages_of_connection_managers_that_came_before_it() {
     let _alone = alone();
     let host = start();
     host.world().attach(LO).unwrap();
-    *host.guest().thinks.lock().unwrap() = Duration::from_millis(5);
+    *host.handler().thinks.lock().unwrap() = Duration::from_millis(5);
     let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
     for _ in 0..100 {
         stranger.send_to(&packet(MAD, 1), "127.0.0.1:4791").unwrap();
     }
     let begin = Instant::now();
     stranger.send_to(&packet(100, 9), "127.0.0.1:4791").unwrap();
-    let data = host.guest().find(|told| support::packet(told).filter(|packet| packet.bytes[7] == 9));
+    let data = host.handler().find(|told| support::packet(told).filter(|packet| packet.bytes[7] == 9));
     let took = begin.elapsed();
     assert!(data.is_some() && took < Duration::from_millis(250), "{took:?} of the 500 ms that messages take");
     // None is lost, and one that polls serves them as well.
@@ -53,7 +53,7 @@ fn data_comes_before_the_messages_of_connection_managers_that_came_before_it() {
     while messages < 100 && Instant::now() < end {
         host.poll();
         let message = |told: &_| support::packet(told).filter(|packet| packet.bytes[7] == 1);
-        messages += usize::from(host.guest().find_within(Duration::ZERO, message).is_some());
+        messages += usize::from(host.handler().find_within(Duration::ZERO, message).is_some());
     }
     assert_eq!(messages, 100);
     assert_eq!(counter(&host, "management_drops"), 0);

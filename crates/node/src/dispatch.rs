@@ -15,7 +15,7 @@ use wire::{Malformed, Mtu, Qpn};
 
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
-use crate::world::{Before, Datagram, Guest, Hold, Input, World};
+use crate::world::{Before, Datagram, Hold, Input, InputHandler, World};
 use crate::{Errno, Node};
 
 /// What became of packets that no queue pair got, one counter a reason.
@@ -69,7 +69,7 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl<W: World> Guest for Node<W> {
+impl<W: World> InputHandler for Node<W> {
     fn input(&self, now: Instant, input: Input<'_>) {
         match input {
             Input::Short(message, short) => {

@@ -39,8 +39,8 @@
 //! # Locks
 //!
 //! In the order of [`locks::Rank`], from the outermost in: the receive token of a socket (`host`),
-//! under which packets come in by [`Guest::input`]; then those of this crate, and the adapter's
-//! ([`nic`]).
+//! under which packets come in by [`InputHandler::input`]; then those of this crate, and the
+//! adapter's ([`nic`]).
 //!
 //! | rank | whose | what is done under it |
 //! |---|---|---|
@@ -48,7 +48,7 @@
 //! | `Identifiers` | `device_events` | the list is read or written |
 //! | `Identifier` | [`Id::lock`](id::Id::lock) | its fields are read and written; nothing of the node is called |
 //! | `Strangers` | `strangers` | they are counted |
-//! | `Devices` | this file | the list is read; delayed ACKs leave ([`Guest::release`]) |
+//! | `Devices` | this file | the list is read; delayed ACKs leave ([`InputHandler::release`]) |
 //! | `EventQueue` | [`event`] | an event is put in or taken out, and its signal given |
 //! | `NumberBlocks` | [`number_blocks`] | a block is claimed |
 //!
@@ -96,7 +96,7 @@ pub use event::{Event, EventChannel};
 pub use id::{Id, PathChoice, Progress};
 pub use nic::{Errno, Error};
 pub use number_blocks::NumberBlocks;
-pub use world::{Guest, Input, Interface, Name, Watch, World};
+pub use world::{Input, InputHandler, Interface, Name, Watch, World};
 
 /// What a node is made from.
 #[derive(Clone, Debug, Default)]

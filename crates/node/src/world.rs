@@ -127,7 +127,7 @@ pub struct Datagram<'a> {
     pub interface: u32,
     /// The datagram came by way of another process of this host (which could not use it).
     pub forwarded: bool,
-    /// Whether an ACK for it may wait until [`Guest::release`].
+    /// Whether an ACK for it may wait until [`InputHandler::release`].
     pub hold: Hold,
     /// The bytes.
     pub bytes: &'a [u8],
@@ -278,7 +278,7 @@ impl Before {
 }
 
 /// A node, as the world sees it.
-pub trait Guest: Send + Sync + 'static {
+pub trait InputHandler: Send + Sync + 'static {
     /// Takes what the world has to tell.
     fn input(&self, now: Instant, input: Input<'_>);
     /// Takes [`Input::Short`] apart from its bytes, so that no caller puts it together for each
@@ -295,8 +295,8 @@ pub trait Guest: Send + Sync + 'static {
     ) {
         self.input(now, Input::Short(Datagram { hold, bytes, ..*from }, *short));
     }
-    /// When [`Guest::expire`] wants to be called at the latest. It is asked after each such call;
-    /// an earlier time is set by [`Platform::wake_at`].
+    /// When [`InputHandler::expire`] wants to be called at the latest. It is asked after each such
+    /// call; an earlier time is set by [`Platform::wake_at`].
     fn deadline(&self) -> Option<Instant>;
     /// Timers may have run out.
     fn expire(&self, now: Instant);

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nic::rdma_cm::{ConnParam, EventKind};
-use node::{Event, Guest, Input, Watch, World};
+use node::{Event, Input, InputHandler, Watch, World};
 use sim::{Dice, Faults, Sim};
 use support::connections::{PORT, Party, Side, param};
 use support::{Endpoint, SimNode};
@@ -159,7 +159,7 @@ impl Pair {
         sim.run_for(Duration::from_secs(60));
         assert!(alive.next().is_none(), "{case:?}: an event after the end");
         assert_eq!(alive.node.connections(), 0, "{case:?}");
-        assert_eq!(Guest::deadline(&*alive.node), None, "{case:?}");
+        assert_eq!(InputHandler::deadline(&*alive.node), None, "{case:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nic::Buffer;
 use nic::rdma_cm::{ConnParam, EventKind};
-use node::world::Guest;
+use node::world::InputHandler;
 use node::{Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, Sim};
 use support::connections::{MESSAGE_LEN, connected_with, end_connection};
@@ -103,7 +103,7 @@ fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
         if theirs.ending && stalls_after == Some(0) {
             // What is due is done first; what arrived meanwhile is still unread.
             let late = node::World::now(&**client.node.world()) + Duration::from_millis(300);
-            Guest::expire(&*client.node, late);
+            InputHandler::expire(&*client.node, late);
         }
         if theirs.ending {
             stalls_after = stalls_after.and_then(|steps| steps.checked_sub(1));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nic::Link;
 use node::world::{Datagram, Hold};
-use node::{Guest, Input, World};
+use node::{Input, InputHandler, World};
 use sim::{Faults, Sim, SimWorld};
 use transport::TxBatch;
 use transport::op::SharedBytes;

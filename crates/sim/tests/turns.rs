@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nic::{Buffer, QpAttr, QpState, QpType, mask};
 use node::world::Datagram;
-use node::{Guest, Input, World};
+use node::{Input, InputHandler, World};
 use sim::{Faults, Sim};
 use support::{Endpoint, RIGHTS, SimNode, Wiring, send, wire_up};
 use transport::op::{RecvWr, SendWr, Status};

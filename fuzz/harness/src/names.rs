@@ -14,7 +14,7 @@ use local::record::{self, Ends, Record};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Cq, Qp, QpCap, QpInit, QpType};
 use node::world::{Datagram, Hold, World};
-use node::{EventChannel, Guest, Id, Input as Told, Name, Node};
+use node::{EventChannel, Id, Input as Told, InputHandler, Name, Node};
 use sim::{Faults, Mark, ProcessId, Sim, SimWorld};
 use transport::op::SharedBytes;
 use transport::short::{MAX_SHORT, Short, What};

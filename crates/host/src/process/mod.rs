@@ -37,7 +37,7 @@ use exit_heap::Leaving;
 /// A host and its node, running.
 #[derive(Debug)]
 pub struct Instance {
-    /// The host; the node is its guest.
+    /// The host; the node is its input handler.
     pub host: Arc<Host<Node<RealWorld>>>,
     /// A panic was caught, whose leavings are not to be trusted, or there is no engine thread any
     /// more.
@@ -47,7 +47,7 @@ pub struct Instance {
 impl Instance {
     /// The node: devices and rdma_cm identifiers.
     pub fn node(&self) -> &Arc<Node<RealWorld>> {
-        self.host.guest()
+        self.host.handler()
     }
 
     /// Whether this process made it; false in a forked child.

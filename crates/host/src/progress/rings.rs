@@ -6,7 +6,7 @@ use std::time::Duration;
 use local::Drained;
 use local::lease;
 use local::rings::Backlog;
-use node::Guest;
+use node::InputHandler;
 
 use super::{Engine, STREAM_PAUSE, sooner};
 use crate::world::RealWorld;
@@ -28,7 +28,7 @@ enum Reader {
     DriverSlot,
 }
 
-impl<G: Guest> Engine<G> {
+impl<G: InputHandler> Engine<G> {
     /// Writes what waits for room in rings, and reads the rings unless a thread of the program
     /// does. Returns how soon to come back at the latest.
     pub(super) fn rings(&mut self) -> Option<Duration> {
@@ -95,7 +95,7 @@ impl<G: Guest> Engine<G> {
         let polled_at = world.rings.polled_at();
         self.polled_at = polled_at;
         let mut drained = Drained::Empty;
-        self.guarded(|guest| drained = world.rings.drain(&world.delivery(guest).of_rings()));
+        self.guarded(|handler| drained = world.rings.drain(&world.delivery(handler).of_rings()));
         if let Drained::Some { bulk } = drained {
             world.rings.lease.engine_found(now, polled_at);
             if bulk {

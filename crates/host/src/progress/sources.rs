@@ -7,7 +7,7 @@ use std::time::Instant;
 use local::Drained;
 use local::lease::LEASE_NANOS;
 use node::world::Datagram;
-use node::{Guest, Input};
+use node::{Input, InputHandler};
 use sys::Room;
 
 use super::{Engine, Gone, READS_PER_EVENT, STREAM_PAUSE};
@@ -21,7 +21,7 @@ use crate::world::RealWorld;
 /// The other end of a connection is gone (epoll(7)).
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 
-impl<G: Guest> Engine<G> {
+impl<G: InputHandler> Engine<G> {
     /// An event of epoll(7): its bits, and the token of its source.
     pub(super) fn event(&mut self, events: u32, token: u64) {
         let world = self.world.clone();
@@ -33,10 +33,10 @@ impl<G: Guest> Engine<G> {
             Source::Neighbours => world.neighbours.follow(),
             Source::Receive(socket) => self.packets(events, &socket),
             Source::Frames(socket) => {
-                self.guarded(|guest| socket.drain(READS_PER_EVENT, guest, &world.counters));
+                self.guarded(|handler| socket.drain(READS_PER_EVENT, handler, &world.counters));
             }
             Source::Send(socket) => {
-                self.guarded(|guest| socket.report_errors(guest, &world.counters));
+                self.guarded(|handler| socket.report_errors(handler, &world.counters));
             }
             Source::Listener(listener) => self.accept(listener),
             Source::Connection(connection) => self.read_connection(&connection),
@@ -51,8 +51,8 @@ impl<G: Guest> Engine<G> {
         let world = &self.world;
         world.alarm.bell.silence();
         if world.sweep_asked.load(Ordering::Acquire) {
-            self.guarded(|guest| {
-                let to = world.delivery(guest);
+            self.guarded(|handler| {
+                let to = world.delivery(handler);
                 world.rings.drain_all(&to.of_rings());
                 world.rx_sockets.drain_all(&to);
             });
@@ -66,7 +66,7 @@ impl<G: Guest> Engine<G> {
         if let Some(known) = world.interfaces.follow(&world.requests) {
             world.rx_sockets.follow(&known, &world.opener());
             world.tx.retain(|address| known.bearing(address, 0).is_some(), &world.reactor);
-            self.guarded(|guest| guest.input(Instant::now(), Input::Interfaces(&known.list)));
+            self.guarded(|handler| handler.input(Instant::now(), Input::Interfaces(&known.list)));
         }
     }
 
@@ -80,8 +80,8 @@ impl<G: Guest> Engine<G> {
         }
         let polled_at = world.rx_sockets.polled_at();
         let mut drained = Drained::Empty;
-        self.guarded(|guest| {
-            let to = world.delivery(guest);
+        self.guarded(|handler| {
+            let to = world.delivery(handler);
             drained = match shared {
                 true => socket.drain_in_turn(READS_PER_EVENT, &to),
                 false => socket.drain(READS_PER_EVENT, None, &to),
@@ -133,8 +133,8 @@ impl<G: Guest> Engine<G> {
         let world = self.world.clone();
         let mut room = std::mem::replace(&mut self.room, Room::new(0));
         let mut open = true;
-        self.guarded(|guest| {
-            let to = world.delivery(guest);
+        self.guarded(|handler| {
+            let to = world.delivery(handler);
             open = connection.read(READS_PER_EVENT, &mut room, &world.counters, |message| match message {
                 Message::Packet(datagram) => forwarded(datagram, &world, &to),
                 Message::Ring(memory, nonce) => {
@@ -180,7 +180,7 @@ impl<G: Guest> Engine<G> {
 }
 
 /// A packet for us that landed at a socket of another process.
-fn forwarded<G: Guest>(datagram: Datagram<'_>, world: &RealWorld, to: &Delivery<'_, G>) {
+fn forwarded<G: InputHandler>(datagram: Datagram<'_>, world: &RealWorld, to: &Delivery<'_, G>) {
     add(&world.counters.forwarded_in, 1);
     let ends = datagram.source.udp().zip(datagram.dest.udp());
     if ends.is_some_and(|(source, dest)| world.rx_sockets.note_forwarded(source, dest, &world.opener())) {
@@ -189,11 +189,11 @@ fn forwarded<G: Guest>(datagram: Datagram<'_>, world: &RealWorld, to: &Delivery<
     if Management::takes(datagram.bytes) {
         world.rings.drain_all(&to.of_rings());
     }
-    to.guest.input(Instant::now(), Input::Datagram(datagram));
+    to.handler.input(Instant::now(), Input::Datagram(datagram));
 }
 
 /// A message that the connection manager of another process wrote to this connection.
-fn handed_over<G: Guest>(
+fn handed_over<G: InputHandler>(
     datagram: Datagram<'_>,
     connection: &Connection,
     world: &RealWorld,
@@ -204,5 +204,5 @@ fn handed_over<G: Guest>(
         connection.decline_ring();
     }
     world.rings.drain_all(&to.of_rings());
-    to.guest.input(Instant::now(), Input::Datagram(datagram));
+    to.handler.input(Instant::now(), Input::Datagram(datagram));
 }

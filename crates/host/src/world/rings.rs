@@ -14,7 +14,7 @@ use wire::icrc::{self, Flow};
 
 use super::RealWorld;
 use crate::sockets::{ROCE_PORT, endpoint};
-use crate::to_guest::datagram;
+use crate::to_handler::datagram;
 
 impl local::World for RealWorld {
     #[inline]

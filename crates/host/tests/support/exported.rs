@@ -100,7 +100,7 @@ impl Pair {
         let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
         let claim = target.world().claim(Name::Block(0x123)).unwrap();
         let table = local_link(target.world()).table(&Regions::default()).unwrap();
-        target.guest().names.lock().unwrap().push((TARGET, Rkey(KEY)));
+        target.handler().names.lock().unwrap().push((TARGET, Rkey(KEY)));
         let pair = Pair { initiator, target, memory, table, _claim: claim };
         // The first packet makes the ring; what the target exports comes some time after one that
         // names it.
@@ -131,7 +131,7 @@ impl Pair {
     /// The initiator names the region in a request that the target executes.
     pub fn names(&self) {
         self.initiator.world().send(&path(V4), &mut batch(0, &[64]));
-        assert!(self.target.guest().packet().is_some());
+        assert!(self.target.handler().packet().is_some());
     }
 
     /// The target exports the region to the initiator for a message.

@@ -1,5 +1,5 @@
-//! What the tests of the real world share: a guest that writes everything down, batches, and a
-//! place to be alone in.
+//! What the tests of the real world share: a input handler that writes everything down, batches,
+//! and a place to be alone in.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::disallowed_types, reason = "locks of the tests' own have no rank")]
 
@@ -17,7 +17,7 @@ use host::eventfd::{self, Counter, Wait, Woken};
 use host::{Config, Host, RealWorld};
 use nic::{Access, Errno, Link, Path, Signal};
 use node::world::{Claim, Route};
-use node::{Guest, Input, Interface, Name, Watch, World};
+use node::{Input, InputHandler, Interface, Name, Watch, World};
 use transport::TxBatch;
 use wire::bth::Bth;
 use wire::icrc::{self, Flow};
@@ -121,7 +121,7 @@ pub struct Recorder {
     pub panic_once: Mutex<bool>,
     /// Packets that came directly are handed to the bearer of this name.
     pub forward_to: Mutex<Option<Name>>,
-    /// How long the guest thinks about a message of a connection manager.
+    /// How long the input handler thinks about a message of a connection manager.
     pub thinks: Mutex<Duration>,
     /// Counts packets, if it is there.
     pub counter: Mutex<Option<Counter>>,
@@ -129,7 +129,7 @@ pub struct Recorder {
     pub names: Mutex<Vec<(Qpn, Rkey)>>,
 }
 
-impl Guest for Recorder {
+impl InputHandler for Recorder {
     fn release(&self, _all: bool) {}
     fn input(&self, _now: Instant, input: Input<'_>) {
         if std::mem::take(&mut *self.panic_once.lock().unwrap()) {
@@ -387,7 +387,7 @@ pub fn overfill(sender: &Recording, batches: u32) {
 /// Keeps an engine busy for a while, with a message of a connection manager that another one sends.
 pub fn keeps_busy(host: &Recording, sender: &Recording) {
     host.world().attach(LO).unwrap();
-    *host.guest().thinks.lock().unwrap() = Duration::from_millis(300);
+    *host.handler().thinks.lock().unwrap() = Duration::from_millis(300);
     sender.world().send(&Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
     while counter(host, "packets_received") == 0 {
         std::thread::yield_now();

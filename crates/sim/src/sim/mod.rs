@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nic::{Errno, Persist};
-use node::world::{Guest, Input, Interface, Name, Watch};
+use node::world::{Input, InputHandler, Interface, Name, Watch};
 use node::{Config, Node};
 use wire::icrc::Flow;
 

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use node::world::{Datagram, Guest, Hold, Input};
+use node::world::{Datagram, Hold, Input, InputHandler};
 use transport::batch::MAX_RUN;
 use wire::icrc::Flow;
 

@@ -320,7 +320,12 @@ impl Run {
         self.sim.run_for(Duration::from_secs(60));
         for party in [&self.client, &self.server] {
             assert_eq!(party.node.connections(), 0, "connections are left:\n{}", self.story());
-            assert_eq!(node::world::Guest::deadline(&*party.node), None, "a timer runs:\n{}", self.story());
+            assert_eq!(
+                node::world::InputHandler::deadline(&*party.node),
+                None,
+                "a timer runs:\n{}",
+                self.story()
+            );
             assert!(party.node.devices()[0].qps().is_empty(), "queue pairs are left");
             assert!(party.next().is_none(), "an event after the end");
             for name in self.sim.names(party.host) {

@@ -1,11 +1,11 @@
-//! What comes by rings, as a guest takes it in.
+//! What comes by rings, as a input handler takes it in.
 
 use std::time::Instant;
 
 use local::PacketHandler;
 use local::record::Ends;
 use node::world::{Before, Datagram, Hold};
-use node::{Guest, Input};
+use node::{Input, InputHandler};
 use transport::Short;
 use transport::op::SharedBytes;
 
@@ -15,10 +15,10 @@ pub(crate) struct Origin {
     before: Before,
 }
 
-/// Hands what comes by rings to a guest.
-pub(crate) struct ToGuest<'a, G>(pub(crate) &'a G);
+/// Hands what comes by rings to a input handler.
+pub(crate) struct ToHandler<'a, G>(pub(crate) &'a G);
 
-impl<G: Guest> PacketHandler for ToGuest<'_, G> {
+impl<G: InputHandler> PacketHandler for ToHandler<'_, G> {
     type Origin = Origin;
 
     fn come_from(&self, ends: &Ends, origin: &mut Option<Origin>) {
