@@ -10,7 +10,7 @@ use nic::device::async_events::AsyncEventQueue;
 use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Access, Buffer, Cq, Pd, Qp, QpCap, QpInit, QpType};
 use node::{Config, Event, EventChannel, Id, Node};
-use sim::{Faults, HostId, Mark, Sim, SimWorld};
+use sim::{Faults, HostId, Mark, Sim, SimEnv};
 use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::roce::SendTail;
@@ -23,7 +23,7 @@ const A_WHILE: Duration = Duration::from_millis(10);
 
 /// A process with its event channel.
 struct Process {
-    node: Arc<Node<SimWorld>>,
+    node: Arc<Node<SimEnv>>,
     channel: Arc<EventChannel>,
     address: IpAddr,
 }
@@ -93,7 +93,7 @@ impl Endpoint {
     fn post(&self, process: &Process, op: SendOp, len: usize) {
         let data = Data::Sges([self.memory.sge(0, len)].into_iter().collect());
         let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
-        let now = node::World::now(&**process.node.world());
+        let now = node::Env::now(&**process.node.env());
         self.qp.post_send(now, wr).expect("room for a request");
     }
 

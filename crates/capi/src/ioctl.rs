@@ -1,6 +1,6 @@
 //! `ioctl` as programs call it: memory that a program has watched by userfaultfd(2) comes late or
 //! never, and a peer that copies to or from there by itself would wait. So regions there are taken
-//! back from peers before the kernel is told (`host::RealWorld::watched`). The shared object stands
+//! back from peers before the kernel is told (`host::LinuxEnv::watched`). The shared object stands
 //! in front of the C library where a program is linked with it; all other requests go straight
 //! through.
 
@@ -29,5 +29,5 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
     let [start, len] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
     let range = start..start.saturating_add(len);
     instance.node().devices().iter().for_each(|device| device.will_be_late(&range));
-    instance.host.world().watched(range, call)
+    instance.host.env().watched(range, call)
 }

@@ -1,5 +1,5 @@
-//! A input handler and the real world under it, running: how they start and stop, and what the
-//! threads of a program ask of them.
+//! A input handler and the real environment under it, running: how they start and stop, and what
+//! the threads of a program ask of them.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,9 +17,9 @@ use node::{Input, InputHandler};
 use transport::likely::unlikely;
 use transport::op::Completion;
 
+use crate::env::LinuxEnv;
 use crate::eventfd::{Counter, Wait};
 use crate::progress;
-use crate::world::RealWorld;
 
 /// What can be chosen about a host.
 #[derive(Clone, Debug)]
@@ -61,12 +61,12 @@ impl Default for Config {
     }
 }
 
-/// A input handler and the real world under it, running.
+/// A input handler and the real environment under it, running.
 ///
 /// Dropping it stops it. In a forked child an inherited host is inert: its descriptors are closed,
 /// its calls do nothing, and dropping it touches neither threads nor descriptors.
 pub struct Host<G: InputHandler> {
-    world: Arc<RealWorld>,
+    env: Arc<LinuxEnv>,
     handler: Arc<G>,
     stop: Arc<AtomicBool>,
     engine: Mutex<Option<JoinHandle<()>>>,
@@ -95,7 +95,7 @@ const LOOKS: u32 = 64;
 const EXIT_PAUSE: Duration = Duration::from_micros(20);
 
 impl<G: InputHandler> Host<G> {
-    /// Opens the world, makes the input handler on it, tells it the interfaces
+    /// Opens the environment, makes the input handler on it, tells it the interfaces
     /// ([`Input::Interfaces`]) and starts the engine thread, named "verbena". Returns when that
     /// thread is at work: programs write over the C library's functions of memory (libfabric's
     /// memory hooks: munmap and its like), and a thread that is just starting is in the midst
@@ -105,28 +105,28 @@ impl<G: InputHandler> Host<G> {
     ///
     /// What the system refused: descriptors (EMFILE, ENFILE), memory, netlink, a thread (EAGAIN).
     pub fn start(
-        make_handler: impl FnOnce(Arc<RealWorld>) -> Arc<G>,
+        make_handler: impl FnOnce(Arc<LinuxEnv>) -> Arc<G>,
         config: Config,
     ) -> io::Result<Arc<Host<G>>> {
-        let world = Arc::new(RealWorld::open(config)?);
-        let handler = make_handler(world.clone());
-        handler.input(Instant::now(), Input::Interfaces(&world.interfaces()));
+        let env = Arc::new(LinuxEnv::open(config)?);
+        let handler = make_handler(env.clone());
+        handler.input(Instant::now(), Input::Interfaces(&env.interfaces()));
         let stop = Arc::new(AtomicBool::new(false));
         let later = Arc::new(Later::default());
         let engine = {
-            let (world, handler, stop, later) = (world.clone(), handler.clone(), stop.clone(), later.clone());
+            let (env, handler, stop, later) = (env.clone(), handler.clone(), stop.clone(), later.clone());
             let at_work = Arc::new(Barrier::new(2));
             let thread = std::thread::Builder::new().name("verbena".to_owned());
             let theirs = at_work.clone();
             let engine = sys::thread::with_signals_blocked(|| {
-                thread.spawn(move || progress::run(world, handler, &later, &stop, theirs))
+                thread.spawn(move || progress::run(env, handler, &later, &stop, theirs))
             })?;
             at_work.wait();
             engine
         };
         let engine = Mutex::new(Rank::Engine, Some(engine));
         Ok(Arc::new(Host {
-            world,
+            env,
             handler,
             stop,
             engine,
@@ -143,9 +143,9 @@ impl<G: InputHandler> Host<G> {
         &self.handler
     }
 
-    /// The world under it.
-    pub fn world(&self) -> &Arc<RealWorld> {
-        &self.world
+    /// The environment under it.
+    pub fn env(&self) -> &Arc<LinuxEnv> {
+        &self.env
     }
 
     /// Work that is to be done when no lock is held, by the engine thread and by threads that poll.
@@ -156,7 +156,7 @@ impl<G: InputHandler> Host<G> {
     /// Whether this process started it; false in a forked child that inherited it.
     #[inline]
     pub fn is_ours(&self) -> bool {
-        self.world.is_ours()
+        self.env.is_ours()
     }
 
     /// For a thread that found its completion queue empty: takes what arrived from the sockets to
@@ -223,7 +223,7 @@ impl<G: InputHandler> Host<G> {
         if unlikely(!self.is_ours()) {
             return Drained::Empty;
         }
-        let RealWorld { clock, rx_sockets, rings, .. } = &*self.world;
+        let LinuxEnv { clock, rx_sockets, rings, .. } = &*self.env;
         let (ticks, list) = (sys::time::ticks(), rings.list());
         let is_new = ticks.wrapping_sub(self.looked_at.load(Ordering::Acquire)) >= FEW_TICKS;
         // Most looks find nothing in the rings, soon after one that saw to all else.
@@ -231,8 +231,8 @@ impl<G: InputHandler> Host<G> {
             return Drained::Empty;
         }
         let now = if is_new { self.look_at_clock(ticks) } else { self.time.load(Ordering::Relaxed) };
-        let (to, at) = (self.world.delivery(&*self.handler), clock.instant(now));
-        rings.go_on(&*self.world);
+        let (to, at) = (self.env.delivery(&*self.handler), clock.instant(now));
+        rings.go_on(&*self.env);
         let by_rings = rings.poll(&list, at, now, &to.of_rings());
         drop(list);
         let mut drained = by_rings.unwrap_or(Drained::Empty);
@@ -263,12 +263,12 @@ impl<G: InputHandler> Host<G> {
         let ticks = sys::time::ticks();
         let is_new = ticks.wrapping_sub(self.looked_at.load(Ordering::Acquire)) >= FEW_TICKS;
         let now = if is_new { self.look_at_clock(ticks) } else { self.time.load(Ordering::Relaxed) };
-        self.world.clock.instant(now)
+        self.env.clock.instant(now)
     }
 
     /// The time, for this look and for those of the next moment.
     fn look_at_clock(&self, ticks: u64) -> u64 {
-        let now = self.world.clock.now();
+        let now = self.env.clock.now();
         // A thread that was put to sleep in here does not set it back.
         let before = self.time.fetch_max(now, Ordering::Relaxed);
         self.looked_at.store(ticks, Ordering::Release);
@@ -280,7 +280,7 @@ impl<G: InputHandler> Host<G> {
     /// nothing where nothing was sent since it was done before. Call it with no lock of the
     /// input handler held.
     pub fn drain_sent(&self) {
-        let sent = self.world.counters.packets_sent.load(Ordering::Relaxed);
+        let sent = self.env.counters.packets_sent.load(Ordering::Relaxed);
         if self.drained.load(Ordering::Relaxed) != sent {
             self.drain_all();
             // What was sent meanwhile may lie in a socket that was read before.
@@ -292,9 +292,9 @@ impl<G: InputHandler> Host<G> {
     /// held.
     pub fn drain_all(&self) {
         if self.is_ours() {
-            let to = self.world.delivery(&*self.handler);
-            self.world.rings.drain_all(&to.of_rings());
-            self.world.rx_sockets.drain_all(&to);
+            let to = self.env.delivery(&*self.handler);
+            self.env.rings.drain_all(&to.of_rings());
+            self.env.rx_sockets.drain_all(&to);
         }
     }
 
@@ -302,13 +302,13 @@ impl<G: InputHandler> Host<G> {
     /// sockets, and the caller waits for it for `limit` at most.
     pub fn drain_at_exit(&self, limit: Duration) {
         let runs = self.engine.try_lock().is_some_and(|engine| engine.is_some());
-        if !self.is_ours() || !runs || self.world.rx_sockets.is_empty() {
+        if !self.is_ours() || !runs || self.env.rx_sockets.is_empty() {
             return;
         }
         let end = Instant::now() + limit;
-        self.world.sweep_asked.store(true, Ordering::Release);
-        self.world.alarm.bell.ring();
-        while self.world.sweep_asked.load(Ordering::Acquire) && Instant::now() < end {
+        self.env.sweep_asked.store(true, Ordering::Release);
+        self.env.alarm.bell.ring();
+        while self.env.sweep_asked.load(Ordering::Acquire) && Instant::now() < end {
             std::thread::sleep(EXIT_PAUSE);
         }
     }
@@ -319,7 +319,7 @@ impl<G: InputHandler> Host<G> {
     /// after that one would end with the process.
     pub fn leave_port(&self, limit: Duration) {
         if self.is_ours() {
-            self.world.rx_sockets.step_aside();
+            self.env.rx_sockets.step_aside();
             self.drain_at_exit(limit);
         }
     }
@@ -330,9 +330,9 @@ impl<G: InputHandler> Host<G> {
     pub fn end_polling(&self) {
         if self.is_ours() {
             self.handler.release(true);
-            self.world.rx_sockets.end_polling(&self.world.reactor);
-            if !self.world.rings.end_polling() {
-                self.world.alarm.set(0);
+            self.env.rx_sockets.end_polling(&self.env.reactor);
+            if !self.env.rings.end_polling() {
+                self.env.alarm.set(0);
             }
         }
     }
@@ -342,7 +342,7 @@ impl<G: InputHandler> Host<G> {
     /// event that it brings itself it has taken. Call it with no lock of the input handler held. A
     /// panic in the input handler comes through.
     pub fn wait_as_driver(&self, counter: &Counter) -> Wait {
-        let RealWorld { rings, .. } = &*self.world;
+        let LinuxEnv { rings, .. } = &*self.env;
         if counter.take_in_hand() {
             return Wait::Over;
         }
@@ -381,7 +381,7 @@ impl<G: InputHandler> Host<G> {
     }
 
     fn leave_driver_slot(&self, counter: Option<&Counter>, closed: bool) {
-        let RealWorld { rings, alarm, counters, .. } = &*self.world;
+        let LinuxEnv { rings, alarm, counters, .. } = &*self.env;
         rings.pay(&counters.local);
         counter.into_iter().for_each(|counter| counter.waits_in(None));
         if closed {
@@ -398,7 +398,7 @@ impl<G: InputHandler> Host<G> {
     /// and the engine has to be told. A thread that takes one event after the other would have
     /// it woken each time.
     fn leave_for_a_moment(&self, counter: &Counter) -> bool {
-        let RealWorld { rings, alarm, clock, .. } = &*self.world;
+        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
         let Some(back_by) = rings.driver_slot.leaves_for_a_moment(clock.now()) else { return false };
         counter.waits_in(None);
         rings.stay_awake();
@@ -410,12 +410,12 @@ impl<G: InputHandler> Host<G> {
     /// Takes what came by rings to the input handler; where to wait, as [`Host::wait_as_driver`]
     /// says.
     fn attend(&self, counter: &Counter) -> Wait {
-        let RealWorld { rings, alarm, clock, .. } = &*self.world;
+        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
         counter.waits_in(None);
         let (stays, at_once) = (rings.driver_slot.goes_on(), counter.has_events());
         let taker = counter.taker();
         let waits = stays && !self.spins(counter) && self.empty_rings(counter);
-        self.world.decline_broken_rings();
+        self.env.decline_broken_rings();
         self.later.run();
         drop(taker);
         if waits {
@@ -429,25 +429,25 @@ impl<G: InputHandler> Host<G> {
             }
             return if counter.take_in_hand() { Wait::Over } else { Wait::AtCounter };
         }
-        rings.pay(&self.world.counters.local);
+        rings.pay(&self.env.counters.local);
         alarm.set(clock.now() + LOOK_NANOS);
         Wait::InDriverSlot(rings.driver_slot.waits())
     }
 
     /// Whether there is an event, or one comes in a moment, of a counter where that is likely.
     fn spins(&self, counter: &Counter) -> bool {
-        let RealWorld { rings, alarm, clock, .. } = &*self.world;
+        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
         counter.spin().may() && {
             alarm.set(clock.now() + LOOK_NANOS);
-            let to = self.world.delivery(&*self.handler);
+            let to = self.env.delivery(&*self.handler);
             rings.spin(counter.spin(), || counter.has_events(), clock, &to.of_rings())
         }
     }
 
     /// Reads the rings until nothing is there; false where there is an event first.
     fn empty_rings(&self, counter: &Counter) -> bool {
-        let RealWorld { rings, alarm, clock, .. } = &*self.world;
-        let to = self.world.delivery(&*self.handler);
+        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
+        let to = self.env.delivery(&*self.handler);
         for _ in 0..LOOKS {
             if let Drained::Some { .. } = rings.drain(&to.of_rings()) {
                 if counter.has_events() {
@@ -474,12 +474,12 @@ impl<G: InputHandler> Host<G> {
         let engine = self.engine.lock().take();
         let Some(engine) = engine else { return };
         self.stop.store(true, Ordering::Release);
-        self.world.alarm.bell.ring();
+        self.env.alarm.bell.ring();
         if engine.thread().id() != std::thread::current().id() {
             // A panic of the engine itself: there is nothing left of it to tidy up.
             let _ = engine.join();
         }
-        self.world.close();
+        self.env.close();
     }
 }
 
@@ -496,6 +496,6 @@ impl<G: InputHandler> Drop for Host<G> {
 
 impl<G: InputHandler> std::fmt::Debug for Host<G> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Host").field("world", &self.world).finish_non_exhaustive()
+        f.debug_struct("Host").field("environment", &self.env).finish_non_exhaustive()
     }
 }

@@ -1,11 +1,11 @@
-//! The real world under a node: interfaces and routes by netlink, UDP sockets, and names shared
-//! between the processes of this host. Also the engine thread, which serves threads that do not
-//! poll, and the one instance of all that which a process has.
+//! The real environment under a node: interfaces and routes by netlink, UDP sockets, and names
+//! shared between the processes of this host. Also the engine thread, which serves threads that do
+//! not poll, and the one instance of all that which a process has.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
-//! [`Host::start`] makes the world, has the input handler made on it, and runs both; [`RealWorld`]
-//! is what the input handler sees. [`process::get`] is the host of this process with a
+//! [`Host::start`] makes the environment, has the input handler made on it, and runs both;
+//! [`LinuxEnv`] is what the input handler sees. [`process::get`] is the host of this process with a
 //! [`node::Node`] as its input handler: what the C functions use, and what Rust code beside them
 //! uses. A [`Host`] is generic over its input handler so that this crate's tests can look at what a
 //! input handler is told.
@@ -13,8 +13,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`process`] | the one instance of a process: made at first need, fresh in a forked child, counters at exit, `VERBENA_*` |
-//! | `host` | [`Host`]: input handler, world and engine thread, running; polling, and what ends a process |
-//! | `world` | the world's face: [`nic::Link`], [`nic::Frames`], [`nic::Platform`] and [`node::World`] |
+//! | `host` | [`Host`]: input handler, environment and engine thread, running; polling, and what ends a process |
+//! | `env` | the environment's face: [`nic::Link`], [`nic::Frames`], [`nic::Platform`] and [`node::Env`] |
 //! | `progress`, `alarm`, `reactor` | the engine thread, when it wakes, what it waits for |
 //! | `tx` | the send path |
 //! | `rx_sockets`, `rx_socket`, `management` | the receive path: which sockets, one of them, the messages of connection managers that wait there |
@@ -33,18 +33,18 @@
 //!
 //! # How data flows
 //!
-//! Out: a queue pair that is locked calls the world's `send` with a batch of packets; `tx` finds
-//! the socket of the flow, seals each packet and hands runs of equal size to one `sendmsg`.
+//! Out: a queue pair that is locked calls the environment's `send` with a batch of packets; `tx`
+//! finds the socket of the flow, seals each packet and hands runs of equal size to one `sendmsg`.
 //!
 //! In: a thread that polls ([`Host::poll_cq`]) or the engine thread (`progress`, told by the
 //! `reactor`) takes the receive token of a socket (`rx_socket`), reads it, and hands each packet to
 //! [`node::InputHandler::input`] under the token, so that packets keep their order. What is for
-//! another process of this host the node gives back ([`node::World::forward`]), and `names` hands
+//! another process of this host the node gives back ([`node::Env::forward`]), and `names` hands
 //! it on. Which thread reads a socket is the matter of its [`local::lease`].
 //!
 //! Beside packets: the input handler's timers run in the engine thread, which the input handler
-//! wakes by the world's `wake_at` (`alarm`); changes of interfaces and neighbours, and the ends of
-//! other processes, come to it through the `reactor`.
+//! wakes by the environment's `wake_at` (`alarm`); changes of interfaces and neighbours, and the
+//! ends of other processes, come to it through the `reactor`.
 //!
 //! # Locks
 //!
@@ -66,6 +66,7 @@
 
 mod alarm;
 mod counters;
+mod env;
 pub mod eventfd;
 mod frames;
 mod host;
@@ -93,16 +94,15 @@ mod to_handler;
 mod tx;
 mod user;
 mod user_namespace;
-mod world;
 
 use std::io;
 
-use node::world::Interface;
+use node::env::Interface;
 
 pub use counters::Counters;
+pub use env::LinuxEnv;
 pub use host::{Config, Host};
 pub use names::other_builds;
-pub use world::RealWorld;
 
 /// The interfaces of this host as they are now, with nothing started.
 ///

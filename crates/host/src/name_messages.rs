@@ -21,7 +21,7 @@
 //! | 7 | from the bearer | a buffer is gone: 8 bytes where it was there |
 
 use local::record::{self, Ends, HEADER};
-use node::world::{Datagram, Hold};
+use node::env::{Datagram, Hold};
 
 /// A ring is offered.
 pub const RING: u8 = 1;

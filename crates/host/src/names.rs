@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use claim::{common_address, own_address};
 use local::Known;
 use locks::{Mutex, MutexGuard, Rank};
-use node::world::Datagram;
+use node::env::Datagram;
 use node::{Name, Watch};
 use socket2::{Domain, SockRef, Socket, Type};
 use sys::fork::Fd;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
-use node::world::Route;
+use node::env::Route;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 use sys::fork::Fd;
 

@@ -26,9 +26,9 @@ use sys::Room;
 use rings::ROOM_PAUSE;
 
 use crate::counters::add;
+use crate::env::LinuxEnv;
 use crate::names::{Bearer, Listener};
 use crate::rx_socket::RxSocket;
-use crate::world::RealWorld;
 
 /// How often one event reads its socket before the others get their turn.
 const READS_PER_EVENT: usize = 16;
@@ -57,11 +57,11 @@ struct Gone {
 
 /// The engine's own state.
 struct Engine<G> {
-    world: Arc<RealWorld>,
+    env: Arc<LinuxEnv>,
     handler: Arc<G>,
     /// Sockets that polling threads serve: looked at again when their lease ends.
     leased: Vec<Arc<RxSocket>>,
-    /// When, on the world's clock; and since when they do without a break.
+    /// When, on the environment's clock; and since when they do without a break.
     leases_at: u64,
     leased_since: u64,
     /// Names at which more processes want to connect than one event takes.
@@ -72,9 +72,9 @@ struct Engine<G> {
     room: Room,
     /// When the input handler is called again.
     handler_at: Option<Instant>,
-    /// The earliest timer that was set since the input handler was called, by the world's clock. It
-    /// may be stale: a look in vain is cheaper than to ask the input handler for its deadline
-    /// each time.
+    /// The earliest timer that was set since the input handler was called, by the environment's
+    /// clock. It may be stale: a look in vain is cheaper than to ask the input handler for its
+    /// deadline each time.
     set_at: u64,
     /// Since when threads that poll read the rings.
     rings_leased: Option<u64>,
@@ -87,13 +87,13 @@ struct Engine<G> {
     watch: Watch,
     /// When a thread had last polled, at the time the engine last read the rings.
     polled_at: u64,
-    /// Bulk came lately: until then, on the world's clock, the engine does not sleep.
+    /// Bulk came lately: until then, on the environment's clock, the engine does not sleep.
     awake_until: u64,
 }
 
 /// Runs until `stop` is set and the bell rung. Meets the starting thread at the barrier.
 pub(crate) fn run<G: InputHandler>(
-    world: Arc<RealWorld>,
+    env: Arc<LinuxEnv>,
     handler: Arc<G>,
     later: &Later,
     stop: &AtomicBool,
@@ -103,7 +103,7 @@ pub(crate) fn run<G: InputHandler>(
     sys::thread::run_anywhere();
     sys::thread::tighten_timers();
     let mut engine = Engine {
-        world,
+        env,
         handler,
         leased: Vec::new(),
         leases_at: 0,
@@ -129,8 +129,8 @@ pub(crate) fn run<G: InputHandler>(
         let pause = sooner(engine.backlogs(), engine.rings());
         engine.guarded(|_| later.run());
         let timeout = engine.sleep(due, pause);
-        let world = engine.world.clone();
-        match world.reactor.wait(&mut events, timeout) {
+        let env = engine.env.clone();
+        match env.reactor.wait(&mut events, timeout) {
             // The program's own threads may want this core.
             Ok([]) if engine.awake_until > 0 && engine.gone.is_empty() => std::thread::yield_now(),
             Ok(events) => {
@@ -150,25 +150,25 @@ fn sooner(a: Option<Duration>, b: Option<Duration>) -> Option<Duration> {
 }
 
 impl<G: InputHandler> Engine<G> {
-    /// Does what is due; when something is again, on the world's clock.
+    /// Does what is due; when something is again, on the environment's clock.
     fn timers(&mut self) -> u64 {
-        let world = self.world.clone();
-        self.set_at = self.set_at.min(world.alarm.take());
+        let env = self.env.clone();
+        self.set_at = self.set_at.min(env.alarm.take());
         let now = Instant::now();
-        world.neighbours.recheck(now, &world.requests);
-        for (ticket, result) in world.neighbours.take_answers() {
+        env.neighbours.recheck(now, &env.requests);
+        for (ticket, result) in env.neighbours.take_answers() {
             self.guarded(|handler| handler.input(now, Input::Resolved { ticket, result }));
         }
-        if self.set_at <= world.clock.nanos(now) || self.handler_at.is_some_and(|at| at <= now) {
+        if self.set_at <= env.clock.nanos(now) || self.handler_at.is_some_and(|at| at <= now) {
             self.set_at = u64::MAX;
             let fine = self.guarded(|handler| handler.expire(now));
             self.handler_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
         }
-        let idle_at = world.close_idle(world.clock.nanos(now));
-        let turn_end = self.watch.look(&world.rings.driver_slot, world.clock.nanos(now));
+        let idle_at = env.close_idle(env.clock.nanos(now));
+        let turn_end = self.watch.look(&env.rings.driver_slot, env.clock.nanos(now));
         let lease_end = self.look_after_leases();
-        let own = [self.handler_at, world.neighbours.deadline()].into_iter().flatten();
-        own.map(|at| world.clock.nanos(at))
+        let own = [self.handler_at, env.neighbours.deadline()].into_iter().flatten();
+        own.map(|at| env.clock.nanos(at))
             .chain(lease_end)
             .chain(turn_end)
             .fold(self.set_at.min(idle_at), u64::min)
@@ -176,7 +176,7 @@ impl<G: InputHandler> Engine<G> {
 
     /// The time to sleep: until `due` or for `pause`, whichever is first; `None`: until an event.
     fn sleep(&mut self, due: u64, pause: Option<Duration>) -> Option<Duration> {
-        let (world, now) = (&self.world, self.world.clock.now());
+        let (env, now) = (&self.env, self.env.clock.now());
         if now >= self.awake_until {
             self.awake_until = 0;
         }
@@ -184,7 +184,7 @@ impl<G: InputHandler> Engine<G> {
             return Some(Duration::ZERO);
         }
         let pause_end = pause.map_or(u64::MAX, |pause| now + pause.as_nanos() as u64);
-        match world.alarm.sleep(due.min(pause_end)) {
+        match env.alarm.sleep(due.min(pause_end)) {
             u64::MAX => None,
             at => Some(Duration::from_nanos(at.saturating_sub(now))),
         }
@@ -199,8 +199,8 @@ impl<G: InputHandler> Engine<G> {
     /// Takes back the sockets whose lease has ended; when to look again. Where threads poll without
     /// a break that is later and later: it takes the processor from one of them each time.
     fn look_after_leases(&mut self) -> Option<u64> {
-        let now = self.world.clock.now();
-        let reactor = &self.world.reactor;
+        let now = self.env.clock.now();
+        let reactor = &self.env.reactor;
         let mut first = u64::MAX;
         let before = self.leased.len();
         self.leased.retain(|socket| match socket.lease.ends_at(now) {
@@ -226,15 +226,15 @@ impl<G: InputHandler> Engine<G> {
     /// Continues with what one event did not take: connections to names, and connection manager
     /// messages at sockets with nothing else to read. Returns how soon to come back for the rest.
     fn backlogs(&mut self) -> Option<Duration> {
-        let world = self.world.clone();
+        let env = self.env.clone();
         self.no_descriptor = false;
         std::mem::take(&mut self.asked).into_iter().for_each(|listener| self.accept(listener));
         let pause = if self.no_descriptor { DESCRIPTOR_PAUSE } else { Duration::ZERO };
         let mut again = (!self.asked.is_empty()).then_some(pause);
-        world.rx_sockets.each_with_backlog(|socket| {
+        env.rx_sockets.each_with_backlog(|socket| {
             let mut drained = Drained::Empty;
             self.guarded(|handler| {
-                drained = socket.drain(READS_PER_EVENT, None, &world.delivery(handler));
+                drained = socket.drain(READS_PER_EVENT, None, &env.delivery(handler));
             });
             if drained == Drained::Busy {
                 again = again.or(Some(BUSY_PAUSE));
@@ -247,7 +247,7 @@ impl<G: InputHandler> Engine<G> {
 
     /// Tells of processes that are gone, after all that they sent. `more`: events may be left.
     fn tell_of_the_gone(&mut self, more: bool) {
-        let world = self.world.clone();
+        let env = self.env.clone();
         let more = more || !self.asked.is_empty();
         for mut gone in std::mem::take(&mut self.gone) {
             gone.rounds += 1;
@@ -256,8 +256,8 @@ impl<G: InputHandler> Engine<G> {
                 self.gone.push(gone);
                 continue;
             }
-            self.guarded(|handler| world.rings.drain_all(&world.delivery(handler).of_rings()));
-            if let Some((name, watch)) = world.names.ended(&gone.bearer, &world.reactor) {
+            self.guarded(|handler| env.rings.drain_all(&env.delivery(handler).of_rings()));
+            if let Some((name, watch)) = env.names.ended(&gone.bearer, &env.reactor) {
                 self.guarded(|handler| handler.input(Instant::now(), Input::Gone(name, watch)));
             }
         }
@@ -265,12 +265,12 @@ impl<G: InputHandler> Engine<G> {
 
     /// The system refuses every call that waits, or the program closed what this thread waits at.
     fn cannot_wait(&self, error: &io::Error) {
-        add(&self.world.counters.engine_ended, 1);
+        add(&self.env.counters.engine_ended, 1);
         let _ = writeln!(
             io::stderr(),
             "verbena: the engine thread cannot wait (epoll_wait(2): {error}); its devices have failed"
         );
-        let _ = catch_unwind(self.world.config.on_failure);
+        let _ = catch_unwind(self.env.config.on_failure);
     }
 
     /// Calls the input handler; a panic in it is counted, and the thread lives on. False where it
@@ -280,8 +280,8 @@ impl<G: InputHandler> Engine<G> {
         // receive token, which guards nothing but buffers.
         let fine = catch_unwind(AssertUnwindSafe(|| call(&self.handler))).is_ok();
         if !fine {
-            add(&self.world.counters.panics, 1);
-            let _ = catch_unwind(self.world.config.on_failure);
+            add(&self.env.counters.panics, 1);
+            let _ = catch_unwind(self.env.config.on_failure);
         }
         fine
     }

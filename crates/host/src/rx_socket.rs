@@ -17,7 +17,7 @@ use std::time::Instant;
 use local::lease::Lease;
 use local::{Drained, Rings};
 use locks::{Mutex, Rank};
-use node::world::{Datagram, Hold};
+use node::env::{Datagram, Hold};
 use node::{Input, InputHandler};
 use sys::clock::Clock;
 use sys::fork::Fd;

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use local::PacketHandler;
 use local::record::Ends;
-use node::world::{Before, Datagram, Hold};
+use node::env::{Before, Datagram, Hold};
 use node::{Input, InputHandler};
 use transport::Short;
 use transport::op::SharedBytes;

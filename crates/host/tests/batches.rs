@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use host::Config;
 use nic::Link;
-use node::World;
+use node::Env;
 use socket2::SockRef;
 use support::{LO, PATIENCE, V4, V6, alone, batch, counter, path, start, start_with};
 use transport::TxBatch;
@@ -21,8 +21,8 @@ use wire::{Psn, Qpn, Rkey};
 fn arrives(address: IpAddr, config: Config, payloads: &[usize]) -> (u64, u64) {
     let _alone = alone();
     let host = start_with(config);
-    host.world().attach(LO).unwrap();
-    host.world().send(&path(address), &mut batch(7, payloads));
+    host.env().attach(LO).unwrap();
+    host.env().send(&path(address), &mut batch(7, payloads));
     for (psn, &len) in (7..).zip(payloads) {
         let packet = host.handler().packet().expect("every packet");
         assert_eq!((packet.psn(), packet.bytes.len()), (psn, 12 + len + 4));
@@ -86,8 +86,8 @@ fn socket_at(port: u16) -> BorrowedFd<'static> {
 fn where_the_system_refuses_segments_packets_leave_one_by_one_from_then_on() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
-    host.world().send(&path(V4), &mut batch(0, &[64]));
+    host.env().attach(LO).unwrap();
+    host.env().send(&path(V4), &mut batch(0, &[64]));
     let source = host.handler().packet().unwrap().source;
     let on = 1;
     // SAFETY: the kernel reads one int. It makes no segments where it makes no checksums
@@ -100,7 +100,7 @@ fn where_the_system_refuses_segments_packets_leave_one_by_one_from_then_on() {
     let mut sends = Vec::new();
     for first in [1, 21] {
         let before = counter(&host, "sends");
-        host.world().send(&path(V4), &mut batch(first, &[1072; 20]));
+        host.env().send(&path(V4), &mut batch(first, &[1072; 20]));
         for psn in first..first + 20 {
             assert_eq!(host.handler().packet().unwrap().psn(), psn);
         }
@@ -116,10 +116,10 @@ fn where_the_system_refuses_segments_packets_leave_one_by_one_from_then_on() {
 fn traffic_class_and_hop_limit_change_nothing_for_the_icrc() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     for address in [V4, V6] {
         let path = nic::Path { traffic_class: 0x28, hop_limit: 3, ..path(address) };
-        host.world().send(&path, &mut batch(1, &[64, 64]));
+        host.env().send(&path, &mut batch(1, &[64, 64]));
         assert_eq!([1, 2].map(|_| host.handler().packet().unwrap().psn()), [1, 2]);
     }
 }
@@ -128,10 +128,10 @@ fn traffic_class_and_hop_limit_change_nothing_for_the_icrc() {
 fn each_pair_of_processes_and_each_detour_has_its_own_source_port() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     let port = |dest_qpn, source_port_epoch| {
         let path = nic::Path { dest_qpn: Qpn::new(dest_qpn), source_port_epoch, ..path(V4) };
-        host.world().send(&path, &mut batch(1, &[64]));
+        host.env().send(&path, &mut batch(1, &[64]));
         host.handler().packet().unwrap().source.port()
     };
     let first = port(0x123_000, 0);
@@ -144,7 +144,7 @@ fn each_pair_of_processes_and_each_detour_has_its_own_source_port() {
 fn a_flush_is_sealed_as_rdma_rxe_does_it_and_by_every_second_source_port_as_the_standard_says() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     let seals: [fn(&Flow, u16, &mut [u8]); 2] = [icrc::seal_rxe_flush, icrc::seal];
     for source_port_epoch in 0..4 {
         let bth = Bth { dest_qp: Qpn::new(0x123_456), psn: Psn::new(source_port_epoch), ..Bth::default() };
@@ -154,7 +154,7 @@ fn a_flush_is_sealed_as_rdma_rxe_does_it_and_by_every_second_source_port_as_the_
         let mut batch = TxBatch::new();
         batch.push(&header, 0, |_| Ok(())).unwrap();
         // IPv6 has no identification: the ICRC is the one that was computed here or another.
-        host.world().send(&nic::Path { source_port_epoch, ..path(V6) }, &mut batch);
+        host.env().send(&nic::Path { source_port_epoch, ..path(V6) }, &mut batch);
         let packet = host.handler().packet().unwrap();
         assert_eq!(packet.psn(), source_port_epoch, "a Verbena takes both");
         let mut sealed = packet.bytes.clone();
@@ -171,9 +171,9 @@ fn a_flush_is_sealed_as_rdma_rxe_does_it_and_by_every_second_source_port_as_the_
 fn a_lid_is_unreachable_over_udp_and_packets_to_it_are_dropped_and_counted() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     let lid = wire::Address::from(wire::LidAddress::new(5, 0, 0).unwrap());
-    let (link, ours) = (host.world(), wire::Address::from(V4));
+    let (link, ours) = (host.env(), wire::Address::from(V4));
     assert_eq!((link.can_reach(lid), link.can_reach(ours)), (Err(nic::Errno::ENETUNREACH), Ok(())));
     let ends = [(lid, lid), (lid, ours), (ours, lid)];
     for (n, (source, dest)) in ends.into_iter().enumerate() {
@@ -196,10 +196,10 @@ fn a_packet_too_long_for_the_path_is_dropped_and_counted_and_the_next_goes_throu
     }
     support::ip("link set lo mtu 1500");
     let host = start();
-    host.world().attach(LO).unwrap();
-    host.world().send(&path(V4), &mut batch(1, &[4096, 4096, 4096]));
+    host.env().attach(LO).unwrap();
+    host.env().send(&path(V4), &mut batch(1, &[4096, 4096, 4096]));
     assert_eq!(counter(&host, "packets_dropped_sending"), 3);
-    host.world().send(&path(V4), &mut batch(9, &[1024, 1024]));
+    host.env().send(&path(V4), &mut batch(9, &[1024, 1024]));
     assert_eq!(host.handler().packet().unwrap().psn(), 9);
     assert_eq!(counter(&host, "segmentation_given_up"), 0);
 }
@@ -208,14 +208,14 @@ fn a_packet_too_long_for_the_path_is_dropped_and_counted_and_the_next_goes_throu
 fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_when_it_stops() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     let me = std::thread::current().name().unwrap_or("").to_owned();
     let end = Instant::now() + PATIENCE;
     let (mut mine, mut psn) = (0, 0);
     while mine < 100 {
         assert!(Instant::now() < end, "only {mine} of {psn} packets came to the polling thread");
         psn += 1;
-        host.world().send(&path(V4), &mut batch(psn, &[64]));
+        host.env().send(&path(V4), &mut batch(psn, &[64]));
         let packet = loop {
             host.poll();
             let found = host.handler().find_within(Duration::ZERO, support::packet);
@@ -227,12 +227,12 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
         mine += u32::from(packet.thread == me);
     }
     // No thread polls now.
-    host.world().send(&path(V4), &mut batch(0, &[64]));
+    host.env().send(&path(V4), &mut batch(0, &[64]));
     assert_eq!(host.handler().packet().unwrap().thread, "verbena");
     // Nor after saying so.
     host.poll();
     host.end_polling();
-    host.world().send(&path(V4), &mut batch(1, &[64]));
+    host.env().send(&path(V4), &mut batch(1, &[64]));
     assert_eq!(host.handler().packet().unwrap().thread, "verbena");
 }
 
@@ -240,7 +240,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
 fn a_poll_that_brings_nothing_for_the_program_looks_again() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     let me = std::thread::current().name().unwrap_or("").to_owned();
     let end = Instant::now() + PATIENCE;
     let mut psn = 0;
@@ -248,7 +248,7 @@ fn a_poll_that_brings_nothing_for_the_program_looks_again() {
         assert!(Instant::now() < end, "no poll took three packets");
         // The socket is this thread's by now, unless the engine was faster.
         host.poll();
-        (0..3).for_each(|n| host.world().send(&path(V4), &mut batch(psn + n, &[64])));
+        (0..3).for_each(|n| host.env().send(&path(V4), &mut batch(psn + n, &[64])));
         psn += 3;
         host.poll_until(|| false);
         let taken = || host.handler().find_within(Duration::ZERO, support::packet);
@@ -259,7 +259,7 @@ fn a_poll_that_brings_nothing_for_the_program_looks_again() {
         while host.handler().find_within(Duration::from_millis(5), support::packet).is_some() {}
     }
     // What says something ends it: the others wait for the next poll, or for the engine.
-    (0..3).for_each(|n| host.world().send(&path(V4), &mut batch(psn + n, &[64])));
+    (0..3).for_each(|n| host.env().send(&path(V4), &mut batch(psn + n, &[64])));
     let asked = std::cell::Cell::new(0);
     host.poll_until(|| asked.replace(asked.get() + 1) == 0);
     assert!(asked.get() <= 1);
@@ -269,13 +269,13 @@ fn a_poll_that_brings_nothing_for_the_program_looks_again() {
 fn a_poll_goes_on_behind_a_run_of_packets_and_not_behind_a_few() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     let me = std::thread::current().name().unwrap_or("").to_owned();
     // What one poll takes of three sends of so many packets each.
     let polled = |packets: usize| {
         // The socket is this thread's by now, unless the engine was faster.
         host.poll();
-        (0..3).for_each(|_| host.world().send(&path(V4), &mut batch(1, &vec![64; packets])));
+        (0..3).for_each(|_| host.env().send(&path(V4), &mut batch(1, &vec![64; packets])));
         host.poll();
         let taken = || host.handler().find_within(Duration::ZERO, support::packet);
         let mine = std::iter::from_fn(taken).filter(|packet| packet.thread == me).count();
@@ -295,9 +295,9 @@ fn a_poll_goes_on_behind_a_run_of_packets_and_not_behind_a_few() {
 fn order_survives_a_polling_thread_and_the_engine_on_one_socket() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     for round in 0..200 {
-        host.world().send(&path(V4), &mut batch(round * 8, &[256; 8]));
+        host.env().send(&path(V4), &mut batch(round * 8, &[256; 8]));
         if round % 3 != 0 {
             host.poll();
         }

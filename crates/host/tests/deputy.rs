@@ -49,7 +49,7 @@ struct Offer {
 fn offered() -> (Recording, Offer, OwnedFd) {
     let listener = raw::bear(&raw::own_text(BLOCK));
     let victim = start_with(Config::default());
-    victim.world().send(&path(V4), &mut batch(0, &[64]));
+    victim.env().send(&path(V4), &mut batch(0, &[64]));
     let connection = raw::accept(&listener);
     let (bytes, memory) = raw::receive(&connection, PATIENCE).unwrap();
     let nonce = name_messages::read_ring_offer(&bytes).unwrap();
@@ -77,7 +77,7 @@ fn takes(address: u64, says: impl FnOnce(&Offer, u64) -> [u64; 4]) -> bool {
     let remote = Remote { addr: 0, length: 8, rkey: Rkey(KEY) };
     let pieces = [Piece { addr: (&raw const says) as u64, len: 8 }];
     // SAFETY: the piece is `says`, which lives across the call and is read only.
-    let became = unsafe { copy(victim.world(), remote, Copy::Write, &pieces) };
+    let became = unsafe { copy(victim.env(), remote, Copy::Write, &pieces) };
     assert_ne!(became, DirectOutcome::Done);
     refused == 0
 }

@@ -8,8 +8,8 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use nic::{Link, Path};
-use node::World;
-use node::world::{Datagram, Hold};
+use node::Env;
+use node::env::{Datagram, Hold};
 use support::{BLOCK, LO, Recording, V4, alone, batch, counter, path, start};
 use wire::Qpn;
 
@@ -49,7 +49,7 @@ fn send_to(host: &Recording, processes: u32) -> u64 {
     for n in 0..processes {
         let dest = Ipv4Addr::new(127, 0, 2, 1).into();
         let peer = Path { dest, dest_qpn: Qpn::new((n + 2) << 12), ..path(V4) };
-        host.world().send(&peer, &mut batch(n, &[64]));
+        host.env().send(&peer, &mut batch(n, &[64]));
     }
     counter(host, "packets_dropped_sending") - before
 }
@@ -95,7 +95,7 @@ fn processes_of_the_host_meet_though_descriptors_ran_out() {
     let _alone = alone();
     let _listener = std::net::UdpSocket::bind("127.0.2.1:4791").unwrap();
     let (owner, other) = (start(), start());
-    let claim = owner.world().claim(BLOCK).unwrap();
+    let claim = owner.env().claim(BLOCK).unwrap();
     let _few = Few::more(24);
     // Each has sockets that can give way, and there is room for none.
     send_to(&owner, 12);
@@ -110,7 +110,7 @@ fn processes_of_the_host_meet_though_descriptors_ran_out() {
         hold: Hold::No,
         bytes: &bytes,
     };
-    assert!(other.world().forward(BLOCK, &datagram));
+    assert!(other.env().forward(BLOCK, &datagram));
     assert_eq!(counter(&other, "forward_drops"), 0);
     assert_eq!(owner.handler().find(support::packet).map(|packet| packet.bytes), Some(bytes));
     drop(claim);

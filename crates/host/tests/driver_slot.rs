@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use host::Config;
 use host::eventfd::{self, Counter, Wait};
 use nic::{Link, Platform, Signal};
-use node::world::Claim;
-use node::{Name, World};
+use node::env::Claim;
+use node::{Env, Name};
 use support::{PATIENCE, Recording, Told, V4, alone, batch, path, start_with, wait};
 
 /// A process that sends by a ring, one that reads, and what counts its packets. One has come.
@@ -20,8 +20,8 @@ fn pair() -> (Recording, Recording, Counter, Box<dyn Claim>) {
 
 fn pair_with(counter: Counter) -> (Recording, Recording, Counter, Box<dyn Claim>) {
     let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
-    let claim = reader.world().claim(Name::Block(0x123)).unwrap();
-    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    let claim = reader.env().claim(Name::Block(0x123)).unwrap();
+    sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.handler().packet().is_some());
     *reader.handler().counter.lock().unwrap() = Some(counter.clone());
     (sender, reader, counter, claim)
@@ -43,7 +43,7 @@ fn dispatched_in(sender: &Recording, reader: &Recording, pause: Duration, wanted
     while row < 10 {
         assert!(Instant::now() < end, "not {wanted}");
         std::thread::sleep(pause);
-        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        sender.env().send(&path(V4), &mut batch(1, &[64]));
         row = if reader.handler().packet().unwrap().thread == wanted { row + 1 } else { 0 };
     }
 }
@@ -63,7 +63,7 @@ fn a_thread_that_waits_takes_packets_itself_and_the_engine_takes_over_when_it_st
     };
     dispatched_in(&sender, &reader, Duration::from_millis(2), "waiter");
     STOP.store(true, Ordering::Relaxed);
-    sender.world().send(&path(V4), &mut batch(1, &[64]));
+    sender.env().send(&path(V4), &mut batch(1, &[64]));
     waiter.join().unwrap();
     assert!(reader.handler().packet().is_some());
     dispatched_in(&sender, &reader, Duration::ZERO, "verbena");
@@ -118,7 +118,7 @@ fn comes_and_goes(counter: Counter) {
         }
         let end = Instant::now() + 6 * PATIENCE;
         for n in 0..PACKETS {
-            sender.world().send(&path(V4), &mut batch(n, &[64]));
+            sender.env().send(&path(V4), &mut batch(n, &[64]));
             // Most find no thread awake.
             while n > 2 + taken.load(Ordering::Relaxed) {
                 assert!(Instant::now() < end, "{} of {n} were told of", taken.load(Ordering::Relaxed));
@@ -150,7 +150,7 @@ fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
         let (end, mut row, mut sent) = (Instant::now() + PATIENCE, 0, 0);
         while row < 10 {
             let before = support::counter(&sender, "ring_wakes");
-            sender.world().send(&path(V4), &mut batch(1, &[64]));
+            sender.env().send(&path(V4), &mut batch(1, &[64]));
             sent += 1;
             while taken.load(Ordering::Relaxed) < sent {
                 assert!(Instant::now() < end, "somebody is woken again and again");
@@ -159,7 +159,7 @@ fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
             row = if support::counter(&sender, "ring_wakes") == before { row + 1 } else { 0 };
         }
         stop.store(true, Ordering::Relaxed);
-        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        sender.env().send(&path(V4), &mut batch(1, &[64]));
     });
 }
 
@@ -182,7 +182,7 @@ fn who_takes_one_event_behind_the_other_has_no_engine_woken_which_looks_when_it_
         };
         let by_engine = (0..TURNS)
             .filter(|&n| {
-                sender.world().send(&path(V4), &mut batch(n, &[64]));
+                sender.env().send(&path(V4), &mut batch(n, &[64]));
                 let thread = reader.handler().packet().expect("it arrives").thread;
                 while TAKEN.load(Ordering::Relaxed) <= n {
                     std::thread::yield_now();
@@ -194,7 +194,7 @@ fn who_takes_one_event_behind_the_other_has_no_engine_woken_which_looks_when_it_
         assert!(by_engine < TURNS as usize, "all by the engine");
         // It does not come back.
         for n in 0..3 {
-            sender.world().send(&path(V4), &mut batch(n, &[64]));
+            sender.env().send(&path(V4), &mut batch(n, &[64]));
             assert_eq!(reader.handler().packet().expect("the engine looks").thread, "verbena");
         }
         for _ in 0..3 {
@@ -208,15 +208,15 @@ fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_i
     let _alone = alone();
     let (sender, reader, _, _claim) = pair();
     let own = Counter::new().unwrap();
-    let _own_claim = sender.world().claim(Name::Block(0x456)).unwrap();
+    let _own_claim = sender.env().claim(Name::Block(0x456)).unwrap();
     let back = nic::Path { dest_qpn: wire::Qpn::new(0x45_6001), ..path(V4) };
-    reader.world().send(&back, &mut batch(0, &[64]));
+    reader.env().send(&back, &mut batch(0, &[64]));
     assert!(sender.handler().packet().is_some());
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
     for gets_up in [true, false] {
         for n in 0..20 {
             assert!(matches!(sender.wait_as_driver(&own), Wait::InDriverSlot(_)));
-            assert!(sender.world().hand_over(&[Name::Block(0x123)], &to_qp1, &mut batch(n, &[64])));
+            assert!(sender.env().hand_over(&[Name::Block(0x123)], &to_qp1, &mut batch(n, &[64])));
             if gets_up {
                 sender.release_driver(Some(&own), false);
             }
@@ -232,7 +232,7 @@ fn an_event_that_a_thread_brings_itself_it_has_taken() {
     let (sender, reader, counter, _claim) = pair();
     let end = Instant::now() + PATIENCE;
     loop {
-        sender.world().send(&path(V4), &mut batch(0, &[64]));
+        sender.env().send(&path(V4), &mut batch(0, &[64]));
         match reader.wait_as_driver(&counter) {
             Wait::Over => break,
             Wait::InDriverSlot(_) => reader.release_driver(Some(&counter), false),
@@ -267,11 +267,11 @@ fn a_thread_that_left_its_driver_slot_without_a_word_is_not_waited_for() {
             }
         })
     };
-    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    sender.env().send(&path(V4), &mut batch(0, &[64]));
     left.join().unwrap();
     let sent = Instant::now();
     for _ in 0..2 {
-        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        sender.env().send(&path(V4), &mut batch(1, &[64]));
         assert!(reader.handler().packet().is_some());
     }
     assert!(sent.elapsed() < Duration::from_secs(2));
@@ -287,7 +287,7 @@ fn a_thread_that_left_its_driver_slot_without_a_word_is_not_waited_for() {
     let mut found = 0;
     for _ in 0..30 {
         std::thread::sleep(Duration::from_millis(2));
-        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        sender.env().send(&path(V4), &mut batch(1, &[64]));
         found += u32::from(reader.handler().packet().unwrap().thread == "waiter");
     }
     waiter.join().unwrap();
@@ -311,7 +311,7 @@ fn a_thread_that_is_woken_for_others_again_and_again_leaves_the_work_to_the_engi
     let threads: Vec<String> = (0..60)
         .map(|n| {
             std::thread::sleep(Duration::from_millis(2));
-            sender.world().send(&path(V4), &mut batch(n, &[64]));
+            sender.env().send(&path(V4), &mut batch(n, &[64]));
             reader.handler().packet().unwrap().thread
         })
         .collect();
@@ -334,14 +334,14 @@ fn timers_are_served_while_a_thread_drives() {
     for _ in 0..50 {
         let due = Instant::now() + Duration::from_millis(3);
         *reader.handler().deadline.lock().unwrap() = Some(due);
-        reader.world().wake_at(due);
+        reader.env().wake_at(due);
         let expired = |told: &Told| match told {
             Told::Expired(at) => Some(*at),
             _ => None,
         };
         let at = reader.handler().find(expired).expect("nobody serves the timer");
         latest = latest.max(at.saturating_duration_since(due));
-        sender.world().send(&path(V4), &mut batch(1, &[64]));
+        sender.env().send(&path(V4), &mut batch(1, &[64]));
         assert!(reader.handler().packet().is_some());
     }
     waiter.join().unwrap();

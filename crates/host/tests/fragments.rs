@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use nic::Link;
-use node::{Name, World};
+use node::{Env, Name};
 use support::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, number, overfill, pair, path};
 use transport::op::{Fault, FragmentOutcome, SharedBytes};
 
@@ -24,7 +24,7 @@ fn send_fragment(sender: &Recording, address: IpAddr, body: &[u8]) -> Result<Fra
         to.store(body);
         Ok(())
     };
-    sender.world().local().unwrap().send_fragment(&path(address), &HEADERS, body.len(), &mut fill)
+    sender.env().local().unwrap().send_fragment(&path(address), &HEADERS, body.len(), &mut fill)
 }
 
 #[test]
@@ -37,11 +37,11 @@ fn a_fragment_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
         "there is no ring"
     );
     assert_eq!(counter(&sender, "rings_offered"), 0);
-    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    sender.env().send(&path(V4), &mut batch(0, &[64]));
     // Of any length, in whole words and lines or not, up to the longest one; more than the ring
     // holds.
     let len = |n: u32| {
-        [1, 2048, 4097, 8192, 10_007, 30_000, sender.world().local().unwrap().max_fragment()][n as usize % 7]
+        [1, 2048, 4097, 8192, 10_007, 30_000, sender.env().local().unwrap().max_fragment()][n as usize % 7]
     };
     let arrives = |n: u32, address| {
         let packet = reader.handler().packet().unwrap();
@@ -55,7 +55,7 @@ fn a_fragment_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
         let numbers = round * 10 + 1..round * 10 + 11;
         for n in numbers.clone() {
             if n % 4 == 0 {
-                sender.world().send(&path(V4), &mut batch(n, &[64]));
+                sender.env().send(&path(V4), &mut batch(n, &[64]));
             } else {
                 assert_eq!(send_fragment(&sender, V4, &body(n, len(n))), Ok(FragmentOutcome::Sent), "{n}");
                 fragments += 1;
@@ -73,7 +73,7 @@ fn a_fragment_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
         Ok(FragmentOutcome::Unavailable),
         "the last packets took another path"
     );
-    sender.world().send(&path(V6), &mut batch(201, &[64]));
+    sender.env().send(&path(V6), &mut batch(201, &[64]));
     assert_eq!(send_fragment(&sender, V6, &body(202, 4096)), Ok(FragmentOutcome::Sent));
     assert_eq!(send_fragment(&sender, V4, &body(0, 4096)), Ok(FragmentOutcome::Unavailable));
     assert!([201, 202].into_iter().all(|n| arrives(n, V6).bytes.len() > 12));
@@ -87,18 +87,18 @@ fn a_fragment_takes_the_ring_behind_what_it_brought_before_and_nothing_else() {
 fn a_fragment_whose_bytes_can_not_be_had_is_not_sent() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    sender.env().send(&path(V4), &mut batch(0, &[64]));
     // More than a ring holds, if they took any of it.
     for _ in 0..40 {
         let mut fill = |to: SharedBytes<'_>| {
             to.store(&[0xff; 30_000]);
             Err(Fault::Unmapped)
         };
-        let became = sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill);
+        let became = sender.env().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill);
         assert_eq!(became, Err(Fault::Unmapped));
     }
     assert_eq!(send_fragment(&sender, V4, &body(1, 60_000)), Ok(FragmentOutcome::Sent));
-    sender.world().send(&path(V4), &mut batch(2, &[64]));
+    sender.env().send(&path(V4), &mut batch(2, &[64]));
     assert_eq!([0, 1, 2].map(|_| number(&reader.handler().packet().unwrap())), [0, 1, 2]);
     assert_eq!(
         (counter(&sender, "ring_fragments_sent"), counter(&reader, "ring_fragments_received")),
@@ -111,13 +111,13 @@ fn a_fragment_whose_bytes_can_not_be_had_is_not_sent() {
 fn a_fragment_does_not_pass_what_waits_for_room() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.handler().packet().is_some());
     keeps_busy(&reader, &sender);
     overfill(&sender, 100);
     let mut fill = |_: SharedBytes<'_>| -> Result<(), Fault> { panic!("there is no room") };
     assert_eq!(
-        sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 4096, &mut fill),
+        sender.env().local().unwrap().send_fragment(&path(V4), &HEADERS, 4096, &mut fill),
         Ok(FragmentOutcome::Full)
     );
     assert_ne!(reader.handler().packet().unwrap().bytes.len(), 4112, "the message comes first");
@@ -137,7 +137,7 @@ fn a_fragment_does_not_pass_what_waits_for_room() {
 fn fragments_fill_a_ring_and_none_is_lost() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.handler().packet().is_some());
     keeps_busy(&reader, &sender);
     let mut sent = 0;
@@ -156,14 +156,14 @@ fn fragments_fill_a_ring_and_none_is_lost() {
 fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reader() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.handler().packet().is_some());
     // The sender's engine does not look after what waits for room until the fragment has been tried.
     let own = Name::Block(0x77);
-    let _own = sender.world().claim(own).unwrap();
+    let _own = sender.env().claim(own).unwrap();
     *sender.handler().thinks.lock().unwrap() = Duration::from_millis(1500);
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
-    assert!(reader.world().hand_over(&[own], &to_qp1, &mut support::message()));
+    assert!(reader.env().hand_over(&[own], &to_qp1, &mut support::message()));
     std::thread::sleep(Duration::from_millis(50));
     // Half a ring more than a ring holds; the reader takes that out, and sleeps.
     keeps_busy(&reader, &sender);
@@ -171,7 +171,7 @@ fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reade
     std::thread::sleep(Duration::from_millis(600));
     let mut fill = |_: SharedBytes<'_>| Err(Fault::Unmapped);
     assert_eq!(
-        sender.world().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill),
+        sender.env().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill),
         Err(Fault::Unmapped)
     );
     let packets = (0..).take_while(|_| reader.handler().packet().is_some()).take(376).count();
@@ -182,18 +182,18 @@ fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reade
 fn what_the_reader_has_not_taken_is_known() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    assert!(!sender.world().local().unwrap().has_unread(&path(V4)), "there is no ring");
+    assert!(!sender.env().local().unwrap().has_unread(&path(V4)), "there is no ring");
     let is_taken = || {
         let end = Instant::now() + support::PATIENCE;
-        while sender.world().local().unwrap().has_unread(&path(V4)) {
+        while sender.env().local().unwrap().has_unread(&path(V4)) {
             assert!(Instant::now() < end, "it is taken");
         }
     };
-    sender.world().send(&path(V4), &mut batch(0, &[64]));
+    sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.handler().packet().is_some());
     is_taken();
     keeps_busy(&reader, &sender);
     assert_eq!(send_fragment(&sender, V4, &body(1, 50_000)), Ok(FragmentOutcome::Sent));
-    assert!(sender.world().local().unwrap().has_unread(&path(V4)));
+    assert!(sender.env().local().unwrap().has_unread(&path(V4)));
     is_taken();
 }

@@ -31,19 +31,19 @@ fn on_the_loopback_interface_a_frame_comes_once_and_as_it_was_sent() {
         return eprintln!("skipped: needs a network namespace");
     }
     let host = start();
-    let world = host.world();
-    assert_eq!(world.send_frame(LO, &frame(GROUP, &[], b"early")), Err(Errno::ENODEV), "not open");
-    world.open_frames(LO).unwrap();
-    world.watch_frames(LO, true).unwrap();
+    let env = host.env();
+    assert_eq!(env.send_frame(LO, &frame(GROUP, &[], b"early")), Err(Errno::ENODEV), "not open");
+    env.open_frames(LO).unwrap();
+    env.watch_frames(LO, true).unwrap();
     let sent = frame(GROUP, &[], b"the only one");
-    world.send_frame(LO, &sent).unwrap();
-    world.send_frame(LO, &frame(GROUP, &[], b"the last one")).unwrap();
+    env.send_frame(LO, &sent).unwrap();
+    env.send_frame(LO, &frame(GROUP, &[], b"the last one")).unwrap();
     assert_eq!(host.handler().find(saying(b"the only one")), Some((LO, false, sent)));
     host.handler().find(saying(b"the last one")).expect("it comes");
     assert_eq!(support::counter(&host, "frames_received"), 2);
-    assert_eq!(world.send_frame(LO, &GROUP), Err(Errno::EINVAL));
-    world.watch_frames(LO, false).unwrap();
-    world.close_frames(LO);
+    assert_eq!(env.send_frame(LO, &GROUP), Err(Errno::EINVAL));
+    env.watch_frames(LO, false).unwrap();
+    env.close_frames(LO);
 }
 
 #[test]
@@ -67,19 +67,19 @@ fn over_a_cable_frames_keep_their_vlan_tag_and_are_marked_where_they_leave() {
     };
     let (one, two) = (index("one"), index("two"));
     let host = start();
-    let world = host.world();
+    let env = host.env();
     for interface in [one, two] {
-        world.open_frames(interface).unwrap();
-        world.watch_frames(interface, true).unwrap();
+        env.open_frames(interface).unwrap();
+        env.watch_frames(interface, true).unwrap();
     }
     // Not for the interface at the other end, which must not matter.
     let sent = frame([2, 0, 0, 0, 0, 0x99], &[0x81, 0x00, 0xac, 0x0c], b"tagged");
-    world.send_frame(one, &sent).unwrap();
+    env.send_frame(one, &sent).unwrap();
     let mut found = [host.handler().find(saying(b"tagged")), host.handler().find(saying(b"tagged"))];
     found.sort_by_key(|found| found.as_ref().map(|(interface, ..)| *interface != one));
     assert_eq!(found, [Some((one, true, sent.clone())), Some((two, false, sent))]);
     let long = frame(GROUP, &[], &[0; 1600]);
-    assert_eq!(world.send_frame(one, &long), Err(Errno::EMSGSIZE));
+    assert_eq!(env.send_frame(one, &long), Err(Errno::EMSGSIZE));
 }
 
 #[test]
@@ -90,8 +90,8 @@ fn frames_that_one_process_watches_reach_the_others_and_the_system_all_the_same(
     }
     let [one, other] = [start(), start()];
     for host in [&one, &other] {
-        host.world().open_frames(LO).unwrap();
-        host.world().watch_frames(LO, true).unwrap();
+        host.env().open_frames(LO).unwrap();
+        host.env().watch_frames(LO, true).unwrap();
     }
     let program = UdpSocket::bind((V4, 0)).unwrap();
     program.set_read_timeout(Some(support::PATIENCE)).unwrap();

@@ -12,8 +12,8 @@ use host::{Config, name_messages};
 use local::record::{self, Ends};
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
-use node::World;
-use node::world::Claim;
+use node::Env;
+use node::env::Claim;
 use support::exported::{INITIATOR, PD, TARGET, TERMS, copy, local_link};
 use support::{
     BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw,
@@ -49,8 +49,8 @@ struct Target {
 impl Target {
     fn new() -> Target {
         let host = start_with(Config::default());
-        let claim = host.world().claim(BLOCK).unwrap();
-        let table = local_link(host.world()).table(&Regions::default()).unwrap();
+        let claim = host.env().claim(BLOCK).unwrap();
+        let table = local_link(host.env()).table(&Regions::default()).unwrap();
         let target = Target { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
         let names = [USED, UNUSED].map(|slot| (TARGET, Rkey(key(slot))));
         target.host.handler().names.lock().unwrap().extend(names);
@@ -62,7 +62,7 @@ impl Target {
 
     fn opens(&self, access: u32) -> bool {
         let path = Path { dest_qpn: INITIATOR, ..path(V4) };
-        local_link(self.host.world()).open(&Grant {
+        local_link(self.host.env()).open(&Grant {
             qpn: TARGET,
             path: &path,
             pd: PD,
@@ -75,13 +75,13 @@ impl Target {
         let addr = self.memory.as_ptr() as u64;
         let region =
             Region { key: key(slot), pd: PD, access: BOTH, addr, len: 512, iova: 0, persists: false };
-        local_link(self.host.world()).publish(self.table, slot, &region);
+        local_link(self.host.env()).publish(self.table, slot, &region);
     }
 
     /// How long it takes to take a region back that no process uses.
     fn takes_back(&self) -> Duration {
         let begin = Instant::now();
-        local_link(self.host.world()).withdraw(self.table, UNUSED);
+        local_link(self.host.env()).withdraw(self.table, UNUSED);
         let took = begin.elapsed();
         self.publish(UNUSED);
         took
@@ -94,7 +94,7 @@ struct Honest(Recording);
 impl Honest {
     fn new(target: &Target) -> Honest {
         let honest = Honest(start_with(Config::default()));
-        honest.0.world().send(&path(V4), &mut batch(0, &[64]));
+        honest.0.env().send(&path(V4), &mut batch(0, &[64]));
         assert!(target.host.handler().packet().is_some());
         let begin = Instant::now();
         while !honest.writes(0) {
@@ -108,7 +108,7 @@ impl Honest {
         let remote = Remote { addr: 8, length: 8, rkey: Rkey(key(USED)) };
         let pieces = [Piece { addr: (&raw const word) as u64, len: 8 }];
         // SAFETY: the piece is `word`, which lives across the call and is read only.
-        let became = unsafe { copy(self.0.world(), remote, Copy::Write, &pieces) };
+        let became = unsafe { copy(self.0.env(), remote, Copy::Write, &pieces) };
         became == DirectOutcome::Done
     }
 
@@ -121,7 +121,7 @@ impl Honest {
                 let (mut rounds, mut longest) = (0, Duration::ZERO);
                 while !over.load(Ordering::Relaxed) {
                     let begin = Instant::now();
-                    self.0.world().send(&path(V4), &mut batch(rounds, &[64]));
+                    self.0.env().send(&path(V4), &mut batch(rounds, &[64]));
                     assert!(self.writes(u64::from(rounds) + 1));
                     let packet = target.host.handler().packet().expect("it arrives");
                     assert_eq!(packet.bytes[12], rounds as u8);
@@ -235,7 +235,7 @@ fn nobody_is_waited_for_where_a_lock_may_be_held() {
     // Other rights: the program's call waits when it has given the lock back.
     let begin = Instant::now();
     assert!(!target.opens(Access::REMOTE_READ));
-    local_link(target.host.world()).close(TARGET, false);
+    local_link(target.host.env()).close(TARGET, false);
     assert!(begin.elapsed() < MAX_REVOKING / 2, "{:?}", begin.elapsed());
     assert!(target.opens(Access::REMOTE_READ) && target.opens(Access::REMOTE_READ));
 }
@@ -267,7 +267,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     let (took, ..) = honest.goes_on(&target, || (0..20).map(|_| target.takes_back()).max());
     assert!(took < Some(Duration::from_millis(500)), "{took:?}");
     let begin = Instant::now();
-    local_link(target.host.world()).close(TARGET, true);
+    local_link(target.host.env()).close(TARGET, true);
     assert!(begin.elapsed() < Duration::from_millis(500));
 }
 
@@ -295,7 +295,7 @@ fn a_neighbour_that_has_named_a_region_is_shown_that_and_no_other_key() {
     let words = read(&exports.tables);
     let named = |slot| words.iter().filter(|word| (**word >> 32) as u32 == key(slot)).count();
     assert_eq!((named(USED), named(UNUSED)), (1, 0));
-    local_link(target.host.world()).withdraw(target.table, USED);
+    local_link(target.host.env()).withdraw(target.table, USED);
     let keys = read(&exports.tables).iter().filter(|word| (**word >> 32) as u32 == key(USED)).count();
     assert_eq!(keys, 0, "what is taken back is shown no more");
 }
@@ -453,7 +453,7 @@ fn who_rings_without_end_or_hangs_up_the_bell_takes_no_event_from_others() {
             // SAFETY: integers only.
             assert_eq!(unsafe { libc::shutdown(bell.as_raw_fd(), libc::SHUT_RDWR) }, 0);
         }
-        honest.0.world().send(&path(V4), &mut batch(n, &[64]));
+        honest.0.env().send(&path(V4), &mut batch(n, &[64]));
         assert_eq!(target.host.handler().packet().expect("it arrives").bytes[12], n as u8);
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use host::Config;
 use nic::{Errno, Link, Platform};
-use node::{Name, World};
+use node::{Env, Name};
 use support::{LO, Told, V4, alone, batch, counter, path, start};
 
 fn expired(told: &Told) -> Option<Instant> {
@@ -24,12 +24,12 @@ fn the_engine_wakes_in_time_when_asked_to_wake_earlier() {
     let _alone = alone();
     let host = start();
     *host.handler().deadline.lock().unwrap() = Some(Instant::now() + Duration::from_secs(3600));
-    host.world().wake_at(Instant::now() + Duration::from_secs(3600));
+    host.env().wake_at(Instant::now() + Duration::from_secs(3600));
     let mut latest = Duration::ZERO;
     for _ in 0..20 {
         let at = Instant::now() + Duration::from_micros(700);
         *host.handler().deadline.lock().unwrap() = Some(at);
-        host.world().wake_at(at);
+        host.env().wake_at(at);
         let late = host.handler().find(expired).unwrap().checked_duration_since(at);
         latest = latest.max(late.expect("not early"));
     }
@@ -40,15 +40,15 @@ fn the_engine_wakes_in_time_when_asked_to_wake_earlier() {
 fn a_panic_of_the_input_handler_is_counted_and_the_engine_lives_on() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     *host.handler().panic_once.lock().unwrap() = true;
-    host.world().send(&path(V4), &mut batch(1, &[64]));
+    host.env().send(&path(V4), &mut batch(1, &[64]));
     while counter(&host, "panics") == 0 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    host.world().send(&path(V4), &mut batch(2, &[64]));
+    host.env().send(&path(V4), &mut batch(2, &[64]));
     assert_eq!(host.handler().packet().unwrap().psn(), 2);
-    assert!(host.world().claim(Name::Block(1)).is_ok());
+    assert!(host.env().claim(Name::Block(1)).is_ok());
 }
 
 #[test]
@@ -56,10 +56,10 @@ fn a_stopped_host_gives_back_its_sockets_and_its_thread() {
     let alone = alone();
     for _ in 0..3 {
         let host = start();
-        host.world().attach(LO).unwrap();
-        let claim = host.world().claim(Name::Block(1)).unwrap();
-        assert!(host.world().watch(Name::Block(1)).is_some());
-        host.world().send(&path(V4), &mut batch(2, &[64]));
+        host.env().attach(LO).unwrap();
+        let claim = host.env().claim(Name::Block(1)).unwrap();
+        assert!(host.env().watch(Name::Block(1)).is_some());
+        host.env().send(&path(V4), &mut batch(2, &[64]));
         assert!(host.handler().packet().is_some());
         host.stop();
         host.stop();
@@ -91,7 +91,7 @@ fn an_engine_that_can_wait_no_more_tells_of_it_and_ends() {
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), ours) }, ours);
     let begin = Instant::now();
     while FAILURES.load(Ordering::SeqCst) == 0 && begin.elapsed() < Duration::from_secs(10) {
-        host.world().wake_at(Instant::now());
+        host.env().wake_at(Instant::now());
         std::thread::sleep(Duration::from_millis(1));
     }
     host.stop();
@@ -139,9 +139,9 @@ fn count_ours(fds: &[RawFd]) -> usize {
 fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
-    let claim = host.world().claim(Name::Block(0x777)).unwrap();
-    host.world().send(&path(V4), &mut batch(2, &[64]));
+    host.env().attach(LO).unwrap();
+    let claim = host.env().claim(Name::Block(0x777)).unwrap();
+    host.env().send(&path(V4), &mut batch(2, &[64]));
     assert!(host.handler().packet().is_some());
     // SAFETY: the child runs the code below only and ends with _exit. It allocates, which glibc
     // makes safe in a child.
@@ -157,29 +157,29 @@ fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() 
             assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
             assert_eq!((libc::WIFEXITED(status), libc::WEXITSTATUS(status)), (true, 0));
             // The parent's are as they were.
-            host.world().send(&path(V4), &mut batch(3, &[64]));
+            host.env().send(&path(V4), &mut batch(3, &[64]));
             assert_eq!(host.handler().packet().unwrap().psn(), 3);
-            assert!(start().world().claim(Name::Block(0x777)).is_err());
+            assert!(start().env().claim(Name::Block(0x777)).is_err());
         }
     }
 }
 
 /// 0, or the number of the thing that is not as it should be. No panic: the test harness is the
 /// parent's.
-fn child(host: support::Recording, claim: Box<dyn node::world::Claim>) -> i32 {
+fn child(host: support::Recording, claim: Box<dyn node::env::Claim>) -> i32 {
     if host.is_ours() || host.poll() {
         return 1;
     }
     if count_ours(&open_descriptors()) != 0 {
         return 2;
     }
-    if host.world().claim(Name::Block(1)).is_ok() || host.world().attach(LO) != Err(Errno::ENODEV) {
+    if host.env().claim(Name::Block(1)).is_ok() || host.env().attach(LO) != Err(Errno::ENODEV) {
         return 3;
     }
-    host.world().send(&path(V4), &mut batch(3, &[64]));
+    host.env().send(&path(V4), &mut batch(3, &[64]));
     host.stop();
     let own = start();
-    if own.world().attach(LO).is_err() || own.world().claim(Name::Block(0x777)).is_ok() {
+    if own.env().attach(LO).is_err() || own.env().claim(Name::Block(0x777)).is_ok() {
         return 4;
     }
     let before = count_ours(&open_descriptors());
@@ -189,5 +189,5 @@ fn child(host: support::Recording, claim: Box<dyn node::world::Claim>) -> i32 {
         return 5;
     }
     let name = Name::Block(0x778);
-    if own.world().claim(name).is_err() { 6 } else { 0 }
+    if own.env().claim(name).is_err() { 6 } else { 0 }
 }

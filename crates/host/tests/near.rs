@@ -22,7 +22,7 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
         let remote = pair.remote(at, bytes.len() as u64);
         // SAFETY: the pieces are `bytes`, which are borrowed across the call; those that are
         // written to are nowhere used as atomics.
-        unsafe { copy(pair.initiator.world(), remote, what, &pieces) }
+        unsafe { copy(pair.initiator.env(), remote, what, &pieces) }
     };
     for (at, len, size) in
         [(0, 8, 1), (3, 8, 1), (0, 21, 3), (5, 24, 3), (8, 40, 5), (1, 63, 8), (0, 256, 32), (7, 200, 100)]
@@ -42,7 +42,7 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
     let gone = [Piece { addr: 8, len: 8 }];
     for what in [Copy::Write, Copy::Read] {
         // SAFETY: nothing is there, and nothing will be.
-        let became = unsafe { copy(pair.initiator.world(), pair.remote(0, 8), what, &gone) };
+        let became = unsafe { copy(pair.initiator.env(), pair.remote(0, 8), what, &gone) };
         assert_eq!(became, DirectOutcome::Refused);
     }
     assert!(pair.copies(Copy::Write, pair.remote(0, 8), &mut [77]) && pair.word(0) == 77);
@@ -57,7 +57,7 @@ fn atomics_of_both_ends_count_each_other_s() {
         let mut before = 0_u64;
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
         // SAFETY: the piece is `before`, a variable of ours.
-        let became = unsafe { copy(pair.initiator.world(), pair.remote(at, 8), Copy::Atomic(op), &[piece]) };
+        let became = unsafe { copy(pair.initiator.env(), pair.remote(at, 8), Copy::Atomic(op), &[piece]) };
         if became == DirectOutcome::Done { Ok(before) } else { Err(became) }
     };
     // SAFETY: words of the target's memory, which no code looks at otherwise meanwhile.

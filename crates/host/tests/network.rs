@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use nic::{Errno, Link};
-use node::World;
-use node::world::RouteQuery;
+use node::Env;
+use node::env::RouteQuery;
 use support::{LO, Told, V4, V6, alone, batch, counter, ip, path, route_to, start};
 
 fn address(text: &str) -> IpAddr {
@@ -27,7 +27,7 @@ fn nobody_on_the_port_is_told_with_the_packet_and_the_next_send_goes_through() {
     let host = start();
     for there in [V4, V6] {
         for psn in 1..=5 {
-            host.world().send(&path(there), &mut batch(psn, &[64]));
+            host.env().send(&path(there), &mut batch(psn, &[64]));
         }
         let told = host.handler().find(|told| match told {
             Told::Unreachable { dest, source, errno, sent } if *dest == there => {
@@ -62,7 +62,7 @@ fn the_input_handler_learns_the_interfaces_before_anything_else() {
 #[test]
 fn routes_to_ourselves_are_local_on_loopback() {
     let _alone = alone();
-    let world = start().world().clone();
+    let env = start().env().clone();
     for (dest, source) in [
         ("127.0.0.1", "127.0.0.1"),
         ("127.0.0.9", "127.0.0.9"),
@@ -70,21 +70,21 @@ fn routes_to_ourselves_are_local_on_loopback() {
         ("0.0.0.0", "127.0.0.1"),
         ("::", "::1"),
     ] {
-        let route = world.route(query(dest)).unwrap();
+        let route = env.route(query(dest)).unwrap();
         assert_eq!((route.interface, route.local, route.source), (LO, true, address(source)), "{dest}");
         assert_eq!(route.next_hop, route.dest);
         assert!(route.mtu >= 1500);
     }
     let mixed = RouteQuery { source: Some(V4), ..query("::1") };
-    assert_eq!(world.route(mixed), Err(Errno::EAFNOSUPPORT));
+    assert_eq!(env.route(mixed), Err(Errno::EAFNOSUPPORT));
 }
 
 #[test]
 fn a_local_neighbour_is_reached_at_once() {
     let _alone = alone();
     let host = start();
-    host.world().resolve_neighbour(5, &route_to(V4, LO, true));
-    host.world().resolve_neighbour(6, &route_to(V6, LO, false));
+    host.env().resolve_neighbour(5, &route_to(V4, LO, true));
+    host.env().resolve_neighbour(6, &route_to(V6, LO, false));
     assert_eq!(host.handler().resolved(5), Some(Ok(())));
     assert_eq!(host.handler().resolved(6), Some(Ok(())));
 }
@@ -92,13 +92,13 @@ fn a_local_neighbour_is_reached_at_once() {
 #[test]
 fn all_processes_of_a_namespace_have_one_host_id_of_40_bits() {
     let alone = alone();
-    let id = start().world().host_id();
-    assert_eq!(start().world().host_id(), id);
+    let id = start().env().host_id();
+    assert_eq!(start().env().host_id(), id);
     assert!(id >> 40 == 0 && id != 0);
     if alone.own_namespace {
         let other = std::thread::spawn(|| {
             let _alone = support::alone();
-            start().world().host_id()
+            start().env().host_id()
         });
         assert_ne!(other.join().unwrap(), id);
     }
@@ -116,7 +116,7 @@ impl Drop for Far {
 
 /// A veth pair to another namespace: we are 10.9.0.1 and fd09::1, the far end .2 and ::2. Returns
 /// the index of ours.
-fn veth(world: &host::RealWorld) -> (u32, Far) {
+fn veth(env: &host::LinuxEnv) -> (u32, Far) {
     // The far end is the namespace of a process that waits for its input to end.
     let far = std::process::Command::new("unshare")
         .args(["--net", "sh", "-c", "echo ready; read x"])
@@ -145,12 +145,11 @@ fn veth(world: &host::RealWorld) -> (u32, Far) {
     enter("link set veth1 up");
     let end = std::time::Instant::now() + support::PATIENCE;
     loop {
-        let found =
-            world.interfaces().into_iter().find(|interface| interface.name == "veth0" && interface.up);
+        let found = env.interfaces().into_iter().find(|interface| interface.name == "veth0" && interface.up);
         if let Some(veth0) = found.filter(|veth0| veth0.addresses.contains(&address("fd09::1"))) {
             return (veth0.index, far);
         }
-        assert!(std::time::Instant::now() < end, "no veth0: {:?}", world.interfaces());
+        assert!(std::time::Instant::now() < end, "no veth0: {:?}", env.interfaces());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
@@ -162,9 +161,8 @@ fn a_route_to_ourselves_is_another_one_as_soon_as_the_tables_say_so() {
         return eprintln!("skipped: needs a network namespace");
     }
     let host = start();
-    let world = host.world();
-    let asked =
-        || (world.route(query("127.0.0.9")).map(|route| route.local), world.route(query("::1")).is_ok());
+    let env = host.env();
+    let asked = || (env.route(query("127.0.0.9")).map(|route| route.local), env.route(query("::1")).is_ok());
     for _ in 0..3 {
         assert_eq!((asked(), asked()), ((Ok(true), true), (Ok(true), true)));
         ip("route add prohibit 127.0.0.9 table local");
@@ -185,13 +183,13 @@ fn over_a_veth_pair_routes_neighbours_and_address_changes_are_as_on_any_network(
         return eprintln!("skipped: needs a network namespace");
     }
     let host = start();
-    let world = host.world();
-    let (index, _far) = veth(world);
-    world.attach(index).unwrap();
+    let env = host.env();
+    let (index, _far) = veth(env);
+    env.attach(index).unwrap();
 
     // Ourselves: on the interface that bears the address, with its MTU.
     for dest in ["10.9.0.1", "fd09::1"] {
-        let route = world.route(query(dest)).unwrap();
+        let route = env.route(query(dest)).unwrap();
         assert_eq!(
             (route.interface, route.local, route.source, route.mtu),
             (index, true, address(dest), 1500)
@@ -200,27 +198,27 @@ fn over_a_veth_pair_routes_neighbours_and_address_changes_are_as_on_any_network(
     // The far end, with and without a source.
     for (source, dest) in [("10.9.0.1", "10.9.0.2"), ("fd09::1", "fd09::2")] {
         for given in [None, Some(address(source))] {
-            let route = world.route(RouteQuery { source: given, ..query(dest) }).unwrap();
+            let route = env.route(RouteQuery { source: given, ..query(dest) }).unwrap();
             assert_eq!((route.interface, route.local, route.source), (index, false, address(source)));
             assert_eq!((route.next_hop, route.mtu), (address(dest), 1500));
         }
     }
-    assert_eq!(world.route(query("192.0.2.1")), Err(Errno::ENETUNREACH));
-    assert_eq!(world.route(query("2001:db8::1")), Err(Errno::ENETUNREACH));
+    assert_eq!(env.route(query("192.0.2.1")), Err(Errno::ENETUNREACH));
+    assert_eq!(env.route(query("2001:db8::1")), Err(Errno::ENETUNREACH));
     ip("route add 192.0.2.0/24 via 10.9.0.2 mtu 1400");
-    let gateway = world.route(query("192.0.2.1")).unwrap();
+    let gateway = env.route(query("192.0.2.1")).unwrap();
     assert_eq!((gateway.next_hop, gateway.mtu), (address("10.9.0.2"), 1400));
     let foreign = RouteQuery { source: Some(address("10.77.0.1")), ..query("10.9.0.2") };
-    assert_eq!(world.route(foreign), Err(Errno::EADDRNOTAVAIL));
+    assert_eq!(env.route(foreign), Err(Errno::EADDRNOTAVAIL));
     ip("route add prohibit 198.51.100.0/24");
-    assert_eq!(world.route(query("198.51.100.1")), Err(Errno::EACCES));
+    assert_eq!(env.route(query("198.51.100.1")), Err(Errno::EACCES));
 
     neighbours(&host);
     addresses(&host, index);
 }
 
 fn neighbours(host: &support::Recording) {
-    let world = host.world();
+    let env = host.env();
     for (ticket, dest, result) in [
         (1, "10.9.0.2", Ok(())),
         (2, "fd09::2", Ok(())),
@@ -229,18 +227,18 @@ fn neighbours(host: &support::Recording) {
         (4, "10.9.0.77", Err(Errno::EHOSTUNREACH)),
         (5, "fd09::77", Err(Errno::EHOSTUNREACH)),
     ] {
-        world.resolve_neighbour(ticket, &world.route(query(dest)).unwrap());
+        env.resolve_neighbour(ticket, &env.route(query(dest)).unwrap());
         assert_eq!(host.handler().resolved(ticket), Some(result), "{dest}");
     }
-    let far = world.ethernet_address(query("10.9.0.2")).unwrap();
-    assert_eq!(world.ethernet_address(query("fd09::2")), Ok(far));
+    let far = env.ethernet_address(query("10.9.0.2")).unwrap();
+    assert_eq!(env.ethernet_address(query("fd09::2")), Ok(far));
     assert!(far.0 != [0; 6] && far.1.is_none());
-    assert_eq!(world.ethernet_address(query("10.9.0.76")), Err(Errno::EHOSTUNREACH));
+    assert_eq!(env.ethernet_address(query("10.9.0.76")), Err(Errno::EHOSTUNREACH));
     // One that failed is asked again, not remembered.
     ip("neigh replace 10.9.0.78 lladdr 02:00:00:00:00:01 dev veth0 nud permanent");
-    world.resolve_neighbour(6, &world.route(query("10.9.0.78")).unwrap());
+    env.resolve_neighbour(6, &env.route(query("10.9.0.78")).unwrap());
     assert_eq!(host.handler().resolved(6), Some(Ok(())));
-    assert_eq!(world.ethernet_address(query("10.9.0.78")), Ok(([2, 0, 0, 0, 0, 1], None)));
+    assert_eq!(env.ethernet_address(query("10.9.0.78")), Ok(([2, 0, 0, 0, 0, 1], None)));
 }
 
 fn addresses(host: &support::Recording, index: u32) {
@@ -258,7 +256,7 @@ fn addresses(host: &support::Recording, index: u32) {
     ip("addr add 10.9.0.9/24 dev veth0");
     assert_eq!(sees(true), Some(()));
     let to_itself = nic::Path { source: new.into(), dest: new.into(), interface: index, ..path(V4) };
-    host.world().send(&to_itself, &mut batch(1, &[1024; 20]));
+    host.env().send(&to_itself, &mut batch(1, &[1024; 20]));
     let packet = host.handler().packet().unwrap();
     assert_eq!((packet.psn(), packet.interface, packet.dest), (1, index, SocketAddr::new(new, 4791)));
     ip("addr del 10.9.0.9/24 dev veth0");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use host::Config;
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
-use node::{Name, World};
+use node::{Env, Name};
 use support::exported::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, local_link};
 use support::{PATIENCE, V4, alone, batch, counter, is_peer_memory_reachable, path, start_with};
 use transport::op::{DirectOutcome, Flush, Remote};
@@ -63,15 +63,15 @@ fn what_is_not_granted_is_not_reached() {
         assert_eq!((pair.word(0), word), (0, [5]));
 
         // Rights of the region, and of the queue pair.
-        local_link(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        local_link(pair.target.env()).withdraw(pair.table, (KEY >> 16) as u16);
         assert!(!pair.copies(Copy::Read, good, &mut word));
         pair.publish(Access::REMOTE_READ);
         assert!(!pair.copies(Copy::Write, good, &mut word) && pair.copies(Copy::Read, good, &mut word));
-        local_link(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        local_link(pair.target.env()).withdraw(pair.table, (KEY >> 16) as u16);
         pair.publish(BOTH);
         pair.open(Access::REMOTE_WRITE);
         assert!(pair.copies(Copy::Write, good, &mut word) && !pair.copies(Copy::Read, good, &mut word));
-        local_link(pair.target.world()).close(TARGET, true);
+        local_link(pair.target.env()).close(TARGET, true);
         assert!(!pair.copies(Copy::Write, good, &mut word));
     }
 }
@@ -82,7 +82,7 @@ fn what_is_exported_is_pulled_whatever_rights_peers_have() {
     let _alone = alone();
     for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
         assert!(pair.copies(Copy::Write, pair.remote(8, 8), &mut [77]));
-        local_link(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16);
+        local_link(pair.target.env()).withdraw(pair.table, (KEY >> 16) as u16);
         pair.publish(0);
         pair.open(0);
         let (good, mut word) = (pair.remote(8, 8), [5]);
@@ -103,7 +103,7 @@ fn what_is_exported_is_pulled_whatever_rights_peers_have() {
         assert_eq!(word, [77]);
         let stranger = Qpn::new(INITIATOR.get() + 1);
         assert!(!pair.copies_as(&path(V4), stranger, Copy::Pull, good, &mut word));
-        local_link(pair.target.world()).close(TARGET, true);
+        local_link(pair.target.env()).close(TARGET, true);
         assert!(!pair.copies(Copy::Pull, good, &mut word));
     }
 }
@@ -124,7 +124,7 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     let publish = |slot: u16, access, persists| {
         let (key, addr) = (u32::from(slot) << 16 | 1, pages as u64);
         let region = Region { key, pd: PD, access, addr, len: 40960, iova: 0, persists };
-        local_link(pair.target.world()).publish(pair.table, slot, &region);
+        local_link(pair.target.env()).publish(pair.table, slot, &region);
         key
     };
     let (file, in_memory) = (publish(0x99, both, false), publish(0x9a, both, true));
@@ -135,7 +135,7 @@ fn a_flush_needs_its_rights_and_memory_that_persists_without_work() {
     let flush = |key, addr, length, how| {
         let remote = Remote { addr, length, rkey: Rkey(key) };
         // SAFETY: no memory of ours is named.
-        let flushed = unsafe { copy(pair.initiator.world(), remote, Copy::Flush(how), &[]) };
+        let flushed = unsafe { copy(pair.initiator.env(), remote, Copy::Flush(how), &[]) };
         flushed == DirectOutcome::Done
     };
     let global = Flush { global: true, persistent: false, whole: false };
@@ -172,7 +172,7 @@ fn memory_that_is_not_there_is_not_reached_and_the_rest_is_still() {
     let key = 0x0099_0001;
     let region =
         Region { key, pd: PD, access: BOTH, addr: pages as u64, len: 8192, iova: 0, persists: false };
-    local_link(pair.target.world()).publish(pair.table, 0x99, &region);
+    local_link(pair.target.env()).publish(pair.table, 0x99, &region);
     pair.target.handler().names.lock().unwrap().push((TARGET, Rkey(key)));
     pair.names();
     let at = |addr| Remote { addr, length: 16, rkey: Rkey(key) };
@@ -217,8 +217,8 @@ fn who_takes_something_back_waits_for_those_who_copy() {
             let (mut rounds, begin) = (0, Instant::now());
             while begin.elapsed() < Duration::from_millis(250) {
                 match rounds % 2 {
-                    0 => local_link(pair.target.world()).withdraw(pair.table, (KEY >> 16) as u16),
-                    _ => local_link(pair.target.world()).close(TARGET, true),
+                    0 => local_link(pair.target.env()).withdraw(pair.table, (KEY >> 16) as u16),
+                    _ => local_link(pair.target.env()).close(TARGET, true),
                 }
                 // SAFETY: a word of ours, which no process may change now.
                 unsafe { pair.memory.as_ptr().write_volatile(0) };
@@ -270,14 +270,14 @@ fn a_writer_of_another_process() {
     // SAFETY: integers only.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let initiator = start_with(Config::default());
-    initiator.world().send(&path(V4), &mut batch(0, &[64]));
+    initiator.env().send(&path(V4), &mut batch(0, &[64]));
     let remote = Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) };
     for n in 1..=u64::MAX {
         let pieces = [Piece { addr: (&raw const n) as u64, len: 8 }];
         // SAFETY: the piece is `n`, which lives across the call and is read only.
-        if unsafe { copy(initiator.world(), remote, Copy::Write, &pieces) } != DirectOutcome::Done {
+        if unsafe { copy(initiator.env(), remote, Copy::Write, &pieces) } != DirectOutcome::Done {
             // What is taken back and exported again has to be named again.
-            initiator.world().send(&path(V4), &mut batch(0, &[64]));
+            initiator.env().send(&path(V4), &mut batch(0, &[64]));
             std::thread::sleep(Duration::from_micros(200));
         }
     }
@@ -291,10 +291,10 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
         return;
     }
     let target = start_with(Config::default());
-    let _claim = target.world().claim(Name::Block(0x123)).unwrap();
+    let _claim = target.env().claim(Name::Block(0x123)).unwrap();
     let memory = vec![0_u64; 64].into_boxed_slice();
     target.handler().names.lock().unwrap().push((TARGET, Rkey(KEY)));
-    let table = local_link(target.world()).table(&Regions::default()).unwrap();
+    let table = local_link(target.env()).table(&Regions::default()).unwrap();
     // SAFETY: a word of ours, which the kernel may change.
     let word = || unsafe { (&raw const memory[0]).read_volatile() };
     let clear = || {
@@ -311,11 +311,11 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
             iova: IOVA,
             persists: false,
         };
-        local_link(target.world()).publish(table, (KEY >> 16) as u16, &region);
+        local_link(target.env()).publish(table, (KEY >> 16) as u16, &region);
     };
     let take_back = || {
         let begin = Instant::now();
-        local_link(target.world()).withdraw(table, (KEY >> 16) as u16);
+        local_link(target.env()).withdraw(table, (KEY >> 16) as u16);
         assert!(begin.elapsed() < PATIENCE / 3, "{:?}", begin.elapsed());
         clear();
     };
@@ -330,13 +330,7 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(word(), 0, "written to when it was taken back");
     };
-    local_link(target.world()).open(&Grant {
-        qpn: TARGET,
-        path: &back(),
-        pd: PD,
-        table,
-        access: BOTH | TERMS,
-    });
+    local_link(target.env()).open(&Grant { qpn: TARGET, path: &back(), pd: PD, table, access: BOTH | TERMS });
     for kills in 0..4 {
         publish();
         let mut writer = Writer::start();
@@ -366,14 +360,14 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
 fn where_rings_are_off_nothing_is_reached() {
     let _alone = alone();
     let off = start_with(Config { same_host: false, ..Config::default() });
-    assert!(off.world().local().is_none());
+    assert!(off.env().local().is_none());
     let (initiator, target) = (start_with(Config::default()), off);
-    let _claim = target.world().claim(Name::Block(0x123)).unwrap();
-    initiator.world().send(&path(V4), &mut batch(0, &[64]));
+    let _claim = target.env().claim(Name::Block(0x123)).unwrap();
+    initiator.env().send(&path(V4), &mut batch(0, &[64]));
     std::thread::sleep(Duration::from_millis(20));
     let (mut word, remote) = ([0_u64], Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) });
     let pieces = [Piece { addr: word.as_mut_ptr() as u64, len: 8 }];
     // SAFETY: the piece is `word`, which lives across the call.
-    let became = unsafe { copy(initiator.world(), remote, Copy::Read, &pieces) };
+    let became = unsafe { copy(initiator.env(), remote, Copy::Read, &pieces) };
     assert_eq!(became, DirectOutcome::Unavailable);
 }

@@ -5,8 +5,8 @@ mod support;
 use std::net::{IpAddr, UdpSocket};
 
 use nic::{Errno, Link};
-use node::world::{ClaimError, Datagram, Hold};
-use node::{Name, World};
+use node::env::{ClaimError, Datagram, Hold};
+use node::{Env, Name};
 use support::{LO, Told, V4, V6, alone, batch, counter, path, settled, start};
 use wire::mad::PortSpace;
 
@@ -28,7 +28,7 @@ fn forward_until_promoted(
             hold: Hold::No,
             bytes,
         };
-        assert!(wrong.world().forward(name, &datagram));
+        assert!(wrong.env().forward(name, &datagram));
         let packet = owner.handler().packet().unwrap();
         assert_eq!((packet.source, packet.dest, packet.interface), (*source, *dest, LO));
         assert!(packet.forwarded);
@@ -42,10 +42,10 @@ fn a_packet_that_lands_on_the_wrong_process_reaches_its_owner_by_name() {
         let _alone = alone();
         let (wrong, owner) = (start(), start());
         let block = Name::Block(0x123);
-        let _claim = owner.world().claim(block).unwrap();
+        let _claim = owner.env().claim(block).unwrap();
         *wrong.handler().forward_to.lock().unwrap() = Some(block);
-        wrong.world().attach(LO).unwrap();
-        wrong.world().send(&path(address), &mut batch(0, &[512; 20]));
+        wrong.env().attach(LO).unwrap();
+        wrong.env().send(&path(address), &mut batch(0, &[512; 20]));
         for psn in 0..20 {
             let packet = owner.handler().packet().unwrap();
             assert_eq!((packet.psn(), packet.forwarded, packet.interface), (psn, true, LO));
@@ -61,13 +61,13 @@ fn a_flow_that_was_forwarded_again_and_again_comes_directly() {
         let _alone = alone();
         let (wrong, owner) = (start(), start());
         let block = Name::Block(0x123);
-        let _claim = owner.world().claim(block).unwrap();
-        owner.world().attach(LO).unwrap();
-        wrong.world().attach(LO).unwrap();
+        let _claim = owner.env().claim(block).unwrap();
+        owner.env().attach(LO).unwrap();
+        wrong.env().attach(LO).unwrap();
         // A source port whose hash leads to the wrong process.
         let (source_port_epoch, flow) = (0..64)
             .find_map(|source_port_epoch| {
-                wrong.world().send(
+                wrong.env().send(
                     &nic::Path { source_port_epoch, ..path(address) },
                     &mut batch(source_port_epoch, &[512]),
                 );
@@ -81,7 +81,7 @@ fn a_flow_that_was_forwarded_again_and_again_comes_directly() {
         forward_until_promoted(&wrong, &owner, &flow, block);
         assert_eq!(counter(&owner, "promotions"), 1);
         for psn in 100..120 {
-            wrong.world().send(&nic::Path { source_port_epoch, ..path(address) }, &mut batch(psn, &[512]));
+            wrong.env().send(&nic::Path { source_port_epoch, ..path(address) }, &mut batch(psn, &[512]));
             let packet = owner.handler().packet().unwrap();
             assert_eq!((packet.psn(), packet.forwarded), (psn, false));
         }
@@ -97,13 +97,13 @@ fn a_process_that_leaves_the_port_gets_no_more_and_hands_on_what_it_has() {
         let _alone = alone();
         let (leaving, stays) = (start(), start());
         let block = Name::Block(0x123);
-        let _claim = stays.world().claim(block).unwrap();
+        let _claim = stays.env().claim(block).unwrap();
         *leaving.handler().forward_to.lock().unwrap() = Some(block);
-        stays.world().attach(LO).unwrap();
-        leaving.world().attach(LO).unwrap();
+        stays.env().attach(LO).unwrap();
+        leaving.env().attach(LO).unwrap();
         let send = |epoch| {
             let path = nic::Path { source_port_epoch: epoch, ..path(address) };
-            stays.world().send(&path, &mut batch(epoch, &[512]));
+            stays.env().send(&path, &mut batch(epoch, &[512]));
         };
         let psns = |from: u32| {
             let mut packets: Vec<_> = (0..8).map(|_| stays.handler().packet().unwrap()).collect();
@@ -130,8 +130,8 @@ fn flows_beyond_the_limit_get_no_socket_while_the_others_are_busy() {
     let _alone = alone();
     let owner = start();
     let block = Name::Block(0x42);
-    let _claim = owner.world().claim(block).unwrap();
-    owner.world().attach(LO).unwrap();
+    let _claim = owner.env().claim(block).unwrap();
+    owner.env().attach(LO).unwrap();
     let before = descriptors();
     for port in 1..=200u16 {
         let source = (V4, 1000 + port).into();
@@ -144,7 +144,7 @@ fn flows_beyond_the_limit_get_no_socket_while_the_others_are_busy() {
                 hold: Hold::No,
                 bytes: &[0; 16],
             };
-            assert!(owner.world().forward(block, &datagram));
+            assert!(owner.env().forward(block, &datagram));
             assert!(owner.handler().packet().unwrap().forwarded);
         }
     }
@@ -167,15 +167,15 @@ fn the_flow_that_has_been_silent_for_longest_loses_its_socket_to_a_new_one() {
     let _alone = alone();
     let owner = start();
     let block = Name::Block(0x42);
-    let _claim = owner.world().claim(block).unwrap();
-    owner.world().attach(LO).unwrap();
+    let _claim = owner.env().claim(block).unwrap();
+    owner.env().attach(LO).unwrap();
     let peers: Vec<_> = (0..65).map(|_| UdpSocket::bind((V4, 0)).unwrap()).collect();
     let by_another_process = |peer: &UdpSocket| {
         for _ in 0..4 {
             let (source, dest) = (peer.local_addr().unwrap().into(), (V4, 4791).into());
             let (interface, hold) = (LO, Hold::No);
             let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &[0; 16] };
-            assert!(owner.world().forward(block, &datagram));
+            assert!(owner.env().forward(block, &datagram));
             owner.handler().packet().unwrap();
         }
     };
@@ -200,14 +200,14 @@ fn a_name_is_held_by_one_and_free_again_when_dropped() {
     let _alone = alone();
     let (one, other) = (start(), start());
     let name = Name::Block(0xffe);
-    let claim = one.world().claim(name).unwrap();
-    assert_eq!(other.world().claim(name).err(), Some(ClaimError::InUse));
-    assert_eq!(one.world().claim(name).err(), Some(ClaimError::InUse));
-    let watch = other.world().watch(name).unwrap();
-    assert_eq!(other.world().watch(name), Some(watch));
+    let claim = one.env().claim(name).unwrap();
+    assert_eq!(other.env().claim(name).err(), Some(ClaimError::InUse));
+    assert_eq!(one.env().claim(name).err(), Some(ClaimError::InUse));
+    let watch = other.env().watch(name).unwrap();
+    assert_eq!(other.env().watch(name), Some(watch));
     drop(claim);
     assert_eq!(other.handler().find(|told| (*told == Told::Gone(name, watch)).then_some(())), Some(()));
-    assert_eq!(other.world().watch(name), None);
+    assert_eq!(other.env().watch(name), None);
     let datagram = Datagram {
         source: (V4, 1).into(),
         dest: (V4, 4791).into(),
@@ -216,8 +216,8 @@ fn a_name_is_held_by_one_and_free_again_when_dropped() {
         hold: Hold::No,
         bytes: &[0; 16],
     };
-    assert!(!other.world().forward(name, &datagram));
-    assert!(other.world().claim(name).is_ok());
+    assert!(!other.env().forward(name, &datagram));
+    assert!(other.env().claim(name).is_ok());
 }
 
 #[test]
@@ -236,14 +236,14 @@ fn a_name_vanishes_with_its_process() {
     let Ok(mut python) = python else { return eprintln!("skipped: needs python3") };
     let mut line = [0; 2];
     std::io::Read::read_exact(python.stdout.as_mut().unwrap(), &mut line).unwrap();
-    assert_eq!(host.world().claim(name).err(), Some(ClaimError::InUse));
-    assert_eq!(host.world().port_names(PortSpace::Tcp, 7174), [name]);
-    let watch = host.world().watch(name).unwrap();
+    assert_eq!(host.env().claim(name).err(), Some(ClaimError::InUse));
+    assert_eq!(host.env().port_names(PortSpace::Tcp, 7174), [name]);
+    let watch = host.env().watch(name).unwrap();
     python.kill().unwrap();
     python.wait().unwrap();
     assert_eq!(host.handler().find(|told| (*told == Told::Gone(name, watch)).then_some(())), Some(()));
-    assert!(host.world().port_names(PortSpace::Tcp, 7174).is_empty());
-    assert!(host.world().claim(name).is_ok());
+    assert!(host.env().port_names(PortSpace::Tcp, 7174).is_empty());
+    assert!(host.env().claim(name).is_ok());
 }
 
 #[test]
@@ -253,14 +253,14 @@ fn the_names_of_a_port_are_listed_wildcard_and_specific_each_once() {
     let name = |addr: Option<IpAddr>, port| Name::Port { space: PortSpace::Tcp, addr, port };
     let shared = Name::Shared { space: PortSpace::Tcp, addr: Some(V4), port: 4000, holder: 0xc0_ffee };
     let names = [name(None, 4000), name(Some(V4), 4000), name(Some(V6), 4000), shared];
-    let _claims = names.map(|name| host.world().claim(name).unwrap());
+    let _claims = names.map(|name| host.env().claim(name).unwrap());
     let _others = [
-        host.world().claim(name(None, 4001)).unwrap(),
-        host.world().claim(Name::Port { space: PortSpace::Udp, addr: None, port: 4000 }).unwrap(),
-        host.world().claim(Name::Block(1)).unwrap(),
+        host.env().claim(name(None, 4001)).unwrap(),
+        host.env().claim(Name::Port { space: PortSpace::Udp, addr: None, port: 4000 }).unwrap(),
+        host.env().claim(Name::Block(1)).unwrap(),
     ];
-    assert!(host.world().watch(names[0]).is_some());
-    assert_eq!(host.world().port_names(PortSpace::Tcp, 4000), names);
+    assert!(host.env().watch(names[0]).is_some());
+    assert_eq!(host.env().port_names(PortSpace::Tcp, 4000), names);
 }
 
 #[test]
@@ -271,11 +271,11 @@ fn a_port_that_somebody_owns_alone_is_reported() {
     }
     let _owner = UdpSocket::bind("[::]:4791").unwrap();
     let host = start();
-    assert_eq!(host.world().attach(LO), Err(Errno::EADDRINUSE));
-    assert_eq!(host.world().attach(99), Err(Errno::ENODEV));
+    assert_eq!(host.env().attach(LO), Err(Errno::EADDRINUSE));
+    assert_eq!(host.env().attach(99), Err(Errno::ENODEV));
     drop(_owner);
-    assert_eq!(host.world().attach(LO), Ok(()));
-    assert_eq!(host.world().attach(LO), Ok(()));
+    assert_eq!(host.env().attach(LO), Ok(()));
+    assert_eq!(host.env().attach(LO), Ok(()));
 }
 
 #[test]
@@ -286,9 +286,9 @@ fn one_address_whose_port_somebody_owns_alone_is_named_and_the_others_serve() {
     }
     let _owner = UdpSocket::bind("127.0.0.1:4791").unwrap();
     let host = start();
-    assert_eq!(host.world().attach(LO), Ok(()));
-    assert_eq!(host.world().addresses_in_use(LO), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!(host.env().attach(LO), Ok(()));
+    assert_eq!(host.env().addresses_in_use(LO), ["127.0.0.1".parse::<IpAddr>().unwrap()]);
     drop(_owner);
-    assert_eq!(host.world().attach(LO), Ok(()));
-    assert!(host.world().addresses_in_use(LO).is_empty());
+    assert_eq!(host.env().attach(LO), Ok(()));
+    assert!(host.env().addresses_in_use(LO).is_empty());
 }

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nic::Link;
-use node::world::{Datagram, Hold};
-use node::{Name, World};
+use node::env::{Datagram, Hold};
+use node::{Env, Name};
 use socket2::{Domain, SockAddr, Socket, Type};
 use support::{LO, V4, alone, batch, counter, path, start};
 use wire::Qpn;
@@ -36,7 +36,7 @@ fn packet(len: usize, qpn: u8) -> Vec<u8> {
 fn data_comes_before_the_messages_of_connection_managers_that_came_before_it() {
     let _alone = alone();
     let host = start();
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     *host.handler().thinks.lock().unwrap() = Duration::from_millis(5);
     let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
     for _ in 0..100 {
@@ -75,7 +75,7 @@ fn whoever_a_message_of_the_connection_manager_is_for_it_leaves_from_one_of_few_
             source_port_epoch: n,
             ..path(V4)
         };
-        host.world().send(&stranger, &mut batch(n, &[64]));
+        host.env().send(&stranger, &mut batch(n, &[64]));
     }
     assert!(descriptors() <= before + 8, "{} descriptors more", descriptors() - before);
     assert!(counter(&host, "packets_sent") > 1_900, "ICMP errors for some keep others from leaving");
@@ -123,7 +123,7 @@ fn messages_from_one_socket_have_the_traffic_class_and_the_hop_limit_of_their_pa
     let dest = [127, 0, 0, 7].into();
     for (traffic_class, hop_limit, ttl) in [(0, 0, 64), (0x68, 3, 3), (0, 255, 255)] {
         let way = nic::Path { dest, dest_qpn: Qpn::GSI, traffic_class, hop_limit, ..path(V4) };
-        host.world().send(&way, &mut batch(1, &[64]));
+        host.env().send(&way, &mut batch(1, &[64]));
         assert_eq!(hops_of(&peer), (ttl, traffic_class));
     }
 }
@@ -139,7 +139,7 @@ fn a_flow_has_few_sockets_however_often_it_is_suspected() {
     let end = Instant::now() + Duration::from_millis(400);
     let mut source_port_epoch = 0;
     while Instant::now() < end {
-        host.world().send(&nic::Path { dest, source_port_epoch, ..path(V4) }, &mut batch(1, &[64]));
+        host.env().send(&nic::Path { dest, source_port_epoch, ..path(V4) }, &mut batch(1, &[64]));
         ports.insert(peer.recv_from(&mut [0; 2048]).unwrap().1);
         source_port_epoch += 1;
     }
@@ -154,7 +154,7 @@ fn what_strangers_send_to_a_socket_that_sends_is_not_kept() {
     let host = start();
     let peer = UdpSocket::bind("127.0.0.7:4791").unwrap();
     let dest = [127, 0, 0, 7].into();
-    host.world().send(&nic::Path { dest, ..path(V4) }, &mut batch(1, &[64]));
+    host.env().send(&nic::Path { dest, ..path(V4) }, &mut batch(1, &[64]));
     let from = peer.recv_from(&mut [0; 2048]).unwrap().1;
     for _ in 0..100 {
         UdpSocket::bind("127.0.0.2:0").unwrap().send_to(&[7; 1000], from).unwrap();
@@ -182,7 +182,7 @@ fn role() {
     let host = start();
     let mut claim = None;
     match &*role {
-        "bear" => claim = Some(host.world().claim(Name::Block(0x123)).unwrap()),
+        "bear" => claim = Some(host.env().claim(Name::Block(0x123)).unwrap()),
         "take all" => {
             let port = Name::Port { space: PortSpace::Tcp, addr: None, port: 7174 };
             let names = (1..=32).map(Name::Block).chain([port]);
@@ -275,8 +275,8 @@ fn a_packet_is_not_handed_to_another_user_who_bears_the_name() {
     let datagram =
         Datagram { source, dest, interface: LO, forwarded: false, hold: Hold::No, bytes: &[0; 16] };
     for _ in 0..3 {
-        assert!(!host.world().forward(Name::Block(0x123), &datagram));
-        assert!(!host.world().is_known(Name::Block(0x123)));
+        assert!(!host.env().forward(Name::Block(0x123), &datagram));
+        assert!(!host.env().is_known(Name::Block(0x123)));
     }
     assert_eq!((counter(&host, "forward_refused"), counter(&host, "forwarded_out")), (3, 0));
     assert_eq!(counter(&host, "forward_drops"), 0);
@@ -314,10 +314,10 @@ fn names_that_another_user_bears_keep_no_program_from_starting() {
     assert_eq!(others.start("take all", &AS_BIN), "ready");
     let host = start();
     // Blocks are left to the other user as long as there seem to be others.
-    let claims: Vec<_> = (1..=32).map(|block| host.world().claim(Name::Block(block))).collect();
+    let claims: Vec<_> = (1..=32).map(|block| host.env().claim(Name::Block(block))).collect();
     assert_eq!(claims.iter().filter(|claim| claim.is_ok()).count(), 16);
     let port = Name::Port { space: PortSpace::Tcp, addr: None, port: 7174 };
-    assert!(host.world().port_names(PortSpace::Tcp, 7174).is_empty());
-    let _port = host.world().claim(port).unwrap();
-    assert_eq!(host.world().port_names(PortSpace::Tcp, 7174), [port]);
+    assert!(host.env().port_names(PortSpace::Tcp, 7174).is_empty());
+    let _port = host.env().claim(port).unwrap();
+    assert_eq!(host.env().port_names(PortSpace::Tcp, 7174), [port]);
 }

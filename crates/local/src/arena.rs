@@ -23,9 +23,9 @@ use sys::fork::{self, Fd};
 use sys::limits;
 use sys::per_process::PerProcess;
 
+use crate::env::Connection;
 use crate::memory::SharedMemory;
 use crate::same_host::{self, Wish};
-use crate::world::Connection;
 
 const PAGE: usize = 4096;
 /// Of the descriptors that this process may have, one in so many may be a buffer's.

@@ -13,7 +13,7 @@
 //! | [`arena`] | memory of this process that the others map, too |
 //! | `same_host` | what is to be expected of all that, before a process sends |
 //! | [`lease`] | whether threads that poll serve a ring or a socket, or the engine |
-//! | [`world`] | what rings ask of the host around them, and what they bring it |
+//! | [`env`] | what rings ask of the host around them, and what they bring it |
 //! | `memory` | shared memory |
 //! | `counters` | what passed, in numbers |
 //!
@@ -22,7 +22,7 @@
 //! # Between this crate and the host
 //!
 //! The host makes one [`Rings`], and tells it what other processes say over their names' sockets:
-//! who offers a ring, who has taken one, who is gone. The rings ask the host by [`World`], and
+//! who offers a ring, who has taken one, who is gone. The rings ask the host by [`Env`], and
 //! speak to a process by its [`Bearer`] or [`Connection`]; no message asks one of those anything.
 //! What comes by a ring goes to a [`PacketHandler`], which is a type parameter: so no message costs
 //! a dynamic call.
@@ -34,6 +34,7 @@
 
 pub mod arena;
 mod counters;
+pub mod env;
 mod exportable;
 pub mod lease;
 mod memory;
@@ -42,11 +43,10 @@ pub mod record;
 pub mod ring;
 pub mod rings;
 mod same_host;
-pub mod world;
 
 pub use counters::Counters;
+pub use env::{Bearer, Connection, Delivery, Drained, Env, Known, PacketHandler};
 #[doc(hidden)]
 pub use peer_memory::fuzzed;
 pub use rings::Rings;
 pub use same_host::{SameHost, Wish, same_host, wish};
-pub use world::{Bearer, Connection, Delivery, Drained, Known, PacketHandler, World};

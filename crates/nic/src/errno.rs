@@ -4,7 +4,7 @@
 use std::fmt;
 use std::io;
 
-/// A value of errno(3): positive, Linux's. The traits that the world implements
+/// A value of errno(3): positive, Linux's. The traits that the environment implements
 /// ([`Link`](crate::Link) and its like) fail with one, and [`Error`](crate::Error) and
 /// [`PostError`](crate::PostError) become one where a C function returns.
 ///

@@ -1,6 +1,6 @@
 //! What is to be done when the thread at hand holds no lock: a [`Signal`](crate::Signal) may call
 //! nothing, the wakers of a Rust program may call anything. So the signal puts the work here, and
-//! the world does it when whatever brought the event is over: the thread that polls before it
+//! the environment does it when whatever brought the event is over: the thread that polls before it
 //! returns to the program, the engine thread before it sleeps.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -1,20 +1,20 @@
 //! A RoCE v2 adapter in software: the objects that a verbs program makes (device, domain, region,
 //! queues, queue pair), and the checks between them. The checks are of keys, states and limits. It
-//! opens no socket, has no thread and never waits. The world around it gives what [`link`] asks
-//! for, and an owner that is to be told of something gave a [`Signal`].
+//! opens no socket, has no thread and never waits. The environment around it gives what [`link`]
+//! asks for, and an owner that is to be told of something gave a [`Signal`].
 //!
 //! Internal to Verbena: it promises no stability.
 //!
 //! | module | what lives there |
 //! |---|---|
-//! | [`link`] | what the adapter asks of the world: [`Link`] (packets), [`Frames`] (Ethernet), [`Platform`] (time, randomness, storage) |
+//! | [`link`] | what the adapter asks of the environment: [`Link`] (packets), [`Frames`] (Ethernet), [`Platform`] (time, randomness, storage) |
 //! | [`device`] | [`Adapter`], what all objects of a device share: port, GID table, limits, asynchronous events; [`Device`], which adds the queue pairs and takes packets and the time in |
 //! | [`memory`] | protection domains, regions, windows, device memory, and the only code that touches registered bytes |
 //! | [`cq`] | completion queues, their channels, moderation, completion counters |
 //! | [`srq`] | shared receive queues, tag matching |
 //! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
 //! | [`rdma_cm`] | events, connection parameters and limits of rdma_cm, as every provider has them |
-//! | [`peer_memory`] | what the adapter asks of a world whose processes reach each other's memory |
+//! | [`peer_memory`] | what the adapter asks of an environment whose processes reach each other's memory |
 //! | [`steering`] | which queue pair gets what names none: flow rules, multicast groups, the hash over work queues |
 //! | [`later`] | what is done when no lock is held |
 //! | [`program`] | the program's code where the stack calls it, and what becomes of its panics |
@@ -57,8 +57,8 @@
 //! Each has its place in the order of all locks, [`locks::Rank`], which debug builds assert. The
 //! adapter's part of it:
 //!
-//! 1. XRC domains by name; the registries that call the world, groups and flow rules (never with a
-//!    queue pair's lock held);
+//! 1. XRC domains by name; the registries that call the environment, groups and flow rules (never
+//!    with a queue pair's lock held);
 //! 2. a queue pair, or a work queue: one at a time, never two;
 //! 3. the table of queue pairs, shared receive queues by number, a tag list, then the receives of
 //!    its shared receive queue;

@@ -1,4 +1,4 @@
-//! What the adapter asks of the world around it, a trait for each thing: [`Link`] carries its
+//! What the adapter asks of the environment around it, a trait for each thing: [`Link`] carries its
 //! packets, [`Frames`] whole Ethernet frames, [`Platform`] gives time, randomness and threads that
 //! may wait.
 //!
@@ -73,9 +73,9 @@ pub trait Link: Send + Sync + 'static {
     fn leave(&self, interface: u32, group: IpAddr);
 }
 
-/// What a world knows of the way of short messages and copies on one path, from one to the next.
-/// The queue pair that has it gives it with that path only, and forgets it when nothing is to be
-/// sent any more.
+/// What an environment knows of the way of short messages and copies on one path, from one to the
+/// next. The queue pair that has it gives it with that path only, and forgets it when nothing is to
+/// be sent any more.
 #[derive(Default)]
 pub struct PathCache(Option<Box<dyn Any + Send + Sync>>);
 
@@ -115,8 +115,8 @@ impl std::fmt::Debug for PathCache {
     }
 }
 
-/// Whole Ethernet frames of an interface. A world that has none implements nothing: each call then
-/// says EPERM, as for a process that may not (CAP_NET_RAW).
+/// Whole Ethernet frames of an interface. An environment that has none implements nothing: each
+/// call then says EPERM, as for a process that may not (CAP_NET_RAW).
 pub trait Frames: Send + Sync + 'static {
     /// Gets ready to send frames on an interface; once for each [`Frames::close_frames`].
     ///
@@ -151,13 +151,13 @@ pub trait Frames: Send + Sync + 'static {
 pub trait Platform: Send + Sync + 'static {
     /// The adapter wants to be woken (by the node's `expire`) at `at` or earlier.
     fn wake_at(&self, at: Instant);
-    /// Like [`Platform::wake_at`], where a millisecond later is as good: a world that wakes by
-    /// itself meanwhile need not be told.
+    /// Like [`Platform::wake_at`], where a millisecond later is as good: an environment that wakes
+    /// by itself meanwhile need not be told.
     fn wake_about(&self, at: Instant) {
         self.wake_at(at);
     }
     /// An ACK waits for what else has come: [`Device::release`](crate::Device::release) is to be
-    /// called when all is taken in. A world that calls it in any case need not be told.
+    /// called when all is taken in. An environment that calls it in any case need not be told.
     fn ack_waits(&self) {}
     /// Fills `bytes` from a cryptographically secure generator.
     fn fill_random(&self, bytes: &mut [u8]);
@@ -182,14 +182,14 @@ pub trait Platform: Send + Sync + 'static {
     /// Has such memory brought, which is not there, by a thread that may wait for ever. Any lock
     /// may be held.
     fn bring(&self, _addr: u64, _len: u64) {}
-    /// What this world keeps of the memory of its processes by itself. The real one does not: there
-    /// files do, by the system.
+    /// What this environment keeps of the memory of its processes by itself. The real one does not:
+    /// there files do, by the system.
     fn storage(&self) -> Option<&dyn Storage> {
         None
     }
 }
 
-/// Memory that outlives its process, of a world that is not the system's.
+/// Memory that outlives its process, of an environment that is not the system's.
 pub trait Storage {
     /// Whether all of these bytes outlive the process, once they are persistent.
     fn keeps(&self, addr: u64, len: u64) -> bool;

@@ -19,7 +19,7 @@ use wire::roce::SendTail;
 
 /// A device, and memory of which each receive gets 256 bytes.
 struct Bench {
-    world: Arc<Kept>,
+    env: Arc<Kept>,
     device: Arc<Device>,
     pd: Arc<Pd>,
     events: Arc<AsyncEventQueue>,
@@ -31,12 +31,12 @@ const SLOT: usize = 256;
 
 #[expect(clippy::disallowed_methods, reason = "any instant will do as the start of the tests' clock")]
 fn bench() -> Bench {
-    let world = Arc::new(Kept::default());
-    let device = support::device(world.clone());
+    let env = Arc::new(Kept::default());
+    let device = support::device(env.clone());
     let pd = Arc::new(device.alloc_pd().unwrap());
     let memory = Buffer::new(&pd, 64 * SLOT, 0x1000, Access::LOCAL_WRITE).unwrap();
     let events = AsyncEventQueue::new(Box::new(Nobody));
-    Bench { world, device, pd, events, memory, now: Instant::now() }
+    Bench { env, device, pd, events, memory, now: Instant::now() }
 }
 
 impl Bench {
@@ -140,9 +140,9 @@ fn a_queue_pair_without_rules_gets_nothing_and_one_with_gets_the_whole_frame() {
     assert_eq!((all.len(), all[0].byte_len, all[0].header), (1, 30, NetworkHeader::None));
     assert!(bench.memory.holds(0, &frame(MAC)));
     assert_eq!(got(&without), 0);
-    assert_eq!(bench.world.watched.load(Ordering::Relaxed), 1);
+    assert_eq!(bench.env.watched.load(Ordering::Relaxed), 1);
     bench.device.remove_flow(flow);
-    assert_eq!(bench.world.watched.load(Ordering::Relaxed), 0, "nobody listens without a rule");
+    assert_eq!(bench.env.watched.load(Ordering::Relaxed), 0, "nobody listens without a rule");
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn a_send_is_one_frame_as_it_is_and_a_bad_one_stops_the_queue() {
     let mut bench = bench();
     let qp = bench.qp(0..0);
     bench.send(&qp, 1, &frame(GROUP));
-    assert_eq!(*bench.world.sent.lock().unwrap(), [frame(GROUP)]);
+    assert_eq!(*bench.env.sent.lock().unwrap(), [frame(GROUP)]);
     bench.send(&qp, 2, &frame(GROUP)[..13]);
     bench.send(&qp, 3, &frame(GROUP));
     let all: Vec<_> = completions(&qp.init().send_cq).iter().map(|c| (c.wr_id, c.status)).collect();
@@ -234,7 +234,7 @@ fn a_send_is_one_frame_as_it_is_and_a_bad_one_stops_the_queue() {
     let back = QpAttr { state: QpState::Rts, ..QpAttr::default() };
     qp.modify(bench.now, &back, mask::STATE).unwrap();
     bench.send(&qp, 4, &frame(GROUP));
-    assert_eq!(bench.world.sent.lock().unwrap().len(), 2);
+    assert_eq!(bench.env.sent.lock().unwrap().len(), 2);
 }
 
 #[test]
@@ -243,8 +243,8 @@ fn destroying_gives_back_rules_and_sockets() {
     let qp = bench.qp(0..0);
     qp.steer(to(MAC)).unwrap();
     qp.destroy();
-    assert_eq!(bench.world.open.load(Ordering::Relaxed), 0);
-    assert_eq!(bench.world.watched.load(Ordering::Relaxed), 0);
+    assert_eq!(bench.env.open.load(Ordering::Relaxed), 0);
+    assert_eq!(bench.env.watched.load(Ordering::Relaxed), 0);
 }
 
 /// An IPv4 frame from 10.0.0.`from`.

@@ -81,12 +81,12 @@ fn are_to_be_had() -> bool {
 
 #[test]
 fn what_a_registration_brings_in_lies_in_large_pages_where_they_are_wanted_and_the_rest_where_it_is() {
-    let world = Arc::new(Kept::default());
-    let device = support::device(world.clone());
+    let env = Arc::new(Kept::default());
+    let device = support::device(env.clone());
     let pd = Arc::new(device.alloc_pd().unwrap());
     let are_to_be_had = are_to_be_had();
     for (wanted, touched) in [(false, false), (false, true), (true, false), (true, true)] {
-        world.large_pages.store(wanted, Ordering::Relaxed);
+        env.large_pages.store(wanted, Ordering::Relaxed);
         let mapping = Mapping::new(3 * LARGE);
         if touched {
             mapping.fill();
@@ -108,9 +108,9 @@ fn what_a_registration_brings_in_lies_in_large_pages_where_they_are_wanted_and_t
 
 #[test]
 fn what_is_not_mapped_is_an_error_with_large_pages_too() {
-    let world = Arc::new(Kept::default());
-    world.large_pages.store(true, Ordering::Relaxed);
-    let pd = Arc::new(support::device(world).alloc_pd().unwrap());
+    let env = Arc::new(Kept::default());
+    env.large_pages.store(true, Ordering::Relaxed);
+    let pd = Arc::new(support::device(env).alloc_pd().unwrap());
     let mapping = Mapping::new(4 * LARGE);
     // SAFETY: a part of the mapping that no thread uses.
     unsafe { libc::munmap(mapping.at.add(3 * LARGE).cast(), PAGE) };

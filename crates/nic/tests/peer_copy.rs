@@ -91,13 +91,13 @@ impl LocalLink for Neighbours {
     }
 }
 
-/// A world in which this peer is reached, and an adapter there.
+/// An environment in which this peer is reached, and an adapter there.
 fn neighbours() -> (Arc<Peer>, Arc<Kept>, Arc<Device>, Arc<Pd>) {
-    let (peer, world) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
-    assert!(world.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
-    let device = support::device_of(world.clone(), &[HERE]);
+    let (peer, env) = (Arc::new(Peer::default()), Arc::new(Kept::default()));
+    assert!(env.reach.set(Box::new(Neighbours(peer.clone()))).is_ok());
+    let device = support::device_of(env.clone(), &[HERE]);
     let pd = Arc::new(device.alloc_pd().unwrap());
-    (peer, world, device, pd)
+    (peer, env, device, pd)
 }
 
 /// A connection to this queue pair of this host, with one send request, and what it was made with.
@@ -230,8 +230,8 @@ fn send_to(thousand: u32, device: &Arc<Device>, pd: &Arc<Pd>) -> Arc<Qp> {
 
 #[test]
 fn each_process_of_this_host_has_the_room_of_its_channel() {
-    let (_, world, device, pd) = neighbours();
-    let lost = || world.lost.load(Ordering::Relaxed);
+    let (_, env, device, pd) = neighbours();
+    let lost = || env.lost.load(Ordering::Relaxed);
     let _one = send_to(1, &device, &pd);
     assert_eq!(lost(), 16);
     let _other = send_to(2, &device, &pd);
@@ -242,7 +242,7 @@ fn each_process_of_this_host_has_the_room_of_its_channel() {
 
 #[test]
 fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_where_it_can_not_be() {
-    let (peer, world, device, pd) = neighbours();
+    let (peer, env, device, pd) = neighbours();
     let (qp, _, start) = connected(&device, &pd, Qpn::default());
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
     let buffer = Buffer::new(&pd, 16, 0x1000, Access::LOCAL_WRITE).unwrap();
@@ -257,7 +257,7 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
         qp.init().send_cq.poll(9, |one| all.push((one.wr_id, one.status, one.byte_len))).unwrap();
         all
     };
-    let seen = || (std::mem::take(&mut *peer.tried.lock().unwrap()), world.lost.load(Ordering::Relaxed));
+    let seen = || (std::mem::take(&mut *peer.tried.lock().unwrap()), env.lost.load(Ordering::Relaxed));
 
     *peer.outcome.lock().unwrap() = Some(DirectOutcome::Done);
     qp.post_send(start, write(0, buffer.key())).unwrap();
@@ -286,7 +286,7 @@ fn a_write_or_read_that_is_alone_is_executed_as_it_is_posted_and_tried_once_wher
 
 /// Messages go back and forth, each with the ACK of the one before.
 fn back_and_forth(max_send_wr: u32) {
-    let (peer, world, device, pd) = neighbours();
+    let (peer, env, device, pd) = neighbours();
     peer.takes_short.store(true, Ordering::Relaxed);
     let (qp, _, start) = connected_with(max_send_wr, &device, &pd, Qpn::default(), |_| ());
     peer.qp.set(Arc::downgrade(&qp)).unwrap();
@@ -334,7 +334,7 @@ fn back_and_forth(max_send_wr: u32) {
     let sent = peer.short.lock().unwrap().iter().map(|s| (s.psn, s.acknowledged)).collect::<Vec<_>>();
     let each = |n: u32| (Psn::new(n), n.checked_sub(1).map(Psn::new));
     assert_eq!(sent, (0..20).map(each).collect::<Vec<_>>());
-    assert_eq!(world.lost.load(Ordering::Relaxed), 0, "no packet");
+    assert_eq!(env.lost.load(Ordering::Relaxed), 0, "no packet");
     // Of what the last answer acknowledged nothing is left to end.
     qp.modify(start, &QpAttr::default().with_state(QpState::Error), mask::STATE).unwrap();
     assert_eq!(polled(), []);
@@ -348,7 +348,7 @@ fn an_ack_that_comes_with_a_message_counts_at_once_whenever_the_engine_is_told()
 
 /// What a message that is posted alone leaves as; `None` where it leaves as a packet.
 fn leaves_as(op: &SendOp, lens: &[u32], fence: bool) -> Option<What> {
-    let (peer, world, device, pd) = neighbours();
+    let (peer, env, device, pd) = neighbours();
     peer.takes_short.store(true, Ordering::Relaxed);
     let (qp, _, start) = connected(&device, &pd, Qpn::default());
     let buffer = Buffer::new(&pd, 8192, 0x1000, Access::LOCAL_WRITE).unwrap();
@@ -357,7 +357,7 @@ fn leaves_as(op: &SendOp, lens: &[u32], fence: bool) -> Option<What> {
     let op = op.clone();
     qp.post_send(start, SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence }).unwrap();
     let short = peer.short.lock().unwrap().pop();
-    assert_eq!(short.is_none(), world.lost.load(Ordering::Relaxed) > 0);
+    assert_eq!(short.is_none(), env.lost.load(Ordering::Relaxed) > 0);
     short.map(|short| short.what)
 }
 

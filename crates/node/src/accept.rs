@@ -18,10 +18,10 @@ use crate::address::{everywhere, with_scope};
 use crate::cm_agent::{ConnKey, Core, ListenKey, plain};
 use crate::connect::refused;
 use crate::datagram::toward;
+use crate::env::{Env, Route, RouteQuery, Watch};
 use crate::event::{Event, check_private_data, parameters, told};
 use crate::id::{Claimed, Id, NOT_CONNECTED, Progress};
 use crate::listener::Listener;
-use crate::world::{Route, RouteQuery, Watch, World};
 use crate::{Errno, Error, Node};
 
 /// Consumer private data of an accept for RDMA_PS_TCP, in bytes (rdma_accept(3)): what the most
@@ -63,7 +63,7 @@ impl Core {
     }
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// `rdma_listen`: an identifier not bound gets a free port on all addresses first. A backlog of
     /// 0 or above [`MAX_BACKLOG`](nic::rdma_cm::MAX_BACKLOG) means that many. EADDRNOTAVAIL
     /// or EADDRINUSE where another that shares the port listens.
@@ -194,7 +194,7 @@ impl<W: World> Node<W> {
         let (path, process) = arrival.asked.by();
         let (source, dest) = (path.local_gid.ip(), path.remote_gid.ip());
         let query = RouteQuery { dest, scope: path.link, source: Some(source) };
-        let route = self.world.route(query).ok();
+        let route = self.env.route(query).ok();
         let watch = self.watch_peer(route.is_some_and(|route| route.local), process);
         Sender { route, watch }
     }
@@ -265,7 +265,7 @@ impl<W: World> Node<W> {
             return self.serve(id, param.map_or(0, |p| p.qp_num), private_data);
         }
         check_private_data(id, private_data, |most| most.reply)?;
-        let (now, random) = (self.world.now(), self.random_psn());
+        let (now, random) = (self.env.now(), self.random_psn());
         let mut core = self.cm_agent.lock();
         let (key, param, parameters, has_qp) = {
             let inner = id.lock();
@@ -321,7 +321,7 @@ impl<W: World> Node<W> {
             return self.decline(id, private_data);
         }
         check_private_data(id, private_data, |most| most.rejection)?;
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
@@ -340,7 +340,7 @@ impl<W: World> Node<W> {
     /// the connection stands though no RTU came; Established follows. EISCONN where that was
     /// known already, EINVAL before an accept and after the end.
     pub fn communication_established(&self, id: &Arc<Id>) -> Result<(), Error> {
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();

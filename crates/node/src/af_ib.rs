@@ -17,9 +17,9 @@ use std::sync::Arc;
 use cm::PortSpace;
 use wire::Gid;
 
+use crate::env::Env;
 use crate::id::{Claimed, Id, Progress};
 use crate::ports::Place;
-use crate::world::World;
 use crate::{Errno, Error, Node};
 
 /// The bits of a service id that name a port space (RDMA_IB_IP_PS_MASK).
@@ -63,7 +63,7 @@ impl IbService {
     }
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// `rdma_bind_addr` to an `AF_IB` address. EPROTONOSUPPORT where the service id is of a port
     /// space that the identifier's does not include, ENODEV for a GID, EADDRNOTAVAIL where the
     /// port is taken.

@@ -9,12 +9,12 @@ use cm::PortSpace;
 use nic::Device;
 
 use crate::address::{everywhere, is_link_local, normal, scope_of};
+use crate::env::Env;
 use crate::id::{Claimed, Id, NO_IPOIB, Progress};
 use crate::ports::Place;
-use crate::world::World;
 use crate::{Errno, Error, Node};
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// `rdma_bind_addr`: takes an address and a port (0: any free one). A loopback address is shown
     /// as it is, and otherwise stands for all of its family (the kernel's cma_any_addr).
     /// EADDRNOTAVAIL where no device bears the address, or where the port is taken and

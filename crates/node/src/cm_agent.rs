@@ -22,13 +22,13 @@ use wire::{CommId, Qpn};
 use crate::accept::Arrival;
 use crate::datagram::on_sidr_reply;
 use crate::device_events::Everyone;
+use crate::env::Env;
 use crate::event::{Event, EventChannel};
 use crate::farewell::Waiting;
 use crate::id::{Id, Progress};
 use crate::kept_ports::KeptPort;
 use crate::listener::Listener;
 use crate::number_blocks::process_of;
-use crate::world::World;
 use crate::{Node, devices};
 
 /// A connection: its device, and its number in that device's connection manager.
@@ -206,7 +206,7 @@ pub(crate) fn plain(id: &Arc<Id>, kind: EventKind, status: i32) -> Event {
     }
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// Connections that the connection manager knows, in whatever state: time wait and remembered
     /// refusals included.
     pub fn connections(&self) -> usize {
@@ -220,7 +220,7 @@ impl<W: World> Node<W> {
             self.complete_join(&mut event);
         }
         if event.kind == EventKind::ConnectRequest {
-            let now = self.world.now();
+            let now = self.env.now();
             let mut core = self.cm_agent.lock();
             let key = event.id.lock().listener;
             if let Some(listener) = key.and_then(|key| core.listeners.get_mut(&key)) {
@@ -242,11 +242,11 @@ impl<W: World> Node<W> {
 
     /// Runs `f` on the connection manager of a device, made at its first use.
     pub(crate) fn with_cm<T>(&self, core: &mut Core, device: &Device, f: impl FnOnce(&mut dyn Cm) -> T) -> T {
-        let (blocks, world) = (self.blocks.clone(), self.world.clone());
+        let (blocks, env) = (self.blocks.clone(), self.env.clone());
         let cm = core.cms.entry(device.config.id).or_insert_with(|| {
             let random = move || {
                 let mut bytes = [0; 8];
-                world.fill_random(&mut bytes);
+                env.fill_random(&mut bytes);
                 u64::from_ne_bytes(bytes)
             };
             devices::protocol_of(device.config.transport).start(cm::Setup {
@@ -311,7 +311,7 @@ impl<W: World> Node<W> {
             drop(core);
             drop(not_kept);
             if let Some(at) = deadline {
-                self.world.wake_at(at);
+                self.env.wake_at(at);
             }
             if arrived.is_empty() {
                 return;

@@ -9,17 +9,17 @@ use nic::rdma_cm::{ConnParam, EventKind};
 use wire::Psn;
 
 use crate::cm_agent::{ConnKey, Core, plain};
+use crate::env::{Env, Route, Watch};
 use crate::event::{Event, check_private_data, parameters, told};
 use crate::id::{Id, Inner, NOT_CONNECTED, Progress};
 use crate::number_blocks::process_name;
-use crate::world::{Route, Watch, World};
 use crate::{Errno, Error, Node};
 
 /// Consumer private data of a request for RDMA_PS_TCP, in bytes (rdma_connect(3)): what the most
 /// spacious protocol takes.
 pub const CONNECT_DATA: usize = PrivateData::MOST.request;
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// `rdma_connect`: sends a request. EINVAL for parameters beyond the device's limits or more
     /// private data than the device's protocol takes ([`CONNECT_DATA`] at most); what comes of it
     /// is an event.
@@ -29,7 +29,7 @@ impl<W: World> Node<W> {
         }
         param.check()?;
         check_private_data(id, private_data, |most| most.request)?;
-        let (now, starting_psn) = (self.world.now(), self.random_psn());
+        let (now, starting_psn) = (self.env.now(), self.random_psn());
         let mut core = self.cm_agent.lock();
         let (device, connect) = asked(id, param, starting_psn, private_data)?;
         let conn = self.with_cm(&mut core, &device, |cm| cm.connect(now, &connect)).map_err(refused)?;
@@ -53,7 +53,7 @@ impl<W: World> Node<W> {
         if let Some((cm, conn)) = key.and_then(|key| core.cm(key)) {
             cm.give_up_at(conn, at);
         }
-        self.carry_out(core, self.world.now());
+        self.carry_out(core, self.env.now());
     }
 
     /// The peer accepted: the queue pair goes to RTS, then the peer is told.
@@ -111,7 +111,7 @@ impl<W: World> Node<W> {
     /// The identifier was given a queue pair after the peer accepted: it goes to RTS, then the peer
     /// is told. Where it can not be moved the peer is refused.
     pub fn finish_connect(&self, id: &Arc<Id>) -> Result<(), Error> {
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
@@ -125,7 +125,7 @@ impl<W: World> Node<W> {
 
     /// `rdma_establish`: the active side's queue pair, not owned by the identifier, is ready.
     pub fn establish(&self, id: &Arc<Id>) -> Result<(), Error> {
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         let key = {
             let mut inner = id.lock();
@@ -150,12 +150,12 @@ impl<W: World> Node<W> {
     /// comes for one that was killed. `None` where it has ended already.
     pub(crate) fn watch_peer(&self, local: bool, process: u32) -> Option<Watch> {
         let owner = process_name(process);
-        if !local || self.blocks.owns(owner) { Some(Watch::NONE) } else { self.world.watch(owner) }
+        if !local || self.blocks.owns(owner) { Some(Watch::NONE) } else { self.env.watch(owner) }
     }
 
     pub(crate) fn random_psn(&self) -> Psn {
         let mut bytes = [0; 4];
-        self.world.fill_random(&mut bytes);
+        self.env.fill_random(&mut bytes);
         Psn::new(u32::from_ne_bytes(bytes))
     }
 }

@@ -18,9 +18,9 @@ use wire::{Qkey, Qpn};
 
 use crate::cm_agent::{Core, plain};
 use crate::connect::{path, refused};
+use crate::env::Env;
 use crate::event::{Event, check_private_data};
 use crate::id::{Id, NOT_CONNECTED, Progress};
-use crate::world::World;
 use crate::{Errno, Error, Node};
 
 /// Consumer private data of a request for a datagram service, in bytes (rdma_connect(3)): what the
@@ -48,7 +48,7 @@ impl Id {
     }
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// Takes the new queue pair of a datagram identifier to RTS: it needs no peer.
     pub(crate) fn begin_datagram_qp(&self, id: &Id, now: Instant, qp: &Qp) -> Result<(), Error> {
         for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
@@ -80,7 +80,7 @@ impl<W: World> Node<W> {
     /// EINVAL for more private data than the device's protocol takes ([`ASK_DATA`] at most).
     pub(crate) fn ask(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
         check_private_data(id, private_data, |most| most.question)?;
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         let (device, ask) = {
             let inner = id.lock();
@@ -137,7 +137,7 @@ impl<W: World> Node<W> {
         say: impl FnOnce(&mut dyn Cm, Instant, ConnId) -> Result<(), cm::Error>,
     ) -> Result<(), Error> {
         check_private_data(id, private_data, |most| most.answer)?;
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         let key = {
             let inner = id.lock();
@@ -170,7 +170,7 @@ impl<W: World> Node<W> {
             inner.qp.clone()
         };
         if let Some(qp) = qp {
-            qp.fail(self.world.now());
+            qp.fail(self.env.now());
         }
         Ok(())
     }

@@ -12,8 +12,8 @@ use nic::{Device, Element, EventKind as AsyncKind, GidTable};
 use crate::Node;
 use crate::cm_agent::Core;
 use crate::disconnect::stop_listening;
+use crate::env::Env;
 use crate::id::{Id, Progress};
-use crate::world::World;
 
 /// All identifiers there are.
 pub(crate) struct Everyone(Mutex<List>);
@@ -60,7 +60,7 @@ impl Everyone {
     }
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// RDMA_CM_EVENT_ADDR_CHANGE (rdma_get_cm_event(3)) for the identifiers it concerns. With
     /// another hardware address, which the default GID is made from, that is every one on the
     /// device; else those whose own address it bears no more.

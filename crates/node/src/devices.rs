@@ -14,7 +14,7 @@ use nic::{Device, DeviceConfig, DeviceId, GidTable, Transport};
 use wire::{Gid, Guid, Mtu};
 
 use crate::Node;
-use crate::world::{Interface, Route, World};
+use crate::env::{Env, Interface, Route};
 
 /// A device that the configuration asks for, as [`parse`] gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,7 +186,7 @@ pub(crate) fn shared_aliases(ports: &[Arc<Port>]) -> Arc<BTreeMap<Gid, IpAddr>> 
     Arc::new(aliases(ports.iter().map(|p| &**p)))
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// The device of an id.
     pub(crate) fn device(&self, id: DeviceId) -> Option<Arc<Device>> {
         self.devices.get(usize::try_from(id.0).ok()?).cloned()

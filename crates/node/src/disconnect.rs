@@ -12,20 +12,20 @@ use transport::TxBatch;
 use wire::{Address, CommId};
 
 use crate::cm_agent::{ConnKey, Core, ListenKey};
+use crate::env::{Env, Name, Watch};
 use crate::farewell;
 use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::number_blocks::process_name;
-use crate::world::{Name, Watch, World};
 use crate::{Error, Node};
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// `rdma_disconnect`: the queue pair goes to the error state, the peer is told. On an
     /// identifier whose connection has ended it does the former only.
     pub fn disconnect(&self, id: &Arc<Id>) -> Result<(), Error> {
         if id.is_datagram() {
             return self.stop(id);
         }
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         let (key, qp) = {
             let inner = id.lock();
@@ -50,7 +50,7 @@ impl<W: World> Node<W> {
     /// yet fetched vanish, and with a listener the requests that wait.
     pub fn destroy(&self, id: &Arc<Id>) {
         self.detach_all(id);
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         let (key, channel, listened, was, names, qp) = {
             let mut inner = id.lock();
@@ -136,7 +136,7 @@ impl<W: World> Node<W> {
         let of_all = core.cms.iter().map(|(&device, cm)| (device, cm.with_peer(&is_it)));
         let mut ended: Vec<ConnKey> =
             of_all.flat_map(|(device, conns)| conns.into_iter().map(move |conn| (device, conn))).collect();
-        let is_borne = LazyCell::new(|| self.world.watch(name).is_some());
+        let is_borne = LazyCell::new(|| self.env.watch(name).is_some());
         ended.retain(|key| match core.ids.get(key).and_then(|id| id.lock().watch) {
             Some(known) => known == watch,
             // One from a process that is not watched yet: which process that is, is found out

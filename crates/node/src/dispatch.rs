@@ -1,4 +1,4 @@
-//! What the world tells the node: packets go to their queue pairs, those for QP1 to
+//! What the environment tells the node: packets go to their queue pairs, those for QP1 to
 //! [`gsi`](crate::gsi), the rest to the part of the node it concerns.
 
 use std::iter::Peekable;
@@ -13,9 +13,9 @@ use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
 use wire::{Malformed, Mtu, Qpn};
 
+use crate::env::{Before, Datagram, Env, Hold, Input, InputHandler};
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
-use crate::world::{Before, Datagram, Hold, Input, InputHandler, World};
 use crate::{Errno, Node};
 
 /// What became of packets that no queue pair got, one counter a reason.
@@ -69,7 +69,7 @@ pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-impl<W: World> InputHandler for Node<W> {
+impl<W: Env> InputHandler for Node<W> {
     fn input(&self, now: Instant, input: Input<'_>) {
         match input {
             Input::Short(message, short) => {
@@ -133,7 +133,7 @@ impl<W: World> InputHandler for Node<W> {
     }
 
     fn release(&self, all: bool) {
-        self.devices.iter().for_each(|d| d.release(|| self.world.now(), all));
+        self.devices.iter().for_each(|d| d.release(|| self.env.now(), all));
     }
 }
 
@@ -153,12 +153,12 @@ fn next_to<'a>(
     }
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// Packets of one sender. Those that follow each other to one queue pair go there together: it
     /// is looked up and locked once for all of them, and sends once what they call for.
     fn datagrams(&self, now: Instant, run: &Datagram<'_>, size: usize) {
         let Some(flow) = Flow::between(&run.source, &run.dest) else {
-            // The ICRC of such a packet covers headers that the world has taken off.
+            // The ICRC of such a packet covers headers that the environment has taken off.
             return count(&self.counters.icrc);
         };
         let mut icrc = Icrc::of(flow);
@@ -294,7 +294,7 @@ impl<W: World> Node<W> {
         None
     }
 
-    /// A packet to a group: every process that joined gets its own copy from the world.
+    /// A packet to a group: every process that joined gets its own copy from the environment.
     fn multicast(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
         match self.device_of_arrival(d.interface) {
             Some(device) => device.input_group(now, d.source.address(), d.dest.address(), packet),

@@ -23,7 +23,7 @@ use wire::mad::{Mad, Message};
 
 use crate::Node;
 use crate::cm_agent::{ConnKey, Core};
-use crate::world::World;
+use crate::env::Env;
 
 /// How long an end waits for answers under way, or for the program: on a busy machine a process
 /// that hands answers on waits for a processor, some tens of milliseconds. So may this one, with
@@ -59,7 +59,7 @@ enum End {
     Exit,
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// The way of a message; before one that ends its connection what the queue pair has to
     /// acknowledge is acknowledged.
     pub(crate) fn way(

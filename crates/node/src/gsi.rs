@@ -15,13 +15,13 @@ use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 use wire::{Address, CommId, Pkey, Psn, Qpn};
 
 use crate::dispatch::count;
+use crate::env::{Datagram, Env, Name};
 use crate::number_blocks::{block_of, comm_owner, qpn_owner};
 use crate::ports::places_for;
 use crate::strangers::{PORTS, PassedOn};
-use crate::world::{Datagram, Name, World};
 use crate::{Node, farewell};
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process
     /// it is for.
     pub(crate) fn management(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
@@ -121,10 +121,10 @@ impl<W: World> Node<W> {
     /// so.
     fn hand_over(&self, way: &Path, mad: &Mad, batch: &mut TxBatch) -> bool {
         match mads::destination(mad) {
-            Destination::CommId(id) => self.world.hand_over(&[comm_owner(id)], way, batch),
+            Destination::CommId(id) => self.env.hand_over(&[comm_owner(id)], way, batch),
             Destination::Service(None) => false,
             Destination::Service(Some(service)) => {
-                names_of(service, way.dest).is_some_and(|names| self.world.hand_over(&names, way, batch))
+                names_of(service, way.dest).is_some_and(|names| self.env.hand_over(&names, way, batch))
             }
         }
     }

@@ -48,10 +48,10 @@ use crate::address::everywhere;
 use crate::af_ib::IbService;
 use crate::cm_agent::{ConnKey, ListenKey, plain};
 use crate::devices;
+use crate::env::{Claim, Env, Route, Watch};
 use crate::event::{Event, EventChannel};
 use crate::multicast::Membership;
 use crate::ports::Place;
-use crate::world::{Claim, Route, Watch, World};
 
 /// How far an identifier has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,7 +323,7 @@ impl Inner {
 /// The connection, or the device that it went by, is gone.
 pub(crate) const NOT_CONNECTED: Error = Error::Invalid("the identifier's connection is gone");
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// A new identifier whose events go to `channel`.
     pub fn create_id(&self, channel: &Arc<EventChannel>, space: PortSpace) -> Arc<Id> {
         let id = Id::new(space, channel.clone());

@@ -14,8 +14,8 @@ use wire::Address;
 
 use crate::Node;
 use crate::cm_agent::{ConnKey, Core, ListenKey};
+use crate::env::Env;
 use crate::id::Claimed;
-use crate::world::World;
 
 /// For how long a port is kept at most: the first four repetitions of a REQ come within it.
 const KEPT: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ impl Core {
     }
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// The process binds the port anew.
     pub(crate) fn give_up_kept(&self, space: PortSpace, port: u16) {
         let service = Service { space, port };

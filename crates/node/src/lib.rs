@@ -1,12 +1,12 @@
 //! One RDMA host: the adapters, the connection manager, rdma_cm identifiers and port spaces.
-//! Generic over [`World`]: written once, run by the real world and by the simulated one.
+//! Generic over [`Env`]: written once, run by the real environment and by the simulated one.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | [`world`] | what a node asks of the world around it, and what the world tells it |
-//! | `dispatch` | packets and everything else that the world tells: to queue pairs, to QP1, to the part it concerns |
+//! | [`env`] | what a node asks of the environment around it, and what the environment tells it |
+//! | `dispatch` | packets and everything else that the environment tells: to queue pairs, to QP1, to the part it concerns |
 //! | `gsi` | QP1: management datagrams come in and leave; which process of the host they are for |
 //! | `strangers` | what is for no process, and how much is done about it |
 //! | [`number_blocks`] | queue pair numbers and communication ids, and whose they are |
@@ -29,7 +29,7 @@
 //! # How a connection comes to be
 //!
 //! ```text
-//!  program  connect::connect ──▶ cm::Cm::connect ──▶ cm_agent::carry_out ──▶ gsi::send_mad ──▶ World::send
+//!  program  connect::connect ──▶ cm::Cm::connect ──▶ cm_agent::carry_out ──▶ gsi::send_mad ──▶ Env::send
 //!  REP      dispatch::input ──▶ gsi::management ──▶ cm_agent::on_mad ──▶ cm::mads::Mads::input
 //!             ──▶ cm_agent::carry_out ──▶ connect::on_reply ──▶ queue_pair::connect_qp ──▶ event
 //!  REQ      ... cm::mads::Mads::input ──▶ cm_agent::carry_out ──▶ accept::on_request
@@ -67,6 +67,7 @@ mod device_events;
 pub mod devices;
 mod disconnect;
 mod dispatch;
+pub mod env;
 pub mod event;
 mod farewell;
 mod gsi;
@@ -80,7 +81,6 @@ mod ports;
 pub mod queue_pair;
 mod resolve;
 mod strangers;
-pub mod world;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -92,11 +92,11 @@ use nic::{Device, GidTable};
 pub use af_ib::IbService;
 pub use devices::DeviceSpec;
 pub use dispatch::Counters;
+pub use env::{Env, Input, InputHandler, Interface, Name, Watch};
 pub use event::{Event, EventChannel};
 pub use id::{Id, PathChoice, Progress};
 pub use nic::{Errno, Error};
 pub use number_blocks::NumberBlocks;
-pub use world::{Input, InputHandler, Interface, Name, Watch, World};
 
 /// What a node is made from.
 #[derive(Clone, Debug, Default)]
@@ -109,8 +109,8 @@ pub struct Config {
 
 /// One RDMA host.
 pub struct Node<W> {
-    world: Arc<W>,
-    /// The only way down for packets: that of the world, or one that decorates it.
+    env: Arc<W>,
+    /// The only way down for packets: that of the environment, or one that decorates it.
     link: Arc<dyn Link>,
     /// Each at the place that its id says. None comes or goes.
     devices: Vec<Arc<Device>>,
@@ -121,33 +121,33 @@ pub struct Node<W> {
     pub counters: Counters,
 }
 
-impl<W: World> Node<W> {
-    /// A node in its world, with the interfaces that the world has now. Its packets leave by the
-    /// world's link.
-    pub fn new(world: Arc<W>, config: &Config, interfaces: &[Interface]) -> Arc<Node<W>> {
-        Node::on_link(world.clone(), world, config, interfaces)
+impl<W: Env> Node<W> {
+    /// A node in its environment, with the interfaces that the environment has now. Its packets
+    /// leave by the environment's link.
+    pub fn new(env: Arc<W>, config: &Config, interfaces: &[Interface]) -> Arc<Node<W>> {
+        Node::on_link(env.clone(), env, config, interfaces)
     }
 
-    /// A node in its world, with the interfaces that the world has now. Its packets leave by
-    /// `link`, which may decorate that of the world.
+    /// A node in its environment, with the interfaces that the environment has now. Its packets
+    /// leave by `link`, which may decorate that of the environment.
     pub fn on_link(
-        world: Arc<W>,
+        env: Arc<W>,
         link: Arc<dyn Link>,
         config: &Config,
         interfaces: &[Interface],
     ) -> Arc<Node<W>> {
-        let blocks = Arc::new(NumberBlocks::new(world.clone()));
-        let host_id = world.host_id();
+        let blocks = Arc::new(NumberBlocks::new(env.clone()));
+        let host_id = env.host_id();
         let devices: Vec<Arc<Device>> = devices::choose(config.devices.as_deref(), interfaces, host_id)
             .into_iter()
-            .map(|(config, port)| Device::on_link(config, port, world.clone(), link.clone(), blocks.clone()))
+            .map(|(config, port)| Device::on_link(config, port, env.clone(), link.clone(), blocks.clone()))
             .collect();
         let mut key = [0; 8];
-        world.fill_random(&mut key);
+        env.fill_random(&mut key);
         let node = Arc::new(Node {
-            strangers: strangers::Strangers::new(world.now(), u64::from_ne_bytes(key)),
+            strangers: strangers::Strangers::new(env.now(), u64::from_ne_bytes(key)),
             cm_agent: cm_agent::CmAgent::new(&config.timing),
-            world,
+            env,
             link,
             devices,
             blocks,
@@ -157,9 +157,9 @@ impl<W: World> Node<W> {
         node
     }
 
-    /// The world it lives in.
-    pub fn world(&self) -> &Arc<W> {
-        &self.world
+    /// The environment it lives in.
+    pub fn env(&self) -> &Arc<W> {
+        &self.env
     }
 
     /// The devices, in the order of interfaces or of the configuration.
@@ -179,7 +179,7 @@ impl<W: World> Node<W> {
     /// Opens the UDP port of a device, which must be done before its first packet; repeated calls
     /// are harmless. EADDRINUSE where another user, or the kernel's rdma_rxe, owns the port.
     pub fn attach(&self, device: &Device) -> Result<(), Error> {
-        self.world.attach(device.config.interface).map_err(Error::System)
+        self.env.attach(device.config.interface).map_err(Error::System)
     }
 
     /// The process ends, while other threads go on and may hold any lock; none is waited for. ACKs

@@ -15,9 +15,9 @@ use wire::Qpn;
 use crate::address::normal;
 use crate::cm_agent::plain;
 use crate::datagram::address_vector;
+use crate::env::Env;
 use crate::event::Event;
 use crate::id::{Id, Progress};
-use crate::world::World;
 use crate::{Errno, Error, Node};
 
 /// A group that an identifier belongs to.
@@ -28,7 +28,7 @@ pub(crate) struct Membership {
     send_only: bool,
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// `rdma_join_multicast_ex`: MulticastJoin follows, with `context`. Of a group that the
     /// identifier belongs to already, only another event. EINVAL where it is not of
     /// RDMA_PS_UDP, has no device, is beyond address resolution, or `group` is no

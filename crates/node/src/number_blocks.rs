@@ -15,7 +15,7 @@ use locks::{Mutex, MutexGuard, Rank};
 use nic::{Error, Numbers};
 use wire::{CommId, Qpn};
 
-use crate::world::{Claim, ClaimError, Name, World};
+use crate::env::{Claim, ClaimError, Env, Name};
 
 /// Bits of a QPN below its block.
 const QPN_BITS: u32 = 12;
@@ -90,18 +90,18 @@ struct Inner {
 
 /// The blocks of this process.
 pub struct NumberBlocks<W> {
-    world: Arc<W>,
+    env: Arc<W>,
     /// A bit for each block of the host: it is one of ours. Readable without the lock: each packet
     /// asks.
     owned: [AtomicU64; OWNED],
     inner: Mutex<Inner>,
 }
 
-impl<W: World> NumberBlocks<W> {
+impl<W: Env> NumberBlocks<W> {
     /// No block yet: the first number claims one.
-    pub fn new(world: Arc<W>) -> Self {
+    pub fn new(env: Arc<W>) -> Self {
         let owned = [const { AtomicU64::new(0) }; OWNED];
-        NumberBlocks { world, owned, inner: Mutex::new(Rank::NumberBlocks, Inner::default()) }
+        NumberBlocks { env, owned, inner: Mutex::new(Rank::NumberBlocks, Inner::default()) }
     }
 
     /// Whether a name is a block of this process.
@@ -130,7 +130,7 @@ impl<W: World> NumberBlocks<W> {
         for _ in 0..TRIES {
             // 0 holds QP0 and QP1, 0xfff the multicast number.
             let prefix = (1 + self.random() % 0xffe) as u16;
-            match self.world.claim(Name::Block(prefix)) {
+            match self.env.claim(Name::Block(prefix)) {
                 Ok(claim) => {
                     self.owned[usize::from(prefix) / 64].fetch_or(1 << (prefix % 64), Ordering::Release);
                     let fresh = (0..1 << QPN_BITS).collect();
@@ -146,7 +146,7 @@ impl<W: World> NumberBlocks<W> {
 
     fn random(&self) -> u32 {
         let mut bytes = [0; 4];
-        self.world.fill_random(&mut bytes);
+        self.env.fill_random(&mut bytes);
         u32::from_ne_bytes(bytes)
     }
 
@@ -155,7 +155,7 @@ impl<W: World> NumberBlocks<W> {
     }
 }
 
-impl<W: World> Numbers for NumberBlocks<W> {
+impl<W: Env> Numbers for NumberBlocks<W> {
     fn take(&self) -> Result<Qpn, Error> {
         let mut inner = self.lock();
         if inner.blocks.iter().all(Block::is_empty) {

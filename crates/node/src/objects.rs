@@ -3,7 +3,7 @@
 use nic::device::objects::Objects as OfDevice;
 
 use crate::Node;
-use crate::world::World;
+use crate::env::Env;
 
 /// What exists in this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Objects {
     pub devices: Vec<OfDevice>,
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// What exists now.
     pub fn objects(&self) -> Objects {
         let core = self.cm_agent.lock();

@@ -17,7 +17,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cm::PortSpace;
 
-use crate::world::{Claim, ClaimError, Name, World};
+use crate::env::{Claim, ClaimError, Env, Name};
 use crate::{Errno, Error, Node};
 
 /// Ephemeral ports: the range of RFC 6335 §6.
@@ -36,7 +36,7 @@ pub(crate) struct Place {
     pub reuse: bool,
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// Claims a port, with 0 any free one. EADDRINUSE or EADDRNOTAVAIL where it is taken,
     /// EADDRNOTAVAIL where none is free.
     pub(crate) fn claim_port(&self, place: Place, port: u16) -> Result<(u16, Box<dyn Claim>), Error> {
@@ -95,11 +95,11 @@ impl<W: World> Node<W> {
         let (Name::Port { space, port, .. } | Name::Shared { space, port, .. }) = mine else {
             return Err(Error::System(Errno::EADDRNOTAVAIL));
         };
-        let claim = self.world.claim(mine).map_err(|e| match e {
+        let claim = self.env.claim(mine).map_err(|e| match e {
             ClaimError::InUse => Error::System(taken(addr, addr)),
             ClaimError::System(errno) => Error::System(errno),
         })?;
-        let others = self.world.port_names(space, port).into_iter().filter(|other| *other != mine);
+        let others = self.env.port_names(space, port).into_iter().filter(|other| *other != mine);
         match others.filter_map(counts).find(|theirs| overlap(addr, *theirs)) {
             Some(theirs) => Err(Error::System(taken(addr, theirs))),
             None => Ok(claim),
@@ -108,7 +108,7 @@ impl<W: World> Node<W> {
 
     pub(crate) fn ephemeral(&self) -> u16 {
         let mut bytes = [0; 2];
-        self.world.fill_random(&mut bytes);
+        self.env.fill_random(&mut bytes);
         let span = u32::from(*EPHEMERAL.end() - *EPHEMERAL.start()) + 1;
         EPHEMERAL.start() + (u32::from(u16::from_ne_bytes(bytes)) % span) as u16
     }

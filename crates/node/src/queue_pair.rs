@@ -8,11 +8,11 @@ use nic::memory::Access;
 use nic::{Qp, QpAttr, QpState, mask};
 
 use crate::cm_agent::{ConnKey, Core};
+use crate::env::Env;
 use crate::id::{Id, Progress};
-use crate::world::World;
 use crate::{Error, Node};
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// Gives an identifier its queue pair, in state Reset, and takes it to INIT as `rdma_create_qp`
     /// does; one for datagrams to RTS.
     pub fn set_qp(&self, id: &Arc<Id>, qp: &Arc<Qp>) -> Result<(), Error> {
@@ -26,7 +26,7 @@ impl<W: World> Node<W> {
             }
             inner.qp = Some(qp.clone());
         }
-        let now = self.world.now();
+        let now = self.env.now();
         let mut core = self.cm_agent.lock();
         core.begun(now, id);
         self.carry_out(core, now);

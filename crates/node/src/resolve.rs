@@ -11,11 +11,11 @@ use wire::Gid;
 
 use crate::address::{everywhere, normal, scope_of, with_scope};
 use crate::cm_agent::CmAgent;
+use crate::env::{Env, Route, RouteQuery};
 use crate::id::{Id, NO_IPOIB, PathChoice, Progress};
-use crate::world::{Route, RouteQuery, World};
 use crate::{Errno, Error, Node};
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// `rdma_resolve_addr`: finds device and route to `dest`; AddrResolved or AddrError follows.
     /// ENETUNREACH at once where there is no route.
     pub fn resolve_addr(
@@ -100,7 +100,7 @@ impl<W: World> Node<W> {
             Some(source) => self.group_route(source, &dest),
             None => {
                 let query = RouteQuery { dest: dest.ip(), scope: scope_of(&dest), source };
-                self.world.route(query).map_err(Error::System)
+                self.env.route(query).map_err(Error::System)
             }
         }
     }
@@ -108,13 +108,13 @@ impl<W: World> Node<W> {
     /// Finds the neighbour that a route leads to; `finish_resolve` follows, at the latest after
     /// `timeout`.
     fn resolve_neighbour(&self, id: &Arc<Id>, route: &Route, timeout: Duration) {
-        if route.dest.is_multicast() || self.world.has_no_neighbour(route) {
+        if route.dest.is_multicast() || self.env.has_no_neighbour(route) {
             // There is no neighbour to wait for: a group's hardware address follows from its own.
             return self.finish_resolve(id, Ok(()));
         }
-        let ticket = self.cm_agent.start_resolving(id, self.world.now() + timeout);
-        self.world.wake_at(self.world.now() + timeout);
-        self.world.resolve_neighbour(ticket, route);
+        let ticket = self.cm_agent.start_resolving(id, self.env.now() + timeout);
+        self.env.wake_at(self.env.now() + timeout);
+        self.env.resolve_neighbour(ticket, route);
     }
 
     /// Which of our addresses leads to a destination; `None` for a multicast group, without a
@@ -124,7 +124,7 @@ impl<W: World> Node<W> {
         if ip.is_multicast() || ip.is_ipv4() != dest.is_ipv4() {
             return None;
         }
-        let route = self.world.route(RouteQuery { dest: ip, scope: scope_of(dest), source: None }).ok()?;
+        let route = self.env.route(RouteQuery { dest: ip, scope: scope_of(dest), source: None }).ok()?;
         self.device_of_route(&route)?;
         Some(with_scope(route.source, 0, route.interface))
     }

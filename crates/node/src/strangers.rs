@@ -17,7 +17,7 @@ use locks::{Mutex, Rank};
 use wire::Address;
 
 use crate::dispatch::count;
-use crate::world::{Datagram, Name, World};
+use crate::env::{Datagram, Env, Name};
 use crate::{Node, number_blocks};
 
 /// Source ports of answers to no peer in particular.
@@ -134,7 +134,7 @@ pub(crate) enum PassedOn {
     NotAllowed,
 }
 
-impl<W: World> Node<W> {
+impl<W: Env> Node<W> {
     /// Hands a packet of a queue pair to the process it is for. What came from another process goes
     /// no further: no loops.
     pub(crate) fn pass_on(&self, now: Instant, owner: Name, d: &Datagram<'_>) {
@@ -142,7 +142,7 @@ impl<W: World> Node<W> {
         if d.forwarded || self.strangers.absent.has(now, block) {
             return count(&self.counters.unknown_owner);
         }
-        if !self.world.forward(owner, d) {
+        if !self.env.forward(owner, d) {
             self.strangers.absent.note(now, block);
             count(&self.counters.unknown_owner);
         }
@@ -153,8 +153,8 @@ impl<W: World> Node<W> {
         if d.forwarded {
             return PassedOn::NotBorne;
         }
-        let known = names.iter().find(|name| self.world.is_known(**name));
-        if known.is_some_and(|name| self.world.forward(*name, d)) {
+        let known = names.iter().find(|name| self.env.is_known(**name));
+        if known.is_some_and(|name| self.env.forward(*name, d)) {
             return PassedOn::Taken;
         }
         let names = || names.iter().filter(|name| number_blocks::may_be_borne(**name));
@@ -162,7 +162,7 @@ impl<W: World> Node<W> {
             count(&self.counters.strangers);
             return PassedOn::NotAllowed;
         }
-        match names().any(|name| self.world.forward(*name, d)) {
+        match names().any(|name| self.env.forward(*name, d)) {
             true => PassedOn::Taken,
             false => PassedOn::NotBorne,
         }

@@ -1,6 +1,6 @@
-//! A simulated world of RDMA hosts: the shipped [`node::Node`] on a virtual clock, in one thread,
-//! over a network that loses, repeats, reorders, delays, corrupts and cuts off, all of it from one
-//! seed.
+//! A simulated environment of RDMA hosts: the shipped [`node::Node`] on a virtual clock, in one
+//! thread, over a network that loses, repeats, reorders, delays, corrupts and cuts off, all of it
+//! from one seed.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `sim` | [`Sim`]: hosts, their processes, and the loop that moves time; a packet's way; the trace |
 //! | [`faults`] | [`Faults`]: what may happen to a packet, and how often |
-//! | [`world`] | [`SimWorld`]: what a node sees of it; names, routes, neighbours of a host |
+//! | [`env`] | [`SimEnv`]: what a node sees of it; names, routes, neighbours of a host |
 //! | `same_host`, `peer_memory` | processes of one host: channels between them, and memory that they reach by themselves |
 //! | `network` | links between hosts, and the fate of each packet |
 //! | [`storage`] | files of hosts, which outlive processes, and what a loss of power leaves of them |
@@ -45,6 +45,7 @@
 
 mod clock;
 pub mod dice;
+pub mod env;
 pub mod faults;
 mod local_link;
 mod network;
@@ -52,17 +53,16 @@ mod same_host;
 pub mod seeds;
 mod sim;
 pub mod storage;
-pub mod world;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use dice::Dice;
+pub use env::{HostId, ProcessId, SimEnv};
 pub use faults::Faults;
 pub use seeds::{each_seed, each_seed_of};
 pub use sim::{Counters, Power, Sim};
 pub use storage::Mapped;
-pub use world::{HostId, ProcessId, SimWorld};
 
 /// A [`nic::Signal`] that counts: for channels whose owner looks at them after every step anyway.
 /// Clones share the count.

@@ -10,8 +10,8 @@ use transport::Short;
 use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote, SharedBytes};
 use wire::Qpn;
 
+use crate::env::{Action, Host, ProcessId, Record, SimEnv, ends};
 use crate::same_host::{SameHost, block};
-use crate::world::{Action, Host, ProcessId, Record, SimWorld, ends};
 
 /// Fewest bytes of a message that both ends copy, where the faults of the host have that.
 const SHARED_FROM: u32 = 2_048;
@@ -19,7 +19,7 @@ const SHARED_FROM: u32 = 2_048;
 /// Bytes of the longest fragment that goes by a channel in place of packets.
 const MAX_FRAGMENT: usize = 64 << 10;
 
-impl LocalLink for SimWorld {
+impl LocalLink for SimEnv {
     fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut PathCache) -> bool {
         let block = block(path.dest_qpn);
         let goes = self.goes_by_channel(block, path);

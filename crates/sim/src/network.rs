@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::nanos;
-use crate::world::HostId;
+use crate::env::HostId;
 use crate::{Dice, Faults};
 
 /// Time a packet takes inside a host.

@@ -17,7 +17,7 @@ use transport::op::Remote;
 use wire::{Address, Qpn};
 
 use crate::clock::nanos;
-use crate::world::ProcessId;
+use crate::env::ProcessId;
 use crate::{Dice, Faults};
 
 /// Tables of regions that a process lends.

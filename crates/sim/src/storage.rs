@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nic::Errno;
 
 use crate::Dice;
-use crate::world::HostId;
+use crate::env::HostId;
 
 /// Words of a page.
 const WORDS: usize = 512;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nic::rdma_cm::{ConnParam, EventKind};
-use node::{Event, Input, InputHandler, Watch, World};
+use node::{Env, Event, Input, InputHandler, Watch};
 use sim::{Dice, Faults, Sim};
 use support::connections::{PORT, Party, Side, param};
 use support::{Endpoint, SimNode};
@@ -283,10 +283,9 @@ fn the_end_of_an_earlier_bearer_of_a_name_ends_no_connection_to_the_one_of_now()
     let Pair { mut sim, client, server, .. } = pair;
     let names = sim.names(client.host);
     let tell = |name, watch| {
-        client.node.input(client.node.world().now(), Input::Gone(name, watch));
+        client.node.input(client.node.env().now(), Input::Gone(name, watch));
     };
-    let watches: Vec<_> =
-        names.iter().map(|&name| (name, client.node.world().watch(name).unwrap())).collect();
+    let watches: Vec<_> = names.iter().map(|&name| (name, client.node.env().watch(name).unwrap())).collect();
     for &(name, Watch(watch)) in &watches {
         // Told late, of a process that had the same random number and ended.
         tell(name, Watch(watch + 1_000));

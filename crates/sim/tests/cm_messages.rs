@@ -113,7 +113,7 @@ impl Pair {
         for party in [&self.client, &self.server] {
             assert!(party.next().is_none());
             assert_eq!(party.node.connections(), 0);
-            assert_eq!(node::world::InputHandler::deadline(&*party.node), None);
+            assert_eq!(node::env::InputHandler::deadline(&*party.node), None);
         }
     }
 }

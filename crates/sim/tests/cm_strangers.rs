@@ -43,7 +43,7 @@ fn forge(stranger: &SimNode, source: IpAddr, dest: IpAddr, mad: &Mad) {
         source_port_epoch: 0,
         no_multicast_loop: false,
     };
-    stranger.world().send(&way, &mut batch);
+    stranger.env().send(&way, &mut batch);
 }
 
 fn req(dice: &mut Dice, source: IpAddr, dest: IpAddr, guid: Guid, qpn: Qpn) -> Mad {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::{AddressVector, Ah, Buffer, Datagram, QpAttr, QpState, QpType, mask};
-use node::World;
+use node::Env;
 use sim::{Faults, Sim};
 use support::{Endpoint, RIGHTS, SimNode};
 use transport::op::{RecvWr, Status};
@@ -28,7 +28,7 @@ impl End {
     fn new(node: SimNode) -> End {
         let endpoint = Endpoint::of(&node, QpType::Ud);
         node.attach(&node.devices()[0]).unwrap();
-        let now = node.world().now();
+        let now = node.env().now();
         let attr = QpAttr { port: 1, qkey: QKEY, ..QpAttr::default() };
         let init = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::QKEY;
         endpoint.qp.modify(now, &attr.with_state(QpState::Init), init).unwrap();
@@ -55,7 +55,7 @@ impl End {
         let ah = Ah::new(&self.endpoint.pd, av).unwrap();
         let wr = support::send(2, text);
         let to = Datagram { ah, qpn: Qpn::MULTICAST, qkey: QKEY };
-        self.endpoint.qp.post_datagram(self.node.world().now(), wr, &to).unwrap();
+        self.endpoint.qp.post_datagram(self.node.env().now(), wr, &to).unwrap();
     }
     /// Messages that came since the last call.
     fn heard(&self) -> usize {

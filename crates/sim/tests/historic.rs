@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nic::Buffer;
 use nic::rdma_cm::{ConnParam, EventKind};
-use node::world::InputHandler;
+use node::env::InputHandler;
 use node::{Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, Sim};
 use support::connections::{MESSAGE_LEN, connected_with, end_connection};
@@ -51,7 +51,7 @@ fn a_strangers_packets_are_dropped_even_with_the_right_numbers() {
         at_b.qp.post_receive(RecvWr { wr_id, sges: [inbox.sge(0, 64)].into_iter().collect() }).unwrap();
     }
     let post = |node: &SimNode, from: &Endpoint, text: &[u8]| {
-        from.qp.post_send(node::World::now(&**node.world()), send(1, text)).unwrap();
+        from.qp.post_send(node::Env::now(&**node.env()), send(1, text)).unwrap();
     };
     post(&stranger, &at_stranger, b"forged");
     sim.run_for(Duration::from_millis(50));
@@ -88,7 +88,7 @@ fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
     let endpoint = ours.endpoint.as_ref().unwrap();
     let sges = [ours.outbox.as_ref().unwrap().sge(0, MESSAGE_LEN)].into_iter().collect();
     let wr = SendWr { data: Data::Sges(sges), ..send(1, b"") };
-    endpoint.qp.post_send(node::World::now(&**client.node.world()), wr).unwrap();
+    endpoint.qp.post_send(node::Env::now(&**client.node.env()), wr).unwrap();
     let mut completed = Vec::new();
     let until = sim.elapsed() + Duration::from_secs(1);
     let mut stalls_after = ending.stalls_after;
@@ -102,7 +102,7 @@ fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
         }
         if theirs.ending && stalls_after == Some(0) {
             // What is due is done first; what arrived meanwhile is still unread.
-            let late = node::World::now(&**client.node.world()) + Duration::from_millis(300);
+            let late = node::Env::now(&**client.node.env()) + Duration::from_millis(300);
             InputHandler::expire(&*client.node, late);
         }
         if theirs.ending {
@@ -156,7 +156,7 @@ fn end_is_heard(fetches_after: Option<Duration>) -> Duration {
     let endpoint = ours.endpoint.as_ref().unwrap();
     let sges = [ours.outbox.as_ref().unwrap().sge(0, MESSAGE_LEN)].into_iter().collect();
     let wr = SendWr { data: Data::Sges(sges), ..send(1, b"") };
-    endpoint.qp.post_send(node::World::now(&**client.node.world()), wr).unwrap();
+    endpoint.qp.post_send(node::Env::now(&**client.node.env()), wr).unwrap();
     sim.run_for(Duration::from_millis(5));
     client.node.disconnect(ours.id.as_ref().unwrap()).unwrap();
     let begin = sim.elapsed();

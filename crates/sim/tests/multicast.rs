@@ -60,7 +60,7 @@ impl Member {
         let ah = Ah::new(&self.endpoint.pd, to.av).unwrap();
         let wr = support::send(2, b"to all");
         let to = Datagram { ah, qpn: to.qpn, qkey: to.qkey };
-        self.endpoint.qp.post_datagram(node::World::now(&**self.node.world()), wr, &to).unwrap();
+        self.endpoint.qp.post_datagram(node::Env::now(&**self.node.env()), wr, &to).unwrap();
     }
     /// Messages that came since the last call.
     fn heard(&self) -> usize {
@@ -135,9 +135,9 @@ fn an_identifier_that_ends_or_loses_its_queue_pair_leaves_its_groups() {
 }
 
 #[test]
-fn a_join_that_the_world_refuses_is_an_error_event() {
+fn a_join_that_the_environment_refuses_is_an_error_event() {
     let (mut sim, [a, _b, _]) = three(group());
-    let dead = sim.start(a.node.world().host(), &Config::default());
+    let dead = sim.start(a.node.env().host(), &Config::default());
     let b = {
         let address = [10, 0, 0, 1].into();
         let node = sim.node(dead).unwrap();
@@ -149,7 +149,7 @@ fn a_join_that_the_world_refuses_is_an_error_event() {
         node.join_multicast(&id, group(), false, 5).unwrap();
         (node, channel, id)
     };
-    // A world that has ended joins nothing.
+    // An environment that has ended joins nothing.
     sim.kill(dead);
     let event = b.0.next_event(&b.1).unwrap();
     assert_eq!((event.kind, event.status), (EventKind::MulticastError, -19));

@@ -92,7 +92,7 @@ fn say(node: &SimNode, from: &Endpoint, event: &Event, text: &[u8]) {
     let ud = event.ud.expect("an address");
     let to = Datagram { ah: Ah::new(&from.pd, ud.av).unwrap(), qpn: ud.qpn, qkey: ud.qkey };
     let wr = support::send(2, text);
-    from.qp.post_datagram(node::World::now(&**node.world()), wr, &to).unwrap();
+    from.qp.post_datagram(node::Env::now(&**node.env()), wr, &to).unwrap();
 }
 
 /// Nothing of any exchange is left once answers are forgotten.

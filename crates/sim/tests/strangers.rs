@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nic::Link;
-use node::world::{Datagram, Hold};
-use node::{Input, InputHandler, World};
-use sim::{Faults, Sim, SimWorld};
+use node::env::{Datagram, Hold};
+use node::{Env, Input, InputHandler};
+use sim::{Faults, Sim, SimEnv};
 use transport::TxBatch;
 use transport::op::SharedBytes;
 use wire::bth::{Bth, Deth};
@@ -18,7 +18,7 @@ use wire::mad::{GSI_QKEY, MAD_LEN, PortSpace};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
 use wire::{Endpoint, LidAddress, Qpn, ServiceId};
 
-type Node = Arc<node::Node<SimWorld>>;
+type Node = Arc<node::Node<SimEnv>>;
 
 const VICTIM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
@@ -61,7 +61,7 @@ fn hear(node: &Node, attribute: u16, body: &[u8]) {
     let interface = node.devices()[0].config.interface;
     let (source, dest) = (source.into(), dest.into());
     let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &bytes };
-    node.input(node.world().now(), Input::Datagram(datagram));
+    node.input(node.env().now(), Input::Datagram(datagram));
 }
 
 /// A REQ for some port of RDMA_PS_TCP (IBA 1.4 table 106), from queue pair and communication id
@@ -137,14 +137,14 @@ fn what_comes_by_lids_is_for_no_listener_and_ends_no_process() {
     let interface = node.devices()[0].config.interface;
     let datagram = |bytes| Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes };
     let bytes = message(0x10, &request_body(1));
-    let now = node.world().now();
-    // A world without UDP checks what it takes in: a packet has no ICRC that a node could check.
+    let now = node.env().now();
+    // An environment without UDP checks what it takes in: a packet has no ICRC that a node could check.
     node.input(now, Input::Datagram(datagram(&bytes)));
     assert_eq!((counted(&node, "node.icrc"), counted(&node, "node.mads")), (1, 0));
     node.input(now, Input::Unsealed { run: datagram(&bytes), size: bytes.len() });
     assert_eq!((counted(&node, "node.mads"), node.connections()), (1, 0), "a service of no port");
-    assert_eq!(node.world().can_reach(source.address()), Err(nic::Errno::ENETUNREACH));
-    assert!(!node.world().forward(node::Name::Block(1), &datagram(&bytes)));
+    assert_eq!(node.env().can_reach(source.address()), Err(nic::Errno::ENETUNREACH));
+    assert!(!node.env().forward(node::Name::Block(1), &datagram(&bytes)));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
         let interface = node.devices()[0].config.interface;
         Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes }
     };
-    let hear = |bytes, size| node.input(node.world().now(), Input::Unsealed { run: datagram(bytes), size });
+    let hear = |bytes, size| node.input(node.env().now(), Input::Unsealed { run: datagram(bytes), size });
     let of_another = packet(Qpn::new(0xab_cd));
     hear(&of_another, of_another.len());
     assert_eq!(counted(&node, "node.unknown_owner"), 1);
@@ -187,18 +187,18 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     let none = Vec::new();
     let unknown = with_mtu(&[0xff; 64], 3);
     for bytes in [&no_mtu[0], &no_mtu[1], &none] {
-        node.input(node.world().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&words, 8)));
+        node.input(node.env().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&words, 8)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (3, 4));
     for bytes in [&good, &cut, &unknown, &more] {
-        node.input(node.world().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&words, 8)));
+        node.input(node.env().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&words, 8)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.icrc")), (4, 1));
     assert_eq!((counted(&node, "node.unknown_opcode"), counted(&node, "node.malformed")), (2, 6));
     // Or where their bytes are, which takes sixteen.
     let away = [16, 12, 20].map(|len| with_mtu(&[&of_another[..20], &vec![7; len]].concat(), 3));
     for bytes in &away {
-        node.input(node.world().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&[], 0)));
+        node.input(node.env().now(), Input::Fragment(datagram(bytes), SharedBytes::new(&[], 0)));
     }
     assert_eq!((counted(&node, "node.unknown_owner"), counted(&node, "node.malformed")), (5, 8));
 }

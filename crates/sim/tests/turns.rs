@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nic::{Buffer, QpAttr, QpState, QpType, mask};
-use node::world::Datagram;
-use node::{Input, InputHandler, World};
+use node::env::Datagram;
+use node::{Env, Input, InputHandler};
 use sim::{Faults, Sim};
 use support::{Endpoint, RIGHTS, SimNode, Wiring, send, wire_up};
 use transport::op::{RecvWr, SendWr, Status};
@@ -46,7 +46,7 @@ fn connect([a, b]: &[SimNode; 2]) -> (Endpoint, Endpoint) {
 }
 
 fn post(node: &SimNode, from: &Endpoint, wr: SendWr) {
-    from.qp.post_send(World::now(&**node.world()), wr).unwrap();
+    from.qp.post_send(Env::now(&**node.env()), wr).unwrap();
 }
 
 /// Gives `node`, at 10.0.0.2, a packet as if it came from 10.0.0.1.
@@ -65,7 +65,7 @@ fn forge_held(node: &SimNode, header: &Header, payload: &[u8], hold: Hold) {
     let interface = node.devices()[0].config.interface;
     let (source, dest) = (source.into(), dest.into());
     let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &bytes };
-    node.input(World::now(&**node.world()), Input::Datagram(datagram));
+    node.input(Env::now(&**node.env()), Input::Datagram(datagram));
 }
 
 fn counted(node: &SimNode, name: &str) -> u64 {
@@ -128,7 +128,7 @@ fn datagrams_that_wait_for_their_pace_do_not_stop_a_host_whose_queue_pair_drains
     let (mut sim, nodes) = hosts();
     let (connected, at_b) = connect(&nodes);
     let ud = Endpoint::of(&nodes[0], QpType::Ud);
-    let now = || World::now(&**nodes[0].world());
+    let now = || Env::now(&**nodes[0].env());
     let attr = QpAttr { port: 1, qkey: Qkey(7), ..QpAttr::default() };
     let state = mask::STATE;
     let init = state | mask::PKEY_INDEX | mask::PORT | mask::QKEY;

@@ -65,7 +65,7 @@ impl Scene {
     fn post(&self, wr_id: u64, op: SendOp, len: usize, queue: usize) {
         let data = Data::Sges([self.source.sge(0, len)].into_iter().collect());
         let mut wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
-        let now = node::World::now(&**self.node.world());
+        let now = node::Env::now(&**self.node.env());
         let mut sender = self.initiator.qp.sender(now);
         let flags = nic::PostFlags { srq: self.queues[queue].number(), ..Default::default() };
         sender.post(&mut wr, flags).unwrap();
@@ -185,7 +185,7 @@ fn an_initiator_receives_nothing_and_a_target_sends_nothing() {
     let data = Data::inline(&[]);
     let op = SendOp::Send(SendTail::None);
     let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
-    assert!(s.target.qp.post_send(node::World::now(&**s.there.world()), wr).is_err());
+    assert!(s.target.qp.post_send(node::Env::now(&**s.there.env()), wr).is_err());
     // An ordinary queue pair takes no receives of a queue for XRC, and a target is made in a
     // domain.
     let device = s.target.qp.device();

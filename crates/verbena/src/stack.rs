@@ -36,7 +36,7 @@ pub(crate) enum Ours {
 /// A process of a simulated host.
 #[cfg(feature = "sim")]
 pub(crate) struct SimProcess {
-    pub node: Arc<node::Node<sim::SimWorld>>,
+    pub node: Arc<node::Node<sim::SimEnv>>,
     /// Run by the executor, after each step of the simulation and each task.
     pub later: Arc<Later>,
 }
@@ -240,7 +240,7 @@ impl Ours {
             #[cfg(feature = "software")]
             Ours::Software(_) => Instant::now(),
             #[cfg(feature = "sim")]
-            Ours::Sim(ref process) => node::World::now(&**process.node.world()),
+            Ours::Sim(ref process) => node::Env::now(&**process.node.env()),
         }
     }
     #[inline]

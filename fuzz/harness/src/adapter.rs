@@ -1,4 +1,5 @@
-//! A device without a world: what it sends is kept, numbers come in order, randomness counts up.
+//! A device without an environment: what it sends is kept, numbers come in order, randomness counts
+//! up.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -98,7 +99,7 @@ impl Signal for Nobody {
 
 /// A device with a protection domain.
 pub struct Adapter {
-    world: Arc<Kept>,
+    env: Arc<Kept>,
     /// The device.
     pub device: Arc<Device>,
     /// The adapter's domain.
@@ -116,7 +117,7 @@ fn device() -> (Arc<Device>, Arc<Kept>) {
         static DEVICE: OnceCell<(Arc<Device>, Arc<Kept>)> = const { OnceCell::new() };
     }
     let make = || {
-        let world = Arc::new(Kept::default());
+        let env = Arc::new(Kept::default());
         let config = DeviceConfig {
             id: DeviceId(0),
             name: "fuzz".to_owned(),
@@ -128,18 +129,18 @@ fn device() -> (Arc<Device>, Arc<Kept>) {
         };
         let gids = GidTable::updated(&GidTable::default(), MAC, &[HERE]);
         let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids };
-        (Device::new(config, port, world.clone(), Arc::new(InOrder::default())), world)
+        (Device::new(config, port, env.clone(), Arc::new(InOrder::default())), env)
     };
     DEVICE.with(|device| device.get_or_init(make).clone())
 }
 
 impl Default for Adapter {
     fn default() -> Adapter {
-        let (device, world) = device();
-        world.random.store(0, Ordering::Relaxed);
+        let (device, env) = device();
+        env.random.store(0, Ordering::Relaxed);
         let pd = Arc::new(device.alloc_pd().expect("the domains of earlier inputs are gone"));
         let events = AsyncEventQueue::new(Box::new(Nobody));
-        Adapter { world, device, pd, events, now: start() }
+        Adapter { env, device, pd, events, now: start() }
     }
 }
 
@@ -148,7 +149,7 @@ impl Drop for Adapter {
         // Where an assertion failed more is left, and that is of no interest.
         if !std::thread::panicking() {
             assert!(self.device.qps().is_empty(), "queue pairs that were destroyed are still there");
-            lock(&self.world.packets).clear();
+            lock(&self.env.packets).clear();
         }
     }
 }
@@ -203,7 +204,7 @@ impl Adapter {
 
     /// The packets sent since the last call, without their ICRC.
     pub fn sent(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut lock(&self.world.packets))
+        std::mem::take(&mut lock(&self.env.packets))
     }
 
     /// Time passes. Nothing that is over stays due.

@@ -165,7 +165,7 @@ impl<'a, 'b> Peer<'a, 'b> {
                 let time = self.input.below(5_000_000);
                 self.pass(Duration::from_micros(time.into()));
             }
-            3 => self.world(),
+            3 => self.env(),
             4..=10 => {
                 if let Some(conn) = self.pick() {
                     self.call(conn);
@@ -210,8 +210,8 @@ impl<'a, 'b> Peer<'a, 'b> {
         }
     }
 
-    /// What the world says of peers.
-    fn world(&mut self) {
+    /// What the environment says of peers.
+    fn env(&mut self) {
         let (now, peer) = (self.now, gid(2).ip().into());
         match self.input.below(8) {
             0 | 1 => {

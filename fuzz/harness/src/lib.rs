@@ -7,7 +7,7 @@
 //! | [`ground`] | memory and receives under an engine |
 //! | [`requests`], [`packets`], [`messages`] | work requests, packets and CM messages out of bytes |
 //! | [`ledger`] | what a program knows of its send requests |
-//! | [`adapter`] | a device without a world |
+//! | [`adapter`] | a device without an environment |
 //! | the rest | the targets, see [`TARGETS`] |
 #![deny(unsafe_code)]
 

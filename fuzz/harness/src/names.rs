@@ -13,9 +13,9 @@ use host::{name_messages, name_text};
 use local::record::{self, Ends, Record};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Cq, Qp, QpCap, QpInit, QpType};
-use node::world::{Datagram, Hold, World};
+use node::env::{Datagram, Env, Hold};
 use node::{EventChannel, Id, Input as Told, InputHandler, Name, Node};
-use sim::{Faults, Mark, ProcessId, Sim, SimWorld};
+use sim::{Faults, Mark, ProcessId, Sim, SimEnv};
 use transport::op::SharedBytes;
 use transport::short::{MAX_SHORT, Short, What};
 use wire::bth::{Bth, Deth};
@@ -82,7 +82,7 @@ fn name(bytes: &[u8]) {
 pub(crate) struct Scene {
     sim: Sim,
     process: ProcessId,
-    node: Arc<Node<SimWorld>>,
+    node: Arc<Node<SimEnv>>,
     _listener: Arc<Id>,
     channel: Arc<EventChannel>,
     qp: Arc<Qp>,
@@ -128,7 +128,7 @@ impl Scene {
         assert_eq!(numbers(&same), numbers(&datagram));
         assert!(datagram.forwarded, "it has come by way of another process");
 
-        let (now, before) = (self.node.world().now(), self.sim.counters());
+        let (now, before) = (self.node.env().now(), self.sim.counters());
         self.node.input(now, Told::Datagram(datagram));
         self.sim.run_for(Duration::from_millis(u64::from(input.u8())));
         while self.node.next_event(&self.channel).is_some() {}
@@ -203,7 +203,7 @@ impl Scene {
 
     fn tell(&mut self, told: Told<'_>) {
         let before = self.sim.counters();
-        self.node.input(self.node.world().now(), told);
+        self.node.input(self.node.env().now(), told);
         self.sim.run_for(Duration::from_millis(1));
         while self.node.next_event(&self.channel).is_some() {}
         assert_eq!(self.sim.counters().forwarded, before.forwarded, "no other process can be meant");

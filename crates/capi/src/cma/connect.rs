@@ -8,7 +8,7 @@ use std::time::Duration;
 use abi::cma::{self, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
 use abi::verbs::{IBV_EVENT_COMM_EST, ibv_event_type, ibv_qp_attr};
 
-use host::RealWorld;
+use host::LinuxEnv;
 use nic::QpState;
 use nic::rdma_cm::{ConnParam, EventKind};
 use node::{Id, Node};
@@ -232,7 +232,7 @@ unsafe fn reject(
     id: *mut rdma_cm_id,
     data: *const c_void,
     len: u8,
-    by: impl FnOnce(&Node<RealWorld>, &Arc<Id>, &[u8]) -> Result<(), nic::Error>,
+    by: impl FnOnce(&Node<LinuxEnv>, &Arc<Id>, &[u8]) -> Result<(), nic::Error>,
 ) -> c_int {
     ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;

@@ -9,7 +9,7 @@ use abi::verbs::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
 use nic::AddressVector;
-use node::world::RouteQuery;
+use node::env::RouteQuery;
 use wire::Gid;
 use wire::grh::{GRH_LEN, Grh};
 
@@ -180,7 +180,7 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
         let entry = ours.nic.gid(av.sgid_index).filter(|_| av.port == 1).ok_or(Errno(libc::EINVAL))?;
         let dest = ours.nic.address_of(av.dgid, &entry)?;
         let query = RouteQuery { dest, scope: ours.nic.config.interface, source: entry.address };
-        let (mac, vlan) = ours.instance.host.world().ethernet_address(query)?;
+        let (mac, vlan) = ours.instance.host.env().ethernet_address(query)?;
         // SAFETY: the caller's variables; the second may be NULL.
         unsafe {
             *eth_mac = mac;

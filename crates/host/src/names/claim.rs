@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 
 use locks::{Mutex, MutexGuard, Rank};
 use node::Name;
-use node::world::{Claim, ClaimError};
+use node::env::{Claim, ClaimError};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use sys::fork::Fd;
 use sys::limits;

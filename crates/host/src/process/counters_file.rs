@@ -82,7 +82,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 fn text(instance: &Instance) -> String {
-    let host = instance.host.world().counters().snapshot();
+    let host = instance.host.env().counters().snapshot();
     let host = host.into_iter().map(|(name, n)| (format!("host.{name}"), n));
     let mut text = String::new();
     for (name, n) in host.chain(instance.node().counted()) {

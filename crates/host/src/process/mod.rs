@@ -30,7 +30,7 @@ use nic::{Device, Element, Errno, EventKind};
 use node::Node;
 use sys::per_process::PerProcess;
 
-use crate::{Config, Host, RealWorld};
+use crate::{Config, Host, LinuxEnv};
 pub use exit_heap::ExitHeap;
 use exit_heap::Leaving;
 
@@ -38,7 +38,7 @@ use exit_heap::Leaving;
 #[derive(Debug)]
 pub struct Instance {
     /// The host; the node is its input handler.
-    pub host: Arc<Host<Node<RealWorld>>>,
+    pub host: Arc<Host<Node<LinuxEnv>>>,
     /// A panic was caught, whose leavings are not to be trusted, or there is no engine thread any
     /// more.
     fatal: AtomicBool,
@@ -46,7 +46,7 @@ pub struct Instance {
 
 impl Instance {
     /// The node: devices and rdma_cm identifiers.
-    pub fn node(&self) -> &Arc<Node<RealWorld>> {
+    pub fn node(&self) -> &Arc<Node<LinuxEnv>> {
         self.host.handler()
     }
 
@@ -156,8 +156,8 @@ const ROOM: usize = 64 << 20;
 fn start() -> io::Result<Instance> {
     room(ROOM)?;
     let config = environment::config();
-    let make = |world: Arc<RealWorld>| {
-        let interfaces = world.interfaces();
+    let make = |env: Arc<LinuxEnv>| {
+        let interfaces = env.interfaces();
         for spec in config.devices.iter().flatten() {
             if !interfaces.iter().any(|i| i.name == spec.interface) {
                 eprintln!(
@@ -168,7 +168,7 @@ fn start() -> io::Result<Instance> {
                 );
             }
         }
-        Node::new(world, &config, &interfaces)
+        Node::new(env, &config, &interfaces)
     };
     let wish = local::wish().unwrap_or_else(|e| {
         eprintln!("verbena: {e}. {}", environment::SEE);

@@ -9,7 +9,7 @@ use local::rings::Backlog;
 use node::InputHandler;
 
 use super::{Engine, STREAM_PAUSE, sooner};
-use crate::world::RealWorld;
+use crate::env::LinuxEnv;
 
 /// When the engine tries a full ring again: so many times in a row that its reader took nothing;
 /// then less and less often, as if the reader is stopped.
@@ -32,25 +32,25 @@ impl<G: InputHandler> Engine<G> {
     /// Writes what waits for room in rings, and reads the rings unless a thread of the program
     /// does. Returns how soon to come back at the latest.
     pub(super) fn rings(&mut self) -> Option<Duration> {
-        let world = self.world.clone();
-        world.rings.pay(&world.counters.local);
-        let retry = self.write_backlog(&world);
-        if world.rings.is_empty() {
+        let env = self.env.clone();
+        env.rings.pay(&env.counters.local);
+        let retry = self.write_backlog(&env);
+        if env.rings.is_empty() {
             return retry;
         }
-        let now = world.clock.now();
-        match self.reader(&world, now) {
+        let now = env.clock.now();
+        match self.reader(&env, now) {
             Reader::Program(pause) => sooner(retry, Some(pause)),
             Reader::DriverSlot => retry,
-            Reader::Engine if self.drain_rings(&world, now) => retry,
+            Reader::Engine if self.drain_rings(&env, now) => retry,
             Reader::Engine => Some(Duration::ZERO),
         }
     }
 
     /// Writes what waits for room in rings. Returns when to try those again that are still full,
     /// `None` where none is.
-    fn write_backlog(&mut self, world: &RealWorld) -> Option<Duration> {
-        let retry = match world.rings.go_on(world) {
+    fn write_backlog(&mut self, env: &LinuxEnv) -> Option<Duration> {
+        let retry = match env.rings.go_on(env) {
             Backlog::None => {
                 self.room_tries = 0;
                 None
@@ -70,8 +70,8 @@ impl<G: InputHandler> Engine<G> {
     }
 
     /// Which thread reads the rings. A lease that has ended is taken back.
-    fn reader(&mut self, world: &RealWorld, now: u64) -> Reader {
-        let rings = &world.rings;
+    fn reader(&mut self, env: &LinuxEnv, now: u64) -> Reader {
+        let rings = &env.rings;
         if let Some(back_by) = rings.driver_slot.expects(now) {
             return Reader::Program(Duration::from_nanos(back_by - now));
         }
@@ -91,20 +91,20 @@ impl<G: InputHandler> Engine<G> {
 
     /// Reads what came by the rings. True where nothing is left and a writer will wake the engine,
     /// or the thread in the driver slot; false where the engine has to look again at once.
-    fn drain_rings(&mut self, world: &RealWorld, now: u64) -> bool {
-        let polled_at = world.rings.polled_at();
+    fn drain_rings(&mut self, env: &LinuxEnv, now: u64) -> bool {
+        let polled_at = env.rings.polled_at();
         self.polled_at = polled_at;
         let mut drained = Drained::Empty;
-        self.guarded(|handler| drained = world.rings.drain(&world.delivery(handler).of_rings()));
+        self.guarded(|handler| drained = env.rings.drain(&env.delivery(handler).of_rings()));
         if let Drained::Some { bulk } = drained {
-            world.rings.lease.engine_found(now, polled_at);
+            env.rings.lease.engine_found(now, polled_at);
             if bulk {
-                self.awake_until = world.clock.now() + STREAM_PAUSE.as_nanos() as u64;
+                self.awake_until = env.clock.now() + STREAM_PAUSE.as_nanos() as u64;
             }
         }
-        world.decline_broken_rings();
+        env.decline_broken_rings();
         // An engine that looks again at once is not to be woken for each piece.
-        let looks_again = drained != Drained::Empty || world.clock.now() < self.awake_until;
-        !looks_again && world.rings.sleep(true)
+        let looks_again = drained != Drained::Empty || env.clock.now() < self.awake_until;
+        !looks_again && env.rings.sleep(true)
     }
 }

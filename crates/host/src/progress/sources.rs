@@ -6,17 +6,17 @@ use std::time::Instant;
 
 use local::Drained;
 use local::lease::LEASE_NANOS;
-use node::world::Datagram;
+use node::env::Datagram;
 use node::{Input, InputHandler};
 use sys::Room;
 
 use super::{Engine, Gone, READS_PER_EVENT, STREAM_PAUSE};
 use crate::counters::add;
+use crate::env::LinuxEnv;
 use crate::management::Management;
 use crate::names::{Answer, Bearer, Connection, Listener, Message, More};
 use crate::reactor::Source;
 use crate::rx_socket::{Delivery, RxSocket};
-use crate::world::RealWorld;
 
 /// The other end of a connection is gone (epoll(7)).
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
@@ -24,19 +24,19 @@ const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
 impl<G: InputHandler> Engine<G> {
     /// An event of epoll(7): its bits, and the token of its source.
     pub(super) fn event(&mut self, events: u32, token: u64) {
-        let world = self.world.clone();
+        let env = self.env.clone();
         // Removed since the event: nothing to do.
-        let Some(source) = world.reactor.get(token) else { return };
+        let Some(source) = env.reactor.get(token) else { return };
         match source {
             Source::Bell => self.bell(),
             Source::Interfaces => self.interfaces(),
-            Source::Neighbours => world.neighbours.follow(),
+            Source::Neighbours => env.neighbours.follow(),
             Source::Receive(socket) => self.packets(events, &socket),
             Source::Frames(socket) => {
-                self.guarded(|handler| socket.drain(READS_PER_EVENT, handler, &world.counters));
+                self.guarded(|handler| socket.drain(READS_PER_EVENT, handler, &env.counters));
             }
             Source::Send(socket) => {
-                self.guarded(|handler| socket.report_errors(handler, &world.counters));
+                self.guarded(|handler| socket.report_errors(handler, &env.counters));
             }
             Source::Listener(listener) => self.accept(listener),
             Source::Connection(connection) => self.read_connection(&connection),
@@ -48,40 +48,40 @@ impl<G: InputHandler> Engine<G> {
     /// A thread of the program rang, perhaps because the process is about to end and all that came
     /// is to be read.
     fn bell(&self) {
-        let world = &self.world;
-        world.alarm.bell.silence();
-        if world.sweep_asked.load(Ordering::Acquire) {
+        let env = &self.env;
+        env.alarm.bell.silence();
+        if env.sweep_asked.load(Ordering::Acquire) {
             self.guarded(|handler| {
-                let to = world.delivery(handler);
-                world.rings.drain_all(&to.of_rings());
-                world.rx_sockets.drain_all(&to);
+                let to = env.delivery(handler);
+                env.rings.drain_all(&to.of_rings());
+                env.rx_sockets.drain_all(&to);
             });
-            world.sweep_asked.store(false, Ordering::Release);
+            env.sweep_asked.store(false, Ordering::Release);
         }
     }
 
     /// Links or addresses have changed.
     fn interfaces(&mut self) {
-        let world = self.world.clone();
-        if let Some(known) = world.interfaces.follow(&world.requests) {
-            world.rx_sockets.follow(&known, &world.opener());
-            world.tx.retain(|address| known.bearing(address, 0).is_some(), &world.reactor);
+        let env = self.env.clone();
+        if let Some(known) = env.interfaces.follow(&env.requests) {
+            env.rx_sockets.follow(&known, &env.opener());
+            env.tx.retain(|address| known.bearing(address, 0).is_some(), &env.reactor);
             self.guarded(|handler| handler.input(Instant::now(), Input::Interfaces(&known.list)));
         }
     }
 
     /// Packets wait at a socket, or an error does.
     fn packets(&mut self, events: u32, socket: &Arc<RxSocket>) {
-        let world = self.world.clone();
+        let env = self.env.clone();
         let readable = events & libc::EPOLLIN as u32 != 0;
-        let (shared, found_at) = (socket.lease.is_shared(), world.clock.now());
+        let (shared, found_at) = (socket.lease.is_shared(), env.clock.now());
         if readable && !shared && socket.lease.ends_at(found_at).is_some() {
             return self.leave_to_poller(socket);
         }
-        let polled_at = world.rx_sockets.polled_at();
+        let polled_at = env.rx_sockets.polled_at();
         let mut drained = Drained::Empty;
         self.guarded(|handler| {
-            let to = world.delivery(handler);
+            let to = env.delivery(handler);
             drained = match shared {
                 true => socket.drain_in_turn(READS_PER_EVENT, &to),
                 false => socket.drain(READS_PER_EVENT, None, &to),
@@ -89,9 +89,9 @@ impl<G: InputHandler> Engine<G> {
         });
         match drained {
             Drained::Some { bulk } => {
-                let now = world.clock.now();
+                let now = env.clock.now();
                 socket.lease.engine_found(found_at, polled_at);
-                world.rx_sockets.delivered_by_engine(socket, now);
+                env.rx_sockets.delivered_by_engine(socket, now);
                 if bulk {
                     self.awake_until = now + STREAM_PAUSE.as_nanos() as u64;
                 }
@@ -105,20 +105,20 @@ impl<G: InputHandler> Engine<G> {
     /// Leaves a socket to a thread that polls: the engine waits for nothing there while its lease
     /// runs.
     fn leave_to_poller(&mut self, socket: &Arc<RxSocket>) {
-        socket.lease.renew(self.world.clock.now().max(1));
-        socket.disarm(&self.world.reactor);
+        socket.lease.renew(self.env.clock.now().max(1));
+        socket.disarm(&self.env.reactor);
         if !self.leased.iter().any(|leased| leased.token == socket.token) {
             self.leased.push(socket.clone());
-            self.leased_since = self.world.clock.now();
+            self.leased_since = self.env.clock.now();
             self.leases_at = self.leased_since + LEASE_NANOS;
         }
     }
 
     /// Accepts some of the connections to a name, and notes where there are more.
     pub(super) fn accept(&mut self, listener: Arc<Listener>) {
-        let mut more = listener.accept(&self.world.reactor);
-        while more == More::NoDescriptor && self.world.give_up_socket() {
-            more = listener.accept(&self.world.reactor);
+        let mut more = listener.accept(&self.env.reactor);
+        while more == More::NoDescriptor && self.env.give_up_socket() {
+            more = listener.accept(&self.env.reactor);
         }
         // The system does not say when one is free again.
         self.no_descriptor |= more == More::NoDescriptor;
@@ -130,48 +130,48 @@ impl<G: InputHandler> Engine<G> {
 
     /// A process that sends to our name has written to its connection, or closed it.
     fn read_connection(&mut self, connection: &Arc<Connection>) {
-        let world = self.world.clone();
+        let env = self.env.clone();
         let mut room = std::mem::replace(&mut self.room, Room::new(0));
         let mut open = true;
         self.guarded(|handler| {
-            let to = world.delivery(handler);
-            open = connection.read(READS_PER_EVENT, &mut room, &world.counters, |message| match message {
-                Message::Packet(datagram) => forwarded(datagram, &world, &to),
+            let to = env.delivery(handler);
+            open = connection.read(READS_PER_EVENT, &mut room, &env.counters, |message| match message {
+                Message::Packet(datagram) => forwarded(datagram, &env, &to),
                 Message::Ring(memory, nonce) => {
-                    if world.rings.add((&memory, nonce), connection.clone(), &*world).is_err() {
+                    if env.rings.add((&memory, nonce), connection.clone(), &*env).is_err() {
                         connection.decline_ring();
                     }
                 }
-                Message::HandedOver(datagram) => handed_over(datagram, connection, &world, &to),
+                Message::HandedOver(datagram) => handed_over(datagram, connection, &env, &to),
             });
             if !open {
-                world.rings.remove(connection.token(), &to.of_rings());
+                env.rings.remove(connection.token(), &to.of_rings());
             }
         });
         self.room = room;
         if !open {
-            connection.close(&world.reactor);
+            connection.close(&env.reactor);
         }
     }
 
     /// A process to whose name we send has answered.
     fn read_bearer(&self, bearer: &Bearer) {
-        let world = &self.world;
+        let env = &self.env;
         match bearer.hear() {
-            Some(Answer::NoRing) => world.rings.declined(bearer, &**world),
-            Some(Answer::Bell(bell)) => world.rings.given(bearer, bell),
-            Some(Answer::Export(tables, identity)) => world.rings.import(bearer, &tables, identity, &**world),
+            Some(Answer::NoRing) => env.rings.declined(bearer, &**env),
+            Some(Answer::Bell(bell)) => env.rings.given(bearer, bell),
+            Some(Answer::Export(tables, identity)) => env.rings.import(bearer, &tables, identity, &**env),
             Some(Answer::Buffer(memory, buffer)) => {
-                world.rings.import_buffer(bearer, &memory, (buffer.address, buffer.writable), &**world)
+                env.rings.import_buffer(bearer, &memory, (buffer.address, buffer.writable), &**env)
             }
-            Some(Answer::Gone(address)) => world.rings.gone(bearer, address),
+            Some(Answer::Gone(address)) => env.rings.gone(bearer, address),
             None => {}
         }
     }
 
     /// A process to whose name we send is gone.
     fn bearer_ended(&mut self, bearer: Arc<Bearer>) {
-        self.world.rings.ended(&*bearer, &*self.world);
+        self.env.rings.ended(&*bearer, &*self.env);
         // Said again in each round until it is removed.
         if !self.gone.iter().any(|gone| gone.bearer.token() == bearer.token()) {
             self.gone.push(Gone { bearer, rounds: 0 });
@@ -180,14 +180,14 @@ impl<G: InputHandler> Engine<G> {
 }
 
 /// A packet for us that landed at a socket of another process.
-fn forwarded<G: InputHandler>(datagram: Datagram<'_>, world: &RealWorld, to: &Delivery<'_, G>) {
-    add(&world.counters.forwarded_in, 1);
+fn forwarded<G: InputHandler>(datagram: Datagram<'_>, env: &LinuxEnv, to: &Delivery<'_, G>) {
+    add(&env.counters.forwarded_in, 1);
     let ends = datagram.source.udp().zip(datagram.dest.udp());
-    if ends.is_some_and(|(source, dest)| world.rx_sockets.note_forwarded(source, dest, &world.opener())) {
-        world.look_for_idle();
+    if ends.is_some_and(|(source, dest)| env.rx_sockets.note_forwarded(source, dest, &env.opener())) {
+        env.look_for_idle();
     }
     if Management::takes(datagram.bytes) {
-        world.rings.drain_all(&to.of_rings());
+        env.rings.drain_all(&to.of_rings());
     }
     to.handler.input(Instant::now(), Input::Datagram(datagram));
 }
@@ -196,13 +196,13 @@ fn forwarded<G: InputHandler>(datagram: Datagram<'_>, world: &RealWorld, to: &De
 fn handed_over<G: InputHandler>(
     datagram: Datagram<'_>,
     connection: &Connection,
-    world: &RealWorld,
+    env: &LinuxEnv,
     to: &Delivery<'_, G>,
 ) {
     // No further one is wanted where all goes by the wire.
-    if !world.config.same_host {
+    if !env.config.same_host {
         connection.decline_ring();
     }
-    world.rings.drain_all(&to.of_rings());
+    env.rings.drain_all(&to.of_rings());
     to.handler.input(Instant::now(), Input::Datagram(datagram));
 }

@@ -75,7 +75,7 @@ impl RxSockets {
     }
 
     /// Closes the sockets of flows that were silent for [`IDLE`]; when the next one will be. By the
-    /// world's clock.
+    /// environment's clock.
     pub(crate) fn close_silent(&self, now: u64, with: &Opener<'_>) -> Option<u64> {
         let mut state = self.lock();
         let lineup = self.lineup.load_full();

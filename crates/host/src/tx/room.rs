@@ -38,7 +38,7 @@ pub(super) struct Closed {
 }
 
 impl Tx {
-    /// Closes the sockets that are idle; when the next one will be. By the world's clock.
+    /// Closes the sockets that are idle; when the next one will be. By the environment's clock.
     pub(crate) fn close_idle(&self, now: u64, reactor: &Reactor) -> Option<u64> {
         let ends = |socket: &SendSocket| socket.used_at.load(Ordering::Relaxed) + IDLE.as_nanos() as u64;
         let first = self.sockets.read().values().map(|socket| ends(socket)).min()?;

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use host::{Config, RealWorld};
+use host::{Config, LinuxEnv};
 use local::arena::Buffer;
 use nic::peer_memory::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, terms};
 use nic::{Access, Link, LocalLink, Path};
-use node::world::Claim;
-use node::{Name, World};
+use node::env::Claim;
+use node::{Env, Name};
 use transport::op::{DirectOutcome, Remote};
 use wire::{Mtu, Qpn, Rkey};
 
@@ -23,8 +23,8 @@ pub const BOTH: u32 = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOT
 pub const TERMS: u32 = terms::RESOURCES | terms::of_mtu(Mtu::M1024);
 pub const IOVA: u64 = 0x1_0000;
 
-pub fn local_link(world: &RealWorld) -> &dyn LocalLink {
-    world.local().unwrap()
+pub fn local_link(env: &LinuxEnv) -> &dyn LocalLink {
+    env.local().unwrap()
 }
 
 /// Copies, or changes, as the initiator of a [`Pair`].
@@ -32,10 +32,10 @@ pub fn local_link(world: &RealWorld) -> &dyn LocalLink {
 /// # Safety
 ///
 /// That of [`Prepared::new`].
-pub unsafe fn copy(world: &RealWorld, remote: Remote, what: Copy, pieces: &[Piece]) -> DirectOutcome {
+pub unsafe fn copy(env: &LinuxEnv, remote: Remote, what: Copy, pieces: &[Piece]) -> DirectOutcome {
     let transfer = Transfer { path: &path(V4), from: INITIATOR, mtu: Mtu::default(), remote, what };
     // SAFETY: as the caller says.
-    local_link(world).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::PathCache::default())
+    local_link(env).copy(&unsafe { Prepared::new(&transfer, pieces) }, &mut nic::PathCache::default())
 }
 
 /// The target's path to the initiator.
@@ -88,7 +88,7 @@ impl Pair {
             assert!(begin.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(local_link(pair.initiator.world()).is_near(
+        assert!(local_link(pair.initiator.env()).is_near(
             &path(V4),
             pair.remote(0, 512),
             &nic::PathCache::default()
@@ -98,8 +98,8 @@ impl Pair {
 
     fn over(memory: Words) -> Pair {
         let (initiator, target) = (start_with(Config::default()), start_with(Config::default()));
-        let claim = target.world().claim(Name::Block(0x123)).unwrap();
-        let table = local_link(target.world()).table(&Regions::default()).unwrap();
+        let claim = target.env().claim(Name::Block(0x123)).unwrap();
+        let table = local_link(target.env()).table(&Regions::default()).unwrap();
         target.handler().names.lock().unwrap().push((TARGET, Rkey(KEY)));
         let pair = Pair { initiator, target, memory, table, _claim: claim };
         // The first packet makes the ring; what the target exports comes some time after one that
@@ -108,7 +108,7 @@ impl Pair {
         pair.open(BOTH);
         let begin = Instant::now();
         while !pair.copies(Copy::Read, pair.remote(0, 8), &mut [0]) {
-            assert!(begin.elapsed() < PATIENCE, "{:?}", pair.initiator.world().counters().snapshot());
+            assert!(begin.elapsed() < PATIENCE, "{:?}", pair.initiator.env().counters().snapshot());
             std::thread::sleep(Duration::from_millis(1));
         }
         pair
@@ -124,27 +124,27 @@ impl Pair {
             iova: IOVA,
             persists: false,
         };
-        local_link(self.target.world()).publish(self.table, (KEY >> 16) as u16, &region);
+        local_link(self.target.env()).publish(self.table, (KEY >> 16) as u16, &region);
         self.names();
     }
 
     /// The initiator names the region in a request that the target executes.
     pub fn names(&self) {
-        self.initiator.world().send(&path(V4), &mut batch(0, &[64]));
+        self.initiator.env().send(&path(V4), &mut batch(0, &[64]));
         assert!(self.target.handler().packet().is_some());
     }
 
     /// The target exports the region to the initiator for a message.
     pub fn tells(&self) -> bool {
-        local_link(self.target.world()).told(TARGET, Rkey(KEY))
+        local_link(self.target.env()).told(TARGET, Rkey(KEY))
     }
 
     pub fn open(&self, rights: u32) {
         let access = rights | TERMS;
         let grant = Grant { qpn: TARGET, path: &back(), pd: PD, table: self.table, access };
-        if !local_link(self.target.world()).open(&grant) {
-            local_link(self.target.world()).close(TARGET, true);
-            assert!(local_link(self.target.world()).open(&grant));
+        if !local_link(self.target.env()).open(&grant) {
+            local_link(self.target.env()).close(TARGET, true);
+            assert!(local_link(self.target.env()).open(&grant));
         }
         self.names();
     }
@@ -159,7 +159,7 @@ impl Pair {
         let transfer = Transfer { path, from, mtu: Mtu::default(), remote, what };
         // SAFETY: the piece is `ours`, which is borrowed across the call.
         let prepared = unsafe { Prepared::new(&transfer, &pieces) };
-        local_link(self.initiator.world()).copy(&prepared, &mut nic::PathCache::default())
+        local_link(self.initiator.env()).copy(&prepared, &mut nic::PathCache::default())
             == DirectOutcome::Done
     }
 

@@ -1,5 +1,5 @@
-//! What the tests of the real world share: a input handler that writes everything down, batches,
-//! and a place to be alone in.
+//! What the tests of the real environment share: a input handler that writes everything down,
+//! batches, and a place to be alone in.
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::disallowed_types, reason = "locks of the tests' own have no rank")]
 
@@ -14,10 +14,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use host::eventfd::{self, Counter, Wait, Woken};
-use host::{Config, Host, RealWorld};
+use host::{Config, Host, LinuxEnv};
 use nic::{Access, Errno, Link, Path, Signal};
-use node::world::{Claim, Route};
-use node::{Input, InputHandler, Interface, Name, Watch, World};
+use node::env::{Claim, Route};
+use node::{Env, Input, InputHandler, Interface, Name, Watch};
 use transport::TxBatch;
 use wire::bth::Bth;
 use wire::icrc::{self, Flow};
@@ -81,7 +81,7 @@ pub fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// What the world told, so that it can be kept.
+/// What the environment told, so that it can be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Told {
     Frame {
@@ -114,7 +114,7 @@ pub enum Told {
 
 /// Writes everything down.
 pub struct Recorder {
-    pub world: Arc<RealWorld>,
+    pub env: Arc<LinuxEnv>,
     told: Mutex<VecDeque<Told>>,
     news: Condvar,
     pub deadline: Mutex<Option<Instant>>,
@@ -138,7 +138,7 @@ impl InputHandler for Recorder {
         let told = match input {
             Input::Datagrams { run, size } | Input::Unsealed { run, size } => {
                 for bytes in run.bytes.chunks(size) {
-                    self.input(Instant::now(), Input::Datagram(node::world::Datagram { bytes, ..run }));
+                    self.input(Instant::now(), Input::Datagram(node::env::Datagram { bytes, ..run }));
                 }
                 return;
             }
@@ -150,31 +150,31 @@ impl InputHandler for Recorder {
                 let bytes = [&bytes, message.bytes].concat();
                 return self.input(
                     Instant::now(),
-                    Input::Datagram(node::world::Datagram { bytes: &bytes, ..message }),
+                    Input::Datagram(node::env::Datagram { bytes: &bytes, ..message }),
                 );
             }
             Input::Fragment(headers, bytes) => {
                 let bytes = [headers.bytes, &bytes.to_vec()].concat();
                 return self.input(
                     Instant::now(),
-                    Input::Datagram(node::world::Datagram { bytes: &bytes, ..headers }),
+                    Input::Datagram(node::env::Datagram { bytes: &bytes, ..headers }),
                 );
             }
             Input::Datagram(datagram) => {
                 if let Some(name) = *self.forward_to.lock().unwrap()
                     && !datagram.forwarded
                 {
-                    assert!(self.world.forward(name, &datagram));
+                    assert!(self.env.forward(name, &datagram));
                     return;
                 }
                 if Bth::peek_dest_qp(datagram.bytes) == Some(Qpn::GSI) {
                     std::thread::sleep(*self.thinks.lock().unwrap());
                 }
                 for &(qpn, key) in self.names.lock().unwrap().iter() {
-                    self.world.local().inspect(|reach| reach.named(qpn, key, ALL));
+                    self.env.local().inspect(|reach| reach.named(qpn, key, ALL));
                 }
                 let thread = std::thread::current().name().unwrap_or("").to_owned();
-                let node::world::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;
+                let node::env::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;
                 let [source, dest] = [source, dest].map(|end| end.udp().expect("it came over UDP"));
                 Told::Datagram { source, dest, interface, forwarded, bytes: bytes.to_vec(), thread }
             }
@@ -303,9 +303,9 @@ pub fn start() -> Recording {
 }
 
 pub fn start_with(config: Config) -> Recording {
-    let make = |world| {
+    let make = |env| {
         Arc::new(Recorder {
-            world,
+            env,
             told: Mutex::default(),
             news: Condvar::new(),
             deadline: Mutex::default(),
@@ -320,7 +320,7 @@ pub fn start_with(config: Config) -> Recording {
 }
 
 pub fn counter(host: &Recording, name: &str) -> u64 {
-    host.world().counters().snapshot().into_iter().find(|(known, _)| *known == name).unwrap().1
+    host.env().counters().snapshot().into_iter().find(|(known, _)| *known == name).unwrap().1
 }
 
 /// What a counter has come to, at last: what is handed over may be taken before it is counted.
@@ -380,15 +380,15 @@ pub fn overfill(sender: &Recording, batches: u32) {
     for n in 0..batches {
         full.clear();
         full = batch(n * 15, &[4096; 15]);
-        sender.world().send(&path(V4), &mut full);
+        sender.env().send(&path(V4), &mut full);
     }
 }
 
 /// Keeps an engine busy for a while, with a message of a connection manager that another one sends.
 pub fn keeps_busy(host: &Recording, sender: &Recording) {
-    host.world().attach(LO).unwrap();
+    host.env().attach(LO).unwrap();
     *host.handler().thinks.lock().unwrap() = Duration::from_millis(300);
-    sender.world().send(&Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
+    sender.env().send(&Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
     while counter(host, "packets_received") == 0 {
         std::thread::yield_now();
     }
@@ -400,7 +400,7 @@ pub const BLOCK: Name = Name::Block(0x123);
 /// A process that sends by rings, and one that bears the block.
 pub fn pair() -> (Recording, Recording, Box<dyn Claim>) {
     let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
-    let claim = reader.world().claim(BLOCK).unwrap();
+    let claim = reader.env().claim(BLOCK).unwrap();
     (sender, reader, claim)
 }
 

@@ -19,16 +19,16 @@ use crate::ring::Word;
 
 /// Processes that are remembered because they are not to be believed.
 const REMEMBERED: usize = 16;
-/// Worlds that were made, in this process and before it was forked; and how often each changes at
-/// most before its count is another one's.
-static WORLDS: AtomicU64 = AtomicU64::new(0);
+/// Environments that were made, in this process and before it was forked; and how often each
+/// changes at most before its count is another one's.
+static ENVS: AtomicU64 = AtomicU64::new(0);
 const CHANGES_BITS: u32 = 48;
 
 /// What this process exports, and to which processes.
 pub(crate) struct ExportTable {
     all: Mutex<All>,
     /// Changes of what may be reached: what was peer_exports before one is looked at anew. It
-    /// begins where no other world of the process, or of its parent, comes to.
+    /// begins where no other environment of the process, or of its parent, comes to.
     changes: AtomicU64,
     tables: AtomicU8,
     /// Numbers of processes that kept us waiting for nothing, the last ones.
@@ -87,7 +87,7 @@ impl Default for ExportTable {
     fn default() -> ExportTable {
         ExportTable {
             all: Mutex::new(Rank::ExportTables, All::default()),
-            changes: AtomicU64::new(WORLDS.fetch_add(1, Ordering::Relaxed) << CHANGES_BITS),
+            changes: AtomicU64::new(ENVS.fetch_add(1, Ordering::Relaxed) << CHANGES_BITS),
             tables: AtomicU8::new(0),
             banned: [const { AtomicI32::new(-1) }; REMEMBERED],
             next: AtomicUsize::new(0),

@@ -26,8 +26,8 @@ use nic::peer_memory::Piece;
 use sys::fork;
 
 use super::hazards;
+use crate::env::Known;
 use crate::memory::Part;
-use crate::world::Known;
 
 const PAGE: usize = 4096;
 /// Most pages of a range that is looked at.

@@ -44,9 +44,9 @@ use super::export_table::Cleared;
 use super::hazards;
 use super::identity_page::{IdentityPage, Proof};
 use super::tables::Entry;
+use crate::env::Known;
 use crate::memory::Part;
 use crate::ring::Word;
-use crate::world::Known;
 
 /// How long a process may use what is taken back before it is asked what keeps it. That is longer
 /// than a copy takes, and the turn of another thread that its processor may have given up in the

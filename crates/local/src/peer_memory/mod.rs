@@ -65,9 +65,9 @@ use transport::op::{DirectOutcome, Remote};
 use wire::Qpn;
 
 use crate::arena::{How, Theirs};
+use crate::env::Known;
 use crate::memory::{Part, SharedMemory};
 use crate::ring::Word;
-use crate::world::Known;
 pub(crate) use export_table::{As, Cleared, ExportOutcome, ExportTable, Tables};
 pub(crate) use hazards::BYTES as HAZARD_BYTES;
 pub(crate) use identity_page::Proof;

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use sys::clock::Clock;
 
+use crate::env::{Delivery, Drained, PacketHandler};
 use crate::rings::Rings;
-use crate::world::{Delivery, Drained, PacketHandler};
 
 /// How often a thread may look in vain in a row; then one in so many waits tries again.
 const FEW: u32 = 2;

@@ -7,8 +7,8 @@ use nic::Path;
 use transport::op::Remote;
 
 use super::tx_ring::TxRing;
+use crate::env::Env;
 use crate::peer_memory::{RemoteView, ends};
-use crate::world::World;
 
 /// What a queue pair keeps of its way to a peer on this host. It is of one path.
 pub(super) struct CachedPeer {
@@ -37,17 +37,17 @@ impl CachedPeer {
     /// A number for the ends of the path, as the other process sees them ([`ends`]); `None` where
     /// it does not lead to this host any more.
     #[inline]
-    pub(super) fn ends(&mut self, path: &Path, world: &impl World) -> Option<u32> {
-        let version = world.version();
+    pub(super) fn ends(&mut self, path: &Path, env: &impl Env) -> Option<u32> {
+        let version = env.version();
         match self.here {
             Some((known, ends)) if known == version => Some(ends),
-            _ => self.find_ends(path, version, world),
+            _ => self.find_ends(path, version, env),
         }
     }
 
     #[cold]
-    fn find_ends(&mut self, path: &Path, version: u64, world: &impl World) -> Option<u32> {
-        world.ends(path)?;
+    fn find_ends(&mut self, path: &Path, version: u64, env: &impl Env) -> Option<u32> {
+        env.ends(path)?;
         Some(self.here.insert((version, ends(path))).1)
     }
 

@@ -6,10 +6,10 @@ use nic::link::Fill;
 use transport::Short;
 use transport::op::{Fault, FragmentOutcome};
 
+use crate::env::Env;
 use crate::rings::block;
 use crate::rings::cached_peer::CachedPeer;
 use crate::rings::{PeerChannel, Rings};
-use crate::world::World;
 
 /// Bytes of the longest fragment: long enough for a processor's string instruction, and many of
 /// them in a ring.
@@ -25,13 +25,13 @@ impl<O: Send> Rings<O> {
         short: &Short,
         bytes: &[u8],
         cache: &mut nic::PathCache,
-        world: &impl World,
+        env: &impl Env,
     ) -> bool {
         if !cache.is_known() && !self.find_peer(path, cache) {
             return false;
         }
         let Some(CachedPeer { ring, head, .. }) = cache.known_mut() else { return false };
-        let sent = ring.send_short((path, head), world.version(), short, bytes, world.counters());
+        let sent = ring.send_short((path, head), env.version(), short, bytes, env.counters());
         if !sent {
             cache.forget();
         }
@@ -63,12 +63,12 @@ impl<O: Send> Rings<O> {
         path: &Path,
         fragment: (&[u8], usize),
         fill: &mut Fill<'_>,
-        world: &impl World,
+        env: &impl Env,
     ) -> Result<FragmentOutcome, Fault> {
-        let (block, version) = (block(path.dest_qpn), world.version());
+        let (block, version) = (block(path.dest_qpn), env.version());
         match self.tx.read().get(&block) {
             Some(PeerChannel::Ring(ring)) => {
-                ring.send_fragment(path, version, fragment, fill, world.counters())
+                ring.send_fragment(path, version, fragment, fill, env.counters())
             }
             _ => Ok(FragmentOutcome::Unavailable),
         }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use nic::peer_memory::{Grant, Region};
 use wire::Qpn;
 
+use crate::env::Env;
 use crate::exportable::Coming;
 use crate::rings::Rings;
-use crate::world::World;
 
 impl<O: Send> Rings<O> {
     /// As [`nic::LocalLink::table`].
@@ -21,10 +21,10 @@ impl<O: Send> Rings<O> {
     }
 
     /// As [`nic::LocalLink::withdraw`].
-    pub fn withdraw(&self, table: u8, slot: u16, world: &impl World) {
+    pub fn withdraw(&self, table: u8, slot: u16, env: &impl Env) {
         self.exportable.forget((table, slot));
         if let Some(cleared) = self.exports.withdraw(table, slot) {
-            self.wait_for(cleared, world);
+            self.wait_for(cleared, env);
         }
     }
 
@@ -39,9 +39,9 @@ impl<O: Send> Rings<O> {
     }
 
     /// As [`nic::LocalLink::close`].
-    pub fn close_queue_pair(&self, qpn: Qpn, wait: bool, world: &impl World) {
+    pub fn close_queue_pair(&self, qpn: Qpn, wait: bool, env: &impl Env) {
         if let Some(cleared) = self.exports.close(qpn).filter(|_| wait) {
-            self.wait_for(cleared, world);
+            self.wait_for(cleared, env);
         }
     }
 
@@ -52,7 +52,7 @@ impl<O: Send> Rings<O> {
 
     /// A range is about to be watched; until what is returned is dropped no region of it is
     /// exported.
-    pub fn coming(&self, range: Range<u64>, world: &impl World) -> Coming<'_> {
-        self.exportable.coming(range, |(table, slot)| self.withdraw(table, slot, world))
+    pub fn coming(&self, range: Range<u64>, env: &impl Env) -> Coming<'_> {
+        self.exportable.coming(range, |(table, slot)| self.withdraw(table, slot, env))
     }
 }

@@ -15,23 +15,23 @@ use transport::TxBatch;
 
 use super::{Head, PeerChannel, Rings, TxRing};
 use crate::counters::Counters;
+use crate::env::{Bearer, Env};
 use crate::record::Ends;
-use crate::world::{Bearer, World};
 
 impl<O: Send> Rings<O> {
     /// Hands messages to the process that bears a block, by the ring to it. False where they have
     /// to go by the network; `None` where there is no such ring. The ends are those that were known
-    /// after this version of the interfaces ([`World::version`]).
+    /// after this version of the interfaces ([`Env::version`]).
     pub fn hand_to_block(
         &self,
         block: u16,
         path: &Path,
         (version, ends): (u64, &Ends),
         batch: &mut TxBatch,
-        world: &impl World,
+        env: &impl Env,
     ) -> Option<bool> {
         let ring = self.ring_to(block)?;
-        Some(self.push_message(&ring, Head::new(path, version, ends), batch, world))
+        Some(self.push_message(&ring, Head::new(path, version, ends), batch, env))
     }
 
     /// Hands messages to the process at the end of a connection to a name of a service, by the ring
@@ -42,22 +42,22 @@ impl<O: Send> Rings<O> {
         path: &Path,
         (version, ends): (u64, &Ends),
         batch: &mut TxBatch,
-        world: &impl World,
+        env: &impl Env,
     ) -> bool {
         let ring = self.ring_of_process(bearer);
-        ring.is_some_and(|ring| self.push_message(&ring, Head::new(path, version, ends), batch, world))
+        ring.is_some_and(|ring| self.push_message(&ring, Head::new(path, version, ends), batch, env))
     }
 
     /// Sends messages by a ring; false where that is of no use. Those of a thread that drives are
     /// answers to what came just now, as a rule. The peer that waits for them is about to look, so
     /// its engine is woken a little later, if it still sleeps then ([`Rings::pay`]).
-    fn push_message(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, world: &impl World) -> bool {
+    fn push_message(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, env: &impl Env) -> bool {
         let (bytes, runs) = batch.parts_mut();
-        let (sent, owes) = ring.send_message(head, bytes, runs, self.driver_slot.is_mine(), world.counters());
+        let (sent, owes) = ring.send_message(head, bytes, runs, self.driver_slot.is_mine(), env.counters());
         if owes {
             self.owes.store(true, Ordering::Release);
         }
-        self.have_sent(sent, batch, world)
+        self.have_sent(sent, batch, env)
     }
 
     /// Wakes the readers that are owed a wake and still sleep.

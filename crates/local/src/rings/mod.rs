@@ -56,11 +56,11 @@ use transport::TxBatch;
 use wire::Qpn;
 
 use crate::counters::{Counters, add};
+use crate::env::{Bearer, Connection, Delivery, Drained, Env, PacketHandler};
 use crate::exportable::Exportable;
 use crate::lease::Lease;
 use crate::peer_memory::{Cleared, ExportTable};
 use crate::record::Ends;
-use crate::world::{Bearer, Connection, Delivery, Drained, PacketHandler, World};
 pub use tx_ring::{Backlog, ROOM};
 
 use driver_slot::DriverSlot;
@@ -85,7 +85,7 @@ enum PeerChannel {
     Declined {
         bearer: u64,
     },
-    /// There was no ring to be had. None is asked for until then, by the world's clock.
+    /// There was no ring to be had. None is asked for until then, by the environment's clock.
     Network {
         until: u64,
     },
@@ -156,94 +156,94 @@ impl<O: Send> Rings<O> {
 
     /// Sends a batch to a process of this host; false where it has to go by the network.
     #[inline]
-    pub fn send(&self, path: &Path, batch: &mut TxBatch, world: &impl World) -> bool {
+    pub fn send(&self, path: &Path, batch: &mut TxBatch, env: &impl Env) -> bool {
         if !self.enabled || path.dest_qpn == Qpn::GSI || path.dest.is_multicast() {
             return false;
         }
-        let (block, version) = (block(path.dest_qpn), world.version());
+        let (block, version) = (block(path.dest_qpn), env.version());
         if let Some(PeerChannel::Ring(ring)) = self.tx.read().get(&block) {
             let (bytes, runs) = batch.parts_mut();
-            if let Some(sent) = ring.send_again(path, version, bytes, runs, world.counters()) {
-                return self.have_sent(sent, batch, world);
+            if let Some(sent) = ring.send_again(path, version, bytes, runs, env.counters()) {
+                return self.have_sent(sent, batch, env);
             }
         }
-        let Some(ends) = self.ends_here(path, world) else { return false };
-        let Some(ring) = self.to(block, world) else { return false };
-        self.push(&ring, Head::new(path, version, &ends), batch, world)
+        let Some(ends) = self.ends_here(path, env) else { return false };
+        let Some(ring) = self.to(block, env) else { return false };
+        self.push(&ring, Head::new(path, version, &ends), batch, env)
     }
 
     /// The ends of a path, where it leads to this host and packets need not go by the network.
     #[inline]
-    pub fn ends_here(&self, path: &Path, world: &impl World) -> Option<Ends> {
-        self.enabled.then(|| world.ends(path))?
+    pub fn ends_here(&self, path: &Path, env: &impl Env) -> Option<Ends> {
+        self.enabled.then(|| env.ends(path))?
     }
 
     /// Sends a batch by a ring; false where that is of no use.
-    fn push(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, world: &impl World) -> bool {
+    fn push(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, env: &impl Env) -> bool {
         let (bytes, runs) = batch.parts_mut();
-        self.have_sent(ring.send(head, bytes, runs, world.counters()), batch, world)
+        self.have_sent(ring.send(head, bytes, runs, env.counters()), batch, env)
     }
 
     #[inline]
-    fn have_sent(&self, sent: Sent, batch: &TxBatch, world: &impl World) -> bool {
+    fn have_sent(&self, sent: Sent, batch: &TxBatch, env: &impl Env) -> bool {
         match sent {
             Sent::All => {}
             Sent::Later => {
                 if !self.waiting.swap(true, Ordering::AcqRel) {
-                    world.wake_engine();
+                    env.wake_engine();
                 }
             }
             // What went by it before may be lost; protocols above repeat it.
             Sent::Over => return false,
         }
-        add(&world.counters().ring_packets_sent, batch.len());
+        add(&env.counters().ring_packets_sent, batch.len());
         true
     }
 
     /// Makes the ring to the process that has a queue pair, where it is of this host.
-    pub fn prepare(&self, qpn: Qpn, world: &impl World) {
-        _ = self.to(block(qpn), world);
+    pub fn prepare(&self, qpn: Qpn, env: &impl Env) {
+        _ = self.to(block(qpn), env);
     }
 
     /// The ring to the process that bears a block.
     #[inline]
-    fn to(&self, block: u16, world: &impl World) -> Option<Arc<TxRing>> {
+    fn to(&self, block: u16, env: &impl Env) -> Option<Arc<TxRing>> {
         match self.tx.read().get(&block) {
             Some(PeerChannel::Ring(ring)) => return Some(ring.clone()),
             Some(PeerChannel::Declined { .. }) => return None,
-            Some(PeerChannel::Network { until }) if *until > world.clock().roughly() => return None,
+            Some(PeerChannel::Network { until }) if *until > env.clock().roughly() => return None,
             _ => {}
         }
-        self.make(block, world)
+        self.make(block, env)
     }
 
     #[cold]
-    fn make(&self, block: u16, world: &impl World) -> Option<Arc<TxRing>> {
+    fn make(&self, block: u16, env: &impl Env) -> Option<Arc<TxRing>> {
         let mut tx = self.tx.write();
         match tx.get(&block) {
             Some(PeerChannel::Ring(ring)) => return Some(ring.clone()),
             Some(PeerChannel::Declined { .. }) => return None,
             _ => {}
         }
-        let bearer = world.bearer(block);
+        let bearer = env.bearer(block);
         if let Ok(bearer) = &bearer
             && bearer.is_other_build()
         {
-            add(&world.counters().other_builds, 1);
+            add(&env.counters().other_builds, 1);
             tx.insert(block, PeerChannel::Declined { bearer: bearer.token() });
             return None;
         }
-        let counters = world.counters();
+        let counters = env.counters();
         let offer = |bearer| TxRing::offer(bearer).inspect_err(|_| add(&counters.rings_refused, 1));
         match bearer.and_then(offer) {
             Ok(ring) => {
                 let ring = Arc::new(ring);
-                add(&world.counters().rings_offered, 1);
+                add(&env.counters().rings_offered, 1);
                 tx.insert(block, PeerChannel::Ring(ring.clone()));
                 Some(ring)
             }
             Err(_) => {
-                tx.insert(block, PeerChannel::Network { until: world.clock().roughly() + ASK_AGAIN_NANOS });
+                tx.insert(block, PeerChannel::Network { until: env.clock().roughly() + ASK_AGAIN_NANOS });
                 None
             }
         }
@@ -251,22 +251,22 @@ impl<O: Send> Rings<O> {
 
     /// The process at the end of this connection reads no ring: packets go by the network for as
     /// long as it lives.
-    pub fn declined(&self, bearer: &dyn Bearer, world: &impl World) {
-        self.replace(bearer, world, Some(PeerChannel::Declined { bearer: bearer.token() }));
+    pub fn declined(&self, bearer: &dyn Bearer, env: &impl Env) {
+        self.replace(bearer, env, Some(PeerChannel::Declined { bearer: bearer.token() }));
     }
 
     /// The bearer is gone; another one that bears its block is asked anew.
-    pub fn ended(&self, bearer: &dyn Bearer, world: &impl World) {
-        self.replace(bearer, world, None);
+    pub fn ended(&self, bearer: &dyn Bearer, env: &impl Env) {
+        self.replace(bearer, env, None);
     }
 
-    fn replace(&self, bearer: &dyn Bearer, world: &impl World, by: Option<PeerChannel>) {
+    fn replace(&self, bearer: &dyn Bearer, env: &impl Env, by: Option<PeerChannel>) {
         let Some(block) = bearer.block() else { return };
         let mut tx = self.tx.write();
         match tx.get(&block) {
             Some(PeerChannel::Ring(ring)) if ring.bearer().token() == bearer.token() => {
                 ring.end();
-                ring.tell(world.counters());
+                ring.tell(env.counters());
             }
             Some(PeerChannel::Declined { bearer: token }) if *token == bearer.token() => {}
             _ => return,
@@ -289,18 +289,18 @@ impl<O: Send> Rings<O> {
 
     /// Sends what waited for room in rings.
     #[inline]
-    pub fn go_on(&self, world: &impl World) -> Backlog {
-        if self.waiting.load(Ordering::Acquire) { self.go_on_now(world) } else { Backlog::None }
+    pub fn go_on(&self, env: &impl Env) -> Backlog {
+        if self.waiting.load(Ordering::Acquire) { self.go_on_now(env) } else { Backlog::None }
     }
 
     #[cold]
-    fn go_on_now(&self, world: &impl World) -> Backlog {
+    fn go_on_now(&self, env: &impl Env) -> Backlog {
         // Noted anew by a thread that finds a ring full meanwhile.
         self.waiting.store(false, Ordering::Release);
         let mut backlog = Backlog::None;
         for way in self.tx.read().values() {
             if let PeerChannel::Ring(ring) = way {
-                backlog = backlog.max(ring.go_on(world.counters()));
+                backlog = backlog.max(ring.go_on(env.counters()));
             }
         }
         if backlog != Backlog::None {
@@ -318,7 +318,7 @@ impl<O: Send> Rings<O> {
         &self,
         (fd, nonce): (&Fd, u64),
         connection: Arc<dyn Connection>,
-        world: &impl World,
+        env: &impl Env,
     ) -> std::io::Result<()> {
         let token = connection.token();
         let _changing = self.changing.lock();
@@ -328,7 +328,7 @@ impl<O: Send> Rings<O> {
         }
         let ring = Arc::new(RxRing::open(fd, nonce, connection.clone())?);
         self.rx.store(Arc::new(rings.iter().cloned().chain([ring.clone()]).collect()));
-        add(&world.counters().rings_taken, 1);
+        add(&env.counters().rings_taken, 1);
         self.driver_slot.bell().into_iter().for_each(|bell| connection.give(bell));
         Ok(())
     }
@@ -357,9 +357,9 @@ impl<O: Send> Rings<O> {
     }
 
     /// Waits until no process uses what was taken back.
-    pub(crate) fn wait_for(&self, cleared: Cleared, world: &impl World) {
+    pub(crate) fn wait_for(&self, cleared: Cleared, env: &impl Env) {
         let mut began = None;
-        self.rx.load().iter().for_each(|ring| ring.wait_for(cleared, &mut began, &self.exports, world));
+        self.rx.load().iter().for_each(|ring| ring.wait_for(cleared, &mut began, &self.exports, env));
     }
 
     /// The ring that is read by this name of it.

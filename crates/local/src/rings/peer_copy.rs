@@ -8,13 +8,13 @@ use transport::op::{DirectOutcome, Remote};
 use super::Rings;
 use super::cached_peer::CachedPeer;
 use crate::counters::add;
-use crate::world::{Bearer, Known, World};
+use crate::env::{Bearer, Env, Known};
 
 impl<O: Send> Rings<O> {
     /// The process at the end of this connection took our ring, and lets its memory be reached.
-    pub fn import(&self, bearer: &dyn Bearer, tables: &Fd, identity: Known, world: &impl World) {
-        let exports = self.ring_over(bearer).map(|ring| ring.import(tables, identity, world.counters()));
-        add(&world.counters().peer_memory_refused, exports.is_some_and(|exports| exports.is_err()).into());
+    pub fn import(&self, bearer: &dyn Bearer, tables: &Fd, identity: Known, env: &impl Env) {
+        let exports = self.ring_over(bearer).map(|ring| ring.import(tables, identity, env.counters()));
+        add(&env.counters().peer_memory_refused, exports.is_some_and(|exports| exports.is_err()).into());
     }
 
     /// A buffer of the process at the end of this connection may be mapped, which has it at an
@@ -24,12 +24,12 @@ impl<O: Send> Rings<O> {
         bearer: &dyn Bearer,
         memory: &Fd,
         (address, writable): (u64, bool),
-        world: &impl World,
+        env: &impl Env,
     ) {
         let Some(ring) = self.ring_over(bearer) else { return };
         match ring.import_buffer(memory, address, writable) {
-            Ok(()) => add(&world.counters().buffers_mapped, 1),
-            Err(_) => add(&world.counters().buffers_refused, 1),
+            Ok(()) => add(&env.counters().buffers_mapped, 1),
+            Err(_) => add(&env.counters().buffers_refused, 1),
         }
     }
 
@@ -42,18 +42,13 @@ impl<O: Send> Rings<O> {
 
     /// Copies to or from the memory of a process of this host, or flushes it, as
     /// [`nic::LocalLink::copy`].
-    pub fn copy(
-        &self,
-        prepared: &Prepared<'_>,
-        cache: &mut nic::PathCache,
-        world: &impl World,
-    ) -> DirectOutcome {
+    pub fn copy(&self, prepared: &Prepared<'_>, cache: &mut nic::PathCache, env: &impl Env) -> DirectOutcome {
         let path = prepared.transfer().path;
         if !cache.is_known() && !self.find_peer(path, cache) {
             return DirectOutcome::Unavailable;
         }
         let Some(known) = cache.known_mut::<CachedPeer>() else { return DirectOutcome::Unavailable };
-        let Some(ends) = known.ends(path, world) else { return DirectOutcome::Refused };
+        let Some(ends) = known.ends(path, env) else { return DirectOutcome::Refused };
         let (ring, Some(remote_view)) = known.remote_view() else {
             // It has ended, or nothing is exported yet; where the system refuses copies the way is good
             // for messages all the same.

@@ -7,9 +7,9 @@ use std::time::Instant;
 
 use arc_swap::Guard;
 
+use crate::env::{Delivery, Drained, PacketHandler};
 use crate::rings::Rings;
 use crate::rings::rx_ring::RxRing;
-use crate::world::{Delivery, Drained, PacketHandler};
 
 /// How many records one poll takes out of a ring that brings bulk.
 const RECORDS_PER_POLL: usize = 8;

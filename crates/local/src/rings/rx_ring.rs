@@ -12,13 +12,13 @@ use transport::likely::unlikely;
 use transport::rc::Hold;
 
 use crate::counters::{Counters, add};
+use crate::env::{Connection, Delivery, Drained, Env, PacketHandler};
 use crate::memory::{Part, SharedMemory, shared};
 use crate::peer_memory::{After, Cleared, ExportTable, HAZARD_BYTES, Importer, Proof, Tables};
 use crate::record::{self, LONGEST_RECORD, RING_BYTES, Record};
 use crate::ring::{Broken, Found, Reader, Word, memory_len};
 use crate::rings::brought_by::brought_by;
 use crate::rings::driver_slot::DriverSlot;
-use crate::world::{Connection, Delivery, Drained, PacketHandler, World};
 
 /// After so many records ACKs leave even if there is more to read: senders wait for them.
 const RECORDS_PER_ACK: usize = 4;
@@ -132,7 +132,7 @@ impl<O: Send> RxRing<O> {
         cleared: Cleared,
         began: &mut Option<Instant>,
         exports: &ExportTable,
-        world: &impl World,
+        env: &impl Env,
     ) {
         match self.importer.wait(cleared, began, || self.connection.is_gone()) {
             After::Nothing => {}
@@ -142,7 +142,7 @@ impl<O: Send> RxRing<O> {
                 }
             }
             After::Banned => {
-                add(&world.counters().peer_memory_banned, 1);
+                add(&env.counters().peer_memory_banned, 1);
                 exports.ban(self.importer.pid());
             }
         }

@@ -19,11 +19,11 @@ use transport::op::{Fault, FragmentOutcome};
 
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
+use crate::env::Bearer;
 use crate::memory::{Part, SharedMemory, shared};
 use crate::peer_memory::{HAZARD_BYTES, RemoteView};
 use crate::record::{self, Ends, HEADER, RING_BYTES, SIZE};
 use crate::ring::{PushError, WakeTarget, Writer, memory_len};
-use crate::world::Bearer;
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
 const MOST_WAITING: usize = 16 << 20;
@@ -80,7 +80,7 @@ pub(crate) struct Head {
 
 impl Head {
     /// The head of packets on a path of these ends. `version`: that of the interfaces
-    /// ([`World::version`](crate::world::World::version)).
+    /// ([`Env::version`](crate::env::Env::version)).
     pub(crate) fn new(path: &Path, version: u64, ends: &Ends) -> Head {
         Head { path: *path, version, bytes: record::emit_record(ends) }
     }

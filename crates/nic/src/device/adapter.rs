@@ -139,26 +139,26 @@ impl std::fmt::Debug for Adapter {
 }
 
 impl Adapter {
-    /// An adapter on a port, in a world. Packets leave by `link`.
+    /// An adapter on a port, in an environment. Packets leave by `link`.
     pub(crate) fn new<W: Frames + Platform>(
         config: DeviceConfig,
         port: Port,
-        world: Arc<W>,
+        env: Arc<W>,
         link: Arc<dyn Link>,
         numbers: Arc<dyn Numbers>,
     ) -> Arc<Adapter> {
         Arc::new(Adapter {
             config,
             counters: Counters::default(),
-            frames: world.clone(),
-            platform: world.clone(),
-            memory: Table::of(world.clone()).on_link(link.clone()),
+            frames: env.clone(),
+            platform: env.clone(),
+            memory: Table::of(env.clone()).on_link(link.clone()),
             link,
             pace: Arc::default(),
             quotas: Quotas::default(),
             srq_numbers: SrqNumbers::default(),
             next_pd: AtomicU32::new(1),
-            moderated: Arc::new(Moderated::new(world)),
+            moderated: Arc::new(Moderated::new(env)),
             numbers,
             port: ArcSwap::from_pointee(port),
             aliases: ArcSwap::default(),

@@ -70,27 +70,27 @@ impl std::fmt::Debug for Device {
 }
 
 impl Device {
-    /// A device on a port, in a world whose link carries its packets.
+    /// A device on a port, in an environment whose link carries its packets.
     pub fn new<W: Link + Frames + Platform>(
         config: DeviceConfig,
         port: Port,
-        world: Arc<W>,
+        env: Arc<W>,
         numbers: Arc<dyn Numbers>,
     ) -> Arc<Device> {
-        Device::on_link(config, port, world.clone(), world, numbers)
+        Device::on_link(config, port, env.clone(), env, numbers)
     }
 
-    /// A device on a port, in a world. `link` carries its packets: that of the world, or one that
-    /// decorates it.
+    /// A device on a port, in an environment. `link` carries its packets: that of the environment,
+    /// or one that decorates it.
     pub fn on_link<W: Frames + Platform>(
         config: DeviceConfig,
         port: Port,
-        world: Arc<W>,
+        env: Arc<W>,
         link: Arc<dyn Link>,
         numbers: Arc<dyn Numbers>,
     ) -> Arc<Device> {
         Arc::new(Device {
-            adapter: Adapter::new(config, port, world, link, numbers),
+            adapter: Adapter::new(config, port, env, link, numbers),
             qps: RwLock::new(Rank::Qps, BTreeMap::new()),
             timers: Timers::default(),
             turns: Turns::default(),

@@ -5,7 +5,7 @@
 //! | a file mapped MAP_SHARED | msync(2), which waits for the file system |
 //! | such a file of a file system in memory (tmpfs, ramfs) | msync(2), which has nothing to wait for |
 //! | a file mapped MAP_SYNC (DAX), or /dev/dax | writing back cache lines: mmap(2) says that nothing else is needed |
-//! | what the world keeps itself, as simulated hosts do | [`Storage`] |
+//! | what the environment keeps itself, as simulated hosts do | [`Storage`] |
 //! | anything else: anonymous memory, MAP_PRIVATE, memfd, System V | nothing: it ends with the process, and is not registered for it |
 //!
 //! It is found out when memory is registered. msync is right for all files, so what can not be

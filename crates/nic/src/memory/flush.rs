@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worlds_own_storage_is_asked_before_the_system() {
+    fn a_environments_own_storage_is_asked_before_the_system() {
         struct Keeps(std::sync::atomic::AtomicU64);
         impl crate::link::Storage for Keeps {
             fn keeps(&self, _: u64, len: u64) -> bool {

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::link::{Persist, Platform};
 
-    /// A world with large pages, whose thread for what takes long runs when it is told to.
+    /// An environment with large pages, whose thread for what takes long runs when it is told to.
     #[derive(Default)]
     struct World(std::sync::Mutex<Vec<Box<dyn FnOnce() + Send>>>);
 
@@ -176,16 +176,16 @@ mod tests {
     #[test]
     fn small_pages_are_moved_behind_the_registration_once_a_neighbour_may_reach_them() {
         let at = small_pages();
-        let world = Arc::new(World::default());
-        let table = Table::of(world.clone());
+        let env = Arc::new(World::default());
+        let table = Table::of(env.clone());
         // SAFETY: atomics are not asked for: there is no reference to the bytes.
         let register = |at, len| unsafe { table.register(1, at, len, 0, Access::LOCAL_WRITE, 7) }.unwrap();
         let mr = register(at, 2 * LARGE);
         let asked = || pages::MOVED.with(std::cell::Cell::take);
-        assert_eq!((asked(), world.run()), (0, 0), "not by the registration");
+        assert_eq!((asked(), env.run()), (0, 0), "not by the registration");
         table.has_neighbours();
         assert_eq!(asked(), 0, "nor by the thread that opens a queue pair");
-        assert_eq!(world.run(), 1);
+        assert_eq!(env.run(), 1);
         assert!((1..=2).contains(&asked()));
         let moved = large_bytes(at);
         let is_refused = || [at, at + LARGE].into_iter().any(|at| pages::collapse(at).is_err());
@@ -200,9 +200,9 @@ mod tests {
         let (gone_mr, short_mr) = (register(gone, LARGE), register(short + 4096, LARGE));
         table.deregister(gone_mr).unwrap();
         _ = (gone, asked());
-        assert_eq!((world.run(), asked()), (1, 0));
+        assert_eq!((env.run(), asked()), (1, 0));
         table.has_neighbours();
-        assert_eq!(world.run(), 0, "there is nothing to do");
+        assert_eq!(env.run(), 0, "there is nothing to do");
         table.deregister(short_mr).unwrap();
     }
 }

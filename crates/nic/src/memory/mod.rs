@@ -25,8 +25,8 @@
 //! key, then waits for the count. So one of the two sees the other. The queue pair that uses a
 //! region mostly is not counted: a thread that deregisters takes its lock. The block is this
 //! process's own. What other processes of the host may reach by themselves they see in tables that
-//! the world keeps ([`crate::peer_memory`]). A process that dies while it copies leaves nothing
-//! behind here.
+//! the environment keeps ([`crate::peer_memory`]). A process that dies while it copies leaves
+//! nothing behind here.
 //!
 //! | file | story |
 //! |---|---|

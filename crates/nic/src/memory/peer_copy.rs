@@ -68,7 +68,7 @@ impl Table {
 }
 
 impl Transfer<'_> {
-    /// Has the world do it.
+    /// Has the environment do it.
     ///
     /// # Safety
     ///

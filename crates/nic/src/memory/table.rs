@@ -30,7 +30,8 @@ pub struct Table {
     pub(super) slots: Arc<Slots>,
     pub(super) free: Free,
     pub(super) binding: Mutex<()>,
-    /// The world, which may have storage of its own, and may let other processes reach regions.
+    /// The environment, which may have storage of its own, and may let other processes reach
+    /// regions.
     platform: Option<Arc<dyn Platform>>,
     link: Option<Arc<dyn Link>>,
     /// The table of regions that other processes reach.
@@ -70,7 +71,7 @@ impl Table {
         }
     }
 
-    /// An empty table of a world that may have storage of its own ([`Platform::storage`]).
+    /// An empty table of an environment that may have storage of its own ([`Platform::storage`]).
     pub fn of(platform: Arc<dyn Platform>) -> Table {
         let mut table = Table::new();
         table.platform = Some(platform);
@@ -82,7 +83,7 @@ impl Table {
         Table { link: Some(link), ..self }
     }
 
-    /// The world's own storage.
+    /// The environment's own storage.
     pub(super) fn storage(&self) -> Option<&dyn Storage> {
         self.platform.as_ref()?.storage()
     }

@@ -133,8 +133,8 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The regions of an adapter, for a world in which all processes of a host have one address space,
-/// as a simulated one. They are there as long as the adapter is.
+/// The regions of an adapter, for an environment in which all processes of a host have one address
+/// space, as a simulated one. They are there as long as the adapter is.
 #[derive(Clone, Debug, Default)]
 pub struct Regions(pub(super) Weak<Slots>);
 

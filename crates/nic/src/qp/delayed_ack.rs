@@ -104,7 +104,7 @@ impl<T> DelayedAcks<T> {
 
 impl Noted {
     /// An ACK of the queue pair is held back so from now on. When the list is to be looked at,
-    /// where the world may not know.
+    /// where the environment may not know.
     #[inline(always)]
     pub fn change<T>(
         &mut self,

@@ -1,12 +1,12 @@
 //! WRITEs, READs and FLUSHes that need nothing of the target. They are those of a connection whose
-//! peer is another process of this host, where the world reaches its memory
+//! peer is another process of this host, where the environment reaches its memory
 //! ([`LocalLink`](crate::LocalLink)).
 //!
 //! Memory that both map is always reached so.
 //!
 //! Only while nothing of the queue pair is under way: so requests are executed in the order in
-//! which they were posted. What the world does not do leaves as packets, and the peer's responder
-//! says why. Which requests are to go so the engine chooses (`transport::rc::local`).
+//! which they were posted. What the environment does not do leaves as packets, and the peer's
+//! responder says why. Which requests are to go so the engine chooses (`transport::rc::local`).
 
 use transport::likely::{likely, unlikely};
 use transport::op::{AtomicOp, Completed, Data, DirectOutcome, MAX_DIRECT, Remote, SendOp, SendWr, Sge};

@@ -24,10 +24,10 @@ pub(super) struct EngineState {
     pub counted: Option<Box<Counted>>,
     /// A rendezvous that was matched just now.
     pub fetch: Option<Box<Rendezvous>>,
-    /// What the world knows of the way of short messages.
+    /// What the environment knows of the way of short messages.
     pub cache: PathCache,
     /// Whether the peer knows where a message goes, and may copy it there.
     pub advertised: Advertised,
-    /// The peer was heard: the world knows in which process of this host it is.
+    /// The peer was heard: the environment knows in which process of this host it is.
     pub heard: bool,
 }

@@ -1,6 +1,6 @@
 //! FLUSH to persistence (IBA annex A19). Waiting for the storage is nothing to do under a lock, nor
-//! in a thread that receives. The engine remembers the FLUSH, the world runs it where waiting harms
-//! no thread ([`Platform::persist`](crate::Platform::persist)), and the engine is told.
+//! in a thread that receives. The engine remembers the FLUSH, the environment runs it where waiting
+//! harms no thread ([`Platform::persist`](crate::Platform::persist)), and the engine is told.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -193,8 +193,8 @@ impl Qp {
     /// # Errors
     ///
     /// `OutOfRange`: sizes beyond the device's. `Invalid`: queues that do not fit the kind, another
-    /// device's domain. `Limit`: no number is left. `System`: the world has no frames for a raw
-    /// packet queue pair.
+    /// device's domain. `Limit`: no number is left. `System`: the environment has no frames for a
+    /// raw packet queue pair.
     pub fn create(device: &Arc<Device>, pd: &Arc<Pd>, mut init: QpInit) -> Result<Arc<Qp>, Error> {
         if init.srq.is_some() {
             (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);

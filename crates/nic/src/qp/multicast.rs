@@ -26,7 +26,7 @@ impl Qp {
     /// # Errors
     ///
     /// `Value`: not a datagram queue pair, not a group. `Limit`: more groups, or queue pairs in
-    /// one, than the device has. `System`: the world refused to join.
+    /// one, than the device has. `System`: the environment refused to join.
     pub fn attach_group(self: &Arc<Self>, group: Gid) -> Result<(), Error> {
         let kind = self.init().kind;
         if kind != QpType::Ud {

@@ -49,7 +49,7 @@ impl Qp {
 
 impl Inner {
     /// Has the device know how an ACK is held back now; when that wants to be looked at, where the
-    /// world may not know.
+    /// environment may not know.
     #[inline(always)]
     pub(super) fn note_ack(&mut self, qp: &Qp, now: impl FnOnce() -> Instant) -> Option<Instant> {
         let held = self.engine.held();
@@ -67,8 +67,8 @@ impl Inner {
         self.noted.end(&qp.device.delayed_acks);
     }
 
-    /// Has the queue pair looked at when its engine wants to be; when that is, where the world may
-    /// not know.
+    /// Has the queue pair looked at when its engine wants to be; when that is, where the
+    /// environment may not know.
     #[inline(always)]
     pub(crate) fn set_timer(&mut self, qp: &Qp) -> Option<Instant> {
         let at = self.engine.deadline()?;

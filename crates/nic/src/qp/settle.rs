@@ -64,8 +64,8 @@ impl Qp {
         self.let_go(inner, wake, ack);
     }
 
-    /// Unlocks, then tells what there is to tell, and the world when it is to wake: then, and about
-    /// then.
+    /// Unlocks, then tells what there is to tell, and the environment when it is to wake: then, and
+    /// about then.
     #[inline(always)]
     pub(super) fn let_go(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
         if wake.is_some() || about.is_some() {

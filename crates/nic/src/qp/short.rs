@@ -115,7 +115,7 @@ fn apart(leaves: impl FnOnce() -> bool) -> bool {
     leaves()
 }
 
-/// Sends the message of `len` bytes, `MOST` at most, if the world takes it so.
+/// Sends the message of `len` bytes, `MOST` at most, if the environment takes it so.
 #[inline(always)]
 fn leaves<const MOST: usize>(
     path: &Path,

@@ -1,5 +1,5 @@
-//! A device without a world: packets are lost, frames kept, numbers come in order, randomness
-//! counts up.
+//! A device without an environment: packets are lost, frames kept, numbers come in order,
+//! randomness counts up.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -102,13 +102,13 @@ impl Signal for Nobody {
 
 pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
-/// A device on an interface of that world.
-pub fn device(world: Arc<Kept>) -> Arc<Device> {
-    device_of(world, &[])
+/// A device on an interface of that environment.
+pub fn device(env: Arc<Kept>) -> Arc<Device> {
+    device_of(env, &[])
 }
 
 /// Like [`device`], with an interface of these addresses.
-pub fn device_of(world: Arc<Kept>, addresses: &[IpAddr]) -> Arc<Device> {
+pub fn device_of(env: Arc<Kept>, addresses: &[IpAddr]) -> Arc<Device> {
     let config = DeviceConfig {
         id: DeviceId(0),
         name: "raw".to_owned(),
@@ -123,5 +123,5 @@ pub fn device_of(world: Arc<Kept>, addresses: &[IpAddr]) -> Arc<Device> {
         _ => GidTable::updated(&GidTable::default(), MAC, addresses),
     };
     let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids };
-    Device::new(config, port, world, Arc::new(InOrder::default()))
+    Device::new(config, port, env, Arc::new(InOrder::default()))
 }

@@ -5,11 +5,11 @@ use std::cmp::Reverse;
 use std::sync::atomic::AtomicU64;
 
 use nic::peer_memory::Copy;
-use node::world::{Datagram, Hold, Input, InputHandler};
+use node::env::{Datagram, Hold, Input, InputHandler};
 use transport::op::SharedBytes;
 
 use super::{Sim, What};
-use crate::world::{HostId, INTERFACE, ProcessId, Record};
+use crate::env::{HostId, INTERFACE, ProcessId, Record};
 
 /// Records after which ACKs that were held back leave, at the latest.
 const RECORDS_PER_ACK: u32 = 8;
@@ -29,7 +29,7 @@ impl Sim {
     /// on with what has no effect any more: see [`Sim::lives`].
     pub fn kill_at_step(&mut self, process: ProcessId, steps: u64) {
         let Some(node) = self.node(process) else { return };
-        self.shared.hosts()[node.world().host().0].same_host.light(process, steps);
+        self.shared.hosts()[node.env().host().0].same_host.light(process, steps);
     }
 
     /// Whether a process lives, to be asked after each call of its program where
@@ -48,7 +48,7 @@ impl Sim {
 
     pub(super) fn put(&mut self, from: ProcessId, block: u16, record: Record) {
         let Some(node) = self.node(from) else { return };
-        let host = node.world().host();
+        let host = node.env().host();
         let now = self.shared.clock.nanos();
         let clogged = self.network.clogged_until(host, host);
         let put = {

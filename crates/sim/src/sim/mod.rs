@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nic::{Errno, Persist};
-use node::world::{Input, InputHandler, Interface, Name, Watch};
+use node::env::{Input, InputHandler, Interface, Name, Watch};
 use node::{Config, Node};
 use wire::icrc::Flow;
 
 use crate::clock::nanos;
+use crate::env::{Action, Host, HostId, INTERFACE, ProcessId, Record, Shared, SimEnv};
 use crate::network::Network;
 use crate::same_host::{NEWS, SameHost};
 use crate::storage::Storage;
-use crate::world::{Action, Host, HostId, INTERFACE, ProcessId, Record, Shared, SimWorld};
 use crate::{Dice, Faults};
 pub use power::Power;
 
@@ -109,7 +109,7 @@ pub struct Sim {
     shared: Arc<Shared>,
     network: Network,
     dice: Dice,
-    nodes: Vec<Option<Arc<Node<SimWorld>>>>,
+    nodes: Vec<Option<Arc<Node<SimEnv>>>>,
     due: BinaryHeap<Reverse<Due>>,
     numbers: u64,
     trace: u64,
@@ -130,7 +130,7 @@ impl std::fmt::Debug for Sim {
 }
 
 impl Sim {
-    /// A world without hosts, at time 0.
+    /// An environment without hosts, at time 0.
     pub fn new(seed: u64, faults: Faults) -> Sim {
         let dice = Dice::new(seed);
         Sim {
@@ -193,13 +193,13 @@ impl Sim {
             (host.interface.clone(), host.same_host.on)
         };
         self.shared.alarms().push(None);
-        let world = Arc::new(SimWorld { shared: self.shared.clone(), host, process, same_host });
-        self.nodes.push(Some(Node::new(world, config, &[interface])));
+        let env = Arc::new(SimEnv { shared: self.shared.clone(), host, process, same_host });
+        self.nodes.push(Some(Node::new(env, config, &[interface])));
         process
     }
 
     /// The node of a process; `None` once it was killed.
-    pub fn node(&self, process: ProcessId) -> Option<Arc<Node<SimWorld>>> {
+    pub fn node(&self, process: ProcessId) -> Option<Arc<Node<SimEnv>>> {
         self.nodes.get(process.0)?.clone()
     }
 
@@ -210,7 +210,7 @@ impl Sim {
         let Some(node) = self.nodes.get_mut(process.0).and_then(Option::take) else { return };
         let now = self.shared.clock.nanos();
         let (told, last): (Vec<_>, u64) = {
-            let host = &mut self.shared.hosts()[node.world().host().0];
+            let host = &mut self.shared.hosts()[node.env().host().0];
             host.bury(now, process);
             let last = host.same_host.leave(process);
             let all = std::mem::take(&mut host.watchers);
@@ -391,8 +391,8 @@ impl Sim {
         [alarm, due].into_iter().flatten().min_by_key(|(at, _)| *at)
     }
 
-    /// Wakes a process as the real world does. An alarm is set by the node's calls, and after it
-    /// rang by what the node still waits for.
+    /// Wakes a process as the real environment does. An alarm is set by the node's calls, and after
+    /// it rang by what the node still waits for.
     fn wake(&mut self, process: ProcessId) {
         self.wakes += 1;
         assert!(self.wakes < MAX_WAKES, "process {} is woken for ever at {:?}", process.0, self.elapsed());
@@ -402,7 +402,7 @@ impl Sim {
         node.expire(self.shared.clock.now());
         if let Some(at) = node.deadline() {
             assert!(at > self.shared.clock.now(), "process {} wants what was just done", process.0);
-            nic::Platform::wake_at(&**node.world(), at);
+            nic::Platform::wake_at(&**node.env(), at);
         }
     }
 

@@ -3,12 +3,12 @@
 
 use std::cmp::Reverse;
 
-use node::world::{Datagram, Hold, Input, InputHandler};
+use node::env::{Datagram, Hold, Input, InputHandler};
 use transport::batch::MAX_RUN;
 use wire::icrc::Flow;
 
 use super::{Sim, What};
-use crate::world::{HostId, INTERFACE, ProcessId};
+use crate::env::{HostId, INTERFACE, ProcessId};
 
 impl Sim {
     pub(super) fn send(&mut self, from: ProcessId, flow: Flow, bytes: Vec<u8>, quiet: bool) {

@@ -7,8 +7,8 @@ use nic::{Errno, Persist};
 
 use super::{Sim, What};
 use crate::clock::nanos;
+use crate::env::{HostId, ProcessId};
 use crate::storage::Mapped;
-use crate::world::{HostId, ProcessId};
 
 /// What a host's power did by itself ([`Faults::power_fail`](crate::Faults::power_fail)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl Sim {
 
     pub(super) fn persist(&mut self, process: ProcessId, work: Persist) {
         let Some(node) = self.node(process) else { return };
-        let time = self.begin_flush(node.world().host());
+        let time = self.begin_flush(node.env().host());
         self.schedule_at(
             self.shared.clock.nanos().saturating_add(nanos(time)),
             What::Flushed { process, work },

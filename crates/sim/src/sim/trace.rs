@@ -4,7 +4,7 @@ use wire::icrc::{Flow, ICRC_LEN};
 use wire::roce::Packet;
 
 use super::Sim;
-use crate::world::Record;
+use crate::env::Record;
 
 impl Sim {
     /// Adds something to the trace.

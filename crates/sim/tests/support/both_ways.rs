@@ -38,7 +38,7 @@ impl End {
         End { process, node, address, endpoint, memory }
     }
     pub fn now(&self) -> std::time::Instant {
-        node::World::now(&**self.node.world())
+        node::Env::now(&**self.node.env())
     }
     pub fn post(&self, wr: SendWr) {
         self.endpoint.qp.post_send(self.now(), wr).unwrap();

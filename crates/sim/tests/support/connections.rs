@@ -72,7 +72,7 @@ impl Side {
     }
     pub fn send_all(&self, node: &SimNode) {
         let (Some(endpoint), Some(outbox)) = (&self.endpoint, &self.outbox) else { return };
-        let mut sender = endpoint.qp.sender(node::World::now(&**node.world()));
+        let mut sender = endpoint.qp.sender(node::Env::now(&**node.env()));
         for n in 0..MESSAGES {
             let sges = [outbox.sge(n as usize * MESSAGE_LEN, MESSAGE_LEN)].into_iter().collect();
             let mut wr = SendWr {

@@ -141,7 +141,7 @@ impl Side {
     }
 
     pub fn now(&self) -> std::time::Instant {
-        node::World::now(&**self.party.node.world())
+        node::Env::now(&**self.party.node.env())
     }
 
     /// Whether its memory holds these bytes, or held them when it died.

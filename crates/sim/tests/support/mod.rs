@@ -15,7 +15,7 @@ use std::sync::Arc;
 use nic::device::async_events::AsyncEventQueue;
 use nic::{AddressVector, Cq, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use node::Node;
-use sim::{Mark, SimWorld};
+use sim::{Mark, SimEnv};
 use transport::op::{Completion, Data, SendOp, SendWr};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
@@ -48,7 +48,7 @@ impl Way {
     }
 }
 
-pub type SimNode = Arc<Node<SimWorld>>;
+pub type SimNode = Arc<Node<SimEnv>>;
 
 /// A queue pair with its completion queues.
 pub struct Endpoint {
@@ -148,7 +148,7 @@ pub fn wire_up(node: &SimNode, ours: &Endpoint, theirs: &Endpoint, to: IpAddr, w
         },
         ..QpAttr::default()
     };
-    let now = node::World::now(&**node.world());
+    let now = node::Env::now(&**node.env());
     let init = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
     ours.qp.modify(now, &attr.with_state(QpState::Init), init).unwrap();
     let rtr = mask::STATE

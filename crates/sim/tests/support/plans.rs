@@ -321,7 +321,7 @@ impl Run {
         for party in [&self.client, &self.server] {
             assert_eq!(party.node.connections(), 0, "connections are left:\n{}", self.story());
             assert_eq!(
-                node::world::InputHandler::deadline(&*party.node),
+                node::env::InputHandler::deadline(&*party.node),
                 None,
                 "a timer runs:\n{}",
                 self.story()

@@ -155,7 +155,7 @@ pub(super) fn random_psn(device: &Device, from: IpAddr) -> Result<u32> {
     node!(ours, node => {
         node.attach(nic).map_err(|e| Error::of_nic("ibv_open_device", e))?;
         let mut random = [0; 4];
-        nic::Platform::fill_random(&**node.world(), &mut random);
+        nic::Platform::fill_random(&**node.env(), &mut random);
         Ok(Psn::new(u32::from_ne_bytes(random)).get())
     })
 }

@@ -11,10 +11,10 @@ use wire::Qpn;
 use super::TxRing;
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
+use crate::env::Known;
 use crate::memory::Part;
 use crate::peer_memory::RemoteView;
 use crate::rings::cached_peer::CachedView;
-use crate::world::Known;
 
 impl TxRing {
     /// The reader's memory can be reached from now on, by what it exports.

@@ -14,7 +14,7 @@ impl Qp {
     ///
     /// `Value`: not a raw packet queue pair. `Invalid`: defaults and sniffers with specifications
     /// or "don't trap". `Limit`: more rules than the device has. `Unsupported`: a datagram
-    /// queue pair. `System`: the world refused to listen.
+    /// queue pair. `System`: the environment refused to listen.
     pub fn steer(self: &Arc<Self>, flow: Flow) -> Result<FlowId, Error> {
         self.steer_counted(flow, None)
     }

@@ -1,5 +1,5 @@
-//! What a node sees of the simulated world: its host's names, routes and neighbours, the clock, the
-//! way out.
+//! What a node sees of the simulated environment: its host's names, routes and neighbours, the
+//! clock, the way out.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use nic::peer_memory::Copy;
 use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform};
-use node::world::{Claim, ClaimError, Datagram, Interface, Name, Route, RouteQuery, Watch, World};
+use node::env::{Claim, ClaimError, Datagram, Env, Interface, Name, Route, RouteQuery, Watch};
 use transport::{Short, TxBatch};
 use wire::icrc::{self, Flow};
 use wire::mad::PortSpace;
@@ -186,9 +186,9 @@ impl Shared {
     }
 }
 
-/// The world of one process.
+/// The environment of one process.
 #[derive(Debug)]
-pub struct SimWorld {
+pub struct SimEnv {
     pub(crate) shared: Arc<Shared>,
     pub(crate) host: HostId,
     pub(crate) process: ProcessId,
@@ -196,7 +196,7 @@ pub struct SimWorld {
     pub(crate) same_host: bool,
 }
 
-impl SimWorld {
+impl SimEnv {
     /// The host it runs on.
     pub fn host(&self) -> HostId {
         self.host
@@ -205,7 +205,7 @@ impl SimWorld {
     pub(crate) fn with_host<T>(&self, f: impl FnOnce(&mut Host) -> T) -> T {
         f(&mut self.shared.hosts()[self.host.0])
     }
-    /// Like [`SimWorld::with_host`], as one step of the process, which may die of it. A dead one
+    /// Like [`SimEnv::with_host`], as one step of the process, which may die of it. A dead one
     /// does nothing.
     pub(crate) fn step<T>(&self, f: impl FnOnce(&mut Host, ProcessId) -> T) -> Option<T> {
         let now = self.shared.clock.nanos();
@@ -254,7 +254,7 @@ pub(crate) fn ends(path: &Path) -> Option<[SocketAddr; 2]> {
     Some([SocketAddr::new(path.source.ip()?, PORT), SocketAddr::new(path.dest.ip()?, PORT)])
 }
 
-impl Link for SimWorld {
+impl Link for SimEnv {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if path.dest_qpn != Qpn::GSI && self.put(block(path.dest_qpn), path, batch) {
             return;
@@ -297,9 +297,9 @@ impl Link for SimWorld {
 }
 
 /// Simulated hosts have no frames.
-impl Frames for SimWorld {}
+impl Frames for SimEnv {}
 
-impl Platform for SimWorld {
+impl Platform for SimEnv {
     fn persist(&self, work: Persist) {
         self.act(Action::Persist(work));
     }
@@ -320,7 +320,7 @@ impl Platform for SimWorld {
     }
 }
 
-impl nic::Storage for SimWorld {
+impl nic::Storage for SimEnv {
     fn keeps(&self, addr: u64, len: u64) -> bool {
         self.with_host(|h| h.storage.keeps(addr, len))
     }
@@ -330,7 +330,7 @@ impl nic::Storage for SimWorld {
     }
 }
 
-impl World for SimWorld {
+impl Env for SimEnv {
     fn attach(&self, interface: u32) -> Result<(), Errno> {
         self.with_host(|h| {
             if interface != INTERFACE || !h.processes.contains(&self.process) {

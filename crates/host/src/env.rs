@@ -1,4 +1,4 @@
-//! The real world, as a node sees it.
+//! The real environment, as a node sees it.
 
 mod local_link;
 mod rings;
@@ -12,8 +12,8 @@ use std::time::Instant;
 use local::Rings;
 use locks::{Mutex, Rank};
 use nic::{Errno, Link, Path, Persist, Platform};
-use node::world::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
-use node::{Name, Watch, World};
+use node::env::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
+use node::{Env, Name, Watch};
 use sys::Bell;
 use sys::clock::Clock;
 use sys::fork;
@@ -45,7 +45,7 @@ const MANY: usize = 8;
 /// a input handler and the [`Host`](crate::Host) that runs it.
 ///
 /// In a forked child the object is inert: it sends nothing, and what can fail fails with ENODEV.
-pub struct RealWorld {
+pub struct LinuxEnv {
     generation: u32,
     host_id: u64,
     pub(crate) config: Config,
@@ -71,8 +71,8 @@ pub struct RealWorld {
     pub(crate) sweep_asked: AtomicBool,
 }
 
-impl RealWorld {
-    pub(crate) fn open(config: Config) -> io::Result<RealWorld> {
+impl LinuxEnv {
+    pub(crate) fn open(config: Config) -> io::Result<LinuxEnv> {
         let reactor = Arc::new(Reactor::new()?);
         let alarm = Alarm::new(Bell::new()?);
         reactor.add(reactor.token(), &alarm.bell, IN, Source::Bell)?;
@@ -80,7 +80,7 @@ impl RealWorld {
         let interfaces = Interfaces::open(&mut requests)?;
         reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
         let tx = Arc::new(Tx::default());
-        Ok(RealWorld {
+        Ok(LinuxEnv {
             generation: fork::generation(),
             host_id: host_id::host_id(),
             rings: Rings::new(config.same_host)?,
@@ -118,7 +118,7 @@ impl RealWorld {
 
     /// The Ethernet address, and the VLAN if any, by which packets for `query` leave. Waits up to
     /// three seconds for a neighbour that is not known yet. EHOSTUNREACH where it does not
-    /// answer, and those of [`World::route`](node::World::route).
+    /// answer, and those of [`Env::route`](node::Env::route).
     pub fn ethernet_address(&self, query: RouteQuery) -> Result<([u8; 6], Option<u16>), Errno> {
         let route = self.route(query)?;
         let known = self.interfaces.current();
@@ -135,7 +135,7 @@ impl RealWorld {
     /// Where packets go.
     #[inline]
     pub(crate) fn delivery<'a, G>(&'a self, handler: &'a G) -> Delivery<'a, G> {
-        let RealWorld { clock, counters, rings, alarm, .. } = self;
+        let LinuxEnv { clock, counters, rings, alarm, .. } = self;
         Delivery { handler, clock, counters, rings, alarm }
     }
 
@@ -145,7 +145,7 @@ impl RealWorld {
     }
 
     pub(crate) fn opener(&self) -> Opener<'_> {
-        let RealWorld { config, clock, reactor, counters, .. } = self;
+        let LinuxEnv { config, clock, reactor, counters, .. } = self;
         Opener { config, clock, reactor, counters }
     }
 
@@ -206,10 +206,10 @@ impl RealWorld {
     }
 }
 
-impl Link for RealWorld {
+impl Link for LinuxEnv {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if self.is_ours() && !self.rings.send(path, batch, self) {
-            let RealWorld { config, clock, reactor, counters, .. } = self;
+            let LinuxEnv { config, clock, reactor, counters, .. } = self;
             if batch.len_bytes() >= BULK || batch.len() >= MANY {
                 self.rx_sockets.sends_many(clock);
             }
@@ -239,7 +239,7 @@ impl Link for RealWorld {
     }
 }
 
-impl nic::Frames for RealWorld {
+impl nic::Frames for LinuxEnv {
     fn open_frames(&self, interface: u32) -> Result<(), Errno> {
         self.check_ours()?;
         self.frames.open(interface)
@@ -262,7 +262,7 @@ impl nic::Frames for RealWorld {
     }
 }
 
-impl Platform for RealWorld {
+impl Platform for LinuxEnv {
     fn persist(&self, work: Persist) {
         if !self.is_ours() {
             return;
@@ -345,7 +345,7 @@ impl Platform for RealWorld {
     }
 }
 
-impl World for RealWorld {
+impl Env for LinuxEnv {
     fn attach(&self, interface: u32) -> Result<(), Errno> {
         self.check_ours()?;
         let known = self.interfaces.current();
@@ -408,8 +408,8 @@ impl World for RealWorld {
     }
 }
 
-impl std::fmt::Debug for RealWorld {
+impl std::fmt::Debug for LinuxEnv {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RealWorld").field("counters", &self.counters).finish_non_exhaustive()
+        f.debug_struct("LinuxEnv").field("counters", &self.counters).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! What rings ask of the real world, and messages of the connection manager that go by them.
+//! What rings ask of the real environment, and messages of the connection manager that go by them.
 
 use std::io;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use local::Counters;
 use local::record::Ends;
 use nic::Path;
 use node::Name;
-use node::world::Datagram;
+use node::env::Datagram;
 use sys::clock::Clock;
 use transport::TxBatch;
 use wire::icrc::{self, Flow};
 
-use super::RealWorld;
+use super::LinuxEnv;
 use crate::sockets::{ROCE_PORT, endpoint};
 use crate::to_handler::datagram;
 
-impl local::World for RealWorld {
+impl local::Env for LinuxEnv {
     #[inline]
     fn version(&self) -> u64 {
         self.interfaces.version()
@@ -50,7 +50,7 @@ impl local::World for RealWorld {
     }
 }
 
-impl RealWorld {
+impl LinuxEnv {
     /// Hands messages of the connection manager to the process of this host that bears one of
     /// `names`; false where they have to go by the network.
     pub(super) fn hand_over_here(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {

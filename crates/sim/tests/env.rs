@@ -1,4 +1,4 @@
-//! The simulated world itself: faults do what they say, names go with their process.
+//! The simulated environment itself: faults do what they say, names go with their process.
 
 mod support;
 
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::{Link, Path};
-use node::world::{ClaimError, Name, RouteQuery, World};
-use sim::{Faults, HostId, ProcessId, Sim, SimWorld};
+use node::env::{ClaimError, Env, Name, RouteQuery};
+use sim::{Faults, HostId, ProcessId, Sim, SimEnv};
 use transport::TxBatch;
 use wire::Qpn;
 use wire::bth::Bth;
@@ -30,8 +30,8 @@ fn two(faults: Faults) -> (Sim, [HostId; 2], [ProcessId; 2]) {
     (sim, hosts, processes)
 }
 
-fn world(sim: &Sim, process: ProcessId) -> Arc<SimWorld> {
-    sim.node(process).unwrap().world().clone()
+fn env(sim: &Sim, process: ProcessId) -> Arc<SimEnv> {
+    sim.node(process).unwrap().env().clone()
 }
 
 /// Sends so many packets for a queue pair that no process has.
@@ -52,7 +52,7 @@ fn send(sim: &Sim, from: ProcessId, to: IpAddr, packets: usize) {
     for _ in 0..packets {
         batch.push(&header, 256, |_| Ok(())).unwrap();
     }
-    world(sim, from).send(&path, &mut batch);
+    env(sim, from).send(&path, &mut batch);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn the_names_of_a_killed_process_are_free_at_once() {
     let host = sim.add_host(&[HERE], 1500);
     let [p, q] = [0, 1].map(|_| sim.start(host, &node::Config::default()));
     let name = Name::Port { space: PortSpace::Tcp, addr: None, port: 5 };
-    let (first, second) = (world(&sim, p), world(&sim, q));
+    let (first, second) = (env(&sim, p), env(&sim, q));
     let held = first.claim(name).unwrap();
     assert!(matches!(second.claim(name), Err(ClaimError::InUse)));
     assert!(second.watch(name).is_some());
@@ -140,11 +140,11 @@ fn the_memory_of_a_killed_process_goes_with_it() {
 #[test]
 fn a_route_needs_an_address_of_the_family() {
     let (sim, _, [p, _]) = two(Faults::none());
-    let world = world(&sim, p);
+    let env = env(&sim, p);
     let query = |dest: &str, source| RouteQuery { dest: dest.parse().unwrap(), scope: 0, source };
-    assert_eq!(world.route(query("fd00::1", None)), Err(nic::Errno::ENETUNREACH));
-    assert_eq!(world.route(query("10.0.0.2", Some(THERE))), Err(nic::Errno::EADDRNOTAVAIL));
-    let there = world.route(query("10.0.0.2", None)).unwrap();
+    assert_eq!(env.route(query("fd00::1", None)), Err(nic::Errno::ENETUNREACH));
+    assert_eq!(env.route(query("10.0.0.2", Some(THERE))), Err(nic::Errno::EADDRNOTAVAIL));
+    let there = env.route(query("10.0.0.2", None)).unwrap();
     assert_eq!((there.source, there.local), (HERE, false));
-    assert!(world.route(query("10.0.0.1", None)).unwrap().local);
+    assert!(env.route(query("10.0.0.1", None)).unwrap().local);
 }

@@ -7,10 +7,10 @@ use transport::Short;
 use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote};
 use wire::{Qpn, Rkey};
 
-use super::RealWorld;
+use super::LinuxEnv;
 use crate::counters::add;
 
-impl nic::LocalLink for RealWorld {
+impl nic::LocalLink for LinuxEnv {
     fn has_unread(&self, path: &Path) -> bool {
         self.rings.lies_unread(path)
     }

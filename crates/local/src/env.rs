@@ -17,7 +17,7 @@ use crate::counters::Counters;
 use crate::record::Ends;
 
 /// What rings ask of the host around them.
-pub trait World {
+pub trait Env {
     /// A number that is another one when the interfaces or their addresses have changed. It is
     /// asked for first: what is known by then may be kept with it.
     fn version(&self) -> u64;

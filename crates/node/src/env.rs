@@ -1,4 +1,4 @@
-//! What a node asks of the world it lives in, and what the world tells it.
+//! What a node asks of the environment it lives in, and what the environment tells it.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -133,7 +133,7 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What the world tells the node.
+/// What the environment tells the node.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
     /// A packet.
@@ -171,7 +171,7 @@ pub enum Input<'a> {
         /// From the destination's hardware address to the end of the payload, VLAN tags included.
         bytes: &'a [u8],
     },
-    /// The answer to [`World::reach`].
+    /// The answer to [`Env::reach`].
     Resolved {
         /// The caller's mark.
         ticket: u64,
@@ -192,7 +192,7 @@ pub enum Input<'a> {
     },
     /// The interfaces or their addresses changed; all of them, as they are now.
     Interfaces(&'a [Interface]),
-    /// A name that [`World::watch`] watches is gone: the process ended that bore it when that call
+    /// A name that [`Env::watch`] watches is gone: the process ended that bore it when that call
     /// gave this number. Another process may bear it by now.
     Gone(Name, Watch),
 }
@@ -206,9 +206,9 @@ impl Watch {
     pub const NONE: Watch = Watch(0);
 }
 
-/// The world around a node. No call waits (a bounded system call such as a netlink request is not
-/// waiting).
-pub trait World: Link + Frames + Platform {
+/// The environment around a node. No call waits (a bounded system call such as a netlink request is
+/// not waiting).
+pub trait Env: Link + Frames + Platform {
     /// Opens the UDP port on all addresses of an interface, now and as they change; repeated calls
     /// are harmless. EADDRINUSE where another user or the kernel's rxe owns the port.
     fn attach(&self, interface: u32) -> Result<(), Errno>;
@@ -235,7 +235,7 @@ pub trait World: Link + Frames + Platform {
     fn hand_over(&self, _names: &[Name], _path: &Path, _batch: &mut TxBatch) -> bool {
         false
     }
-    /// Whether [`World::forward`] to `name` is cheap, because its bearer is known from earlier.
+    /// Whether [`Env::forward`] to `name` is cheap, because its bearer is known from earlier.
     fn is_known(&self, name: Name) -> bool;
     /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where no
     /// process bears it.
@@ -277,9 +277,9 @@ impl Before {
     }
 }
 
-/// A node, as the world sees it.
+/// A node, as the environment sees it.
 pub trait InputHandler: Send + Sync + 'static {
-    /// Takes what the world has to tell.
+    /// Takes what the environment has to tell.
     fn input(&self, now: Instant, input: Input<'_>);
     /// Takes [`Input::Short`] apart from its bytes, so that no caller puts it together for each
     /// message. `from` says where it came from and went to; `before` is of the messages that came
