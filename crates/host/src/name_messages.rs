@@ -12,13 +12,13 @@
 //!
 //! | byte | which way | what |
 //! |---|---|---|
-//! | 1 | to the bearer | a ring of shared memory: 8 random bytes ([`ring_offer`]), and its descriptor. Packets come by it from now on (`rings`) |
-//! | 2 | to the bearer | there is something in the ring |
-//! | 3 | from the bearer | it takes no ring, or can not read what came by it: no further one is offered on this connection |
-//! | 4 | from the bearer | memory of it may be reached (`peer_memory`): 8 bytes address of the page that proves which process it is, 8 bytes what its first word says, and the descriptor of its tables |
-//! | 5 | from the bearer | it took the ring, and a thread of it that waits is woken by a byte to the socket that comes with the message (`rings::driver_slot`) |
-//! | 6 | from the bearer | a buffer of it may be mapped (`arena`): 8 bytes where it is there, 1 byte whether it may be written to, and its descriptor. It comes before what lets the buffer be reached |
-//! | 7 | from the bearer | a buffer is gone: 8 bytes where it was there |
+//! | 1 | to the owner | a ring of shared memory: 8 random bytes ([`ring_offer`]), and its descriptor. Packets come by it from now on (`rings`) |
+//! | 2 | to the owner | there is something in the ring |
+//! | 3 | from the owner | it takes no ring, or can not read what came by it: no further one is offered on this connection |
+//! | 4 | from the owner | memory of it may be reached (`peer_memory`): 8 bytes address of the page that proves which process it is, 8 bytes what its first word says, and the descriptor of its tables |
+//! | 5 | from the owner | it took the ring, and a thread of it that waits is woken by a byte to the socket that comes with the message (`rings::driver_slot`) |
+//! | 6 | from the owner | a buffer of it may be mapped (`arena`): 8 bytes where it is there, 1 byte whether it may be written to, and its descriptor. It comes before what lets the buffer be reached |
+//! | 7 | from the owner | a buffer is gone: 8 bytes where it was there |
 
 use local::record::{self, Ends, HEADER};
 use node::env::{Datagram, Hold};
@@ -31,11 +31,11 @@ pub const RING_LEN: usize = 9;
 pub const LOOK: u8 = 2;
 /// No ring, please.
 pub const NO_RING: u8 = 3;
-/// The memory of the bearer may be reached.
+/// The memory of the owner may be reached.
 pub const EXPORT: u8 = 4;
 /// Bytes of that message.
 pub const EXPORT_LEN: usize = 17;
-/// By this socket a thread of the bearer is woken.
+/// By this socket a thread of the owner is woken.
 pub const BELL: u8 = 5;
 /// A buffer of its may be mapped.
 pub const BUFFER: u8 = 6;

@@ -3,8 +3,8 @@
 //! ports, and the way packets take to the process that they are for. What names look like is in
 //! `name_text`, what messages look like in `name_messages`. Both ends must belong to one user.
 
-mod bearer;
 mod claim;
+mod owner;
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -26,18 +26,18 @@ use crate::reactor::{HANG_UP, IN, Reactor, Source};
 use crate::sockets;
 use crate::tx::Tx;
 use crate::user;
-pub(crate) use bearer::{Answer, Bearer};
 pub use claim::other_builds;
 pub(crate) use claim::{Listener, More, port_names};
+pub(crate) use owner::{Answer, NameOwner};
 
 /// Most connections to other processes that are kept for forwarding alone.
-const MAX_BEARERS: usize = 512;
+const MAX_NAME_OWNERS: usize = 512;
 /// Bytes of queue on such a connection; the system's limit may be lower.
 const QUEUE_BYTES: u32 = 1 << 21;
 
 /// The processes that bear names we use.
 pub(crate) struct Names {
-    bearers: Mutex<BTreeMap<Name, Arc<Bearer>>>,
+    owners: Mutex<BTreeMap<Name, Arc<NameOwner>>>,
     /// A socket that is not connected yet, for the next name: most names that strangers make us
     /// look for are borne by no process.
     spare: Mutex<Option<Fd>>,
@@ -67,20 +67,20 @@ pub(crate) enum Message<'a> {
 impl Names {
     pub(crate) fn new(tx: Arc<Tx>) -> Names {
         Names {
-            bearers: Mutex::new(Rank::Bearers, BTreeMap::new()),
+            owners: Mutex::new(Rank::NameOwners, BTreeMap::new()),
             spare: Mutex::new(Rank::SpareSocket, None),
             tx,
             left: AtomicU32::new(0),
         }
     }
 
-    /// The bearer of `name`, if it is known already: then handing on is one system call.
-    pub(crate) fn known(&self, name: Name) -> Option<Arc<Bearer>> {
+    /// The owner of `name`, if it is known already: then handing on is one system call.
+    pub(crate) fn known(&self, name: Name) -> Option<Arc<NameOwner>> {
         self.lock().get(&name).cloned()
     }
 
     /// Hands a message that we made to the process that bears `name`. False where it has to go by
-    /// the network: no process bears the name, or none of this user, or the bearer wants it so.
+    /// the network: no process bears the name, or none of this user, or the owner wants it so.
     pub(crate) fn hand_over(
         &self,
         name: Name,
@@ -88,7 +88,7 @@ impl Names {
         reactor: &Reactor,
         counters: &Counters,
     ) -> bool {
-        let takes = self.bearer(name, reactor).is_ok_and(|bearer| !bearer.has_declined());
+        let takes = self.owner(name, reactor).is_ok_and(|owner| !owner.has_declined());
         let mut header = name_messages::emit(datagram);
         name_messages::mark_handed_over(&mut header);
         takes && self.pass(name, &header, datagram.bytes, &counters.messages_handed_over, reactor, counters)
@@ -118,11 +118,11 @@ impl Names {
         counters: &Counters,
     ) -> bool {
         let buffers = [IoSlice::new(header), IoSlice::new(bytes)];
-        // A connection may have ended unnoticed, and its name have a new bearer: so a second
+        // A connection may have ended unnoticed, and its name have a new owner: so a second
         // attempt.
         for _ in 0..2 {
-            let bearer = match self.bearer(name, reactor) {
-                Ok(bearer) => bearer,
+            let owner = match self.owner(name, reactor) {
+                Ok(owner) => owner,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return false,
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     add(&counters.forward_refused, 1);
@@ -134,7 +134,7 @@ impl Names {
                 }
             };
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            match SockRef::from(&bearer.fd).send_vectored_with_flags(&buffers, flags) {
+            match SockRef::from(&owner.fd).send_vectored_with_flags(&buffers, flags) {
                 Ok(_) => {
                     add(counter, 1);
                     return true;
@@ -145,7 +145,7 @@ impl Names {
                         Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN)
                     ) =>
                 {
-                    self.forget(&bearer);
+                    self.forget(&owner);
                 }
                 Err(_) => {
                     add(&counters.forward_drops, 1);
@@ -156,70 +156,70 @@ impl Names {
         false
     }
 
-    /// Has the engine tell when the bearer of `name` ends; `None` where no process bears it. One
+    /// Has the engine tell when the owner of `name` ends; `None` where no process bears it. One
     /// that can not be watched (another user's) passes for one that lives.
     pub(crate) fn watch(&self, name: Name, reactor: &Reactor) -> Option<Watch> {
-        // A connection may have ended unnoticed, and its name have a new bearer: so a second
+        // A connection may have ended unnoticed, and its name have a new owner: so a second
         // attempt.
         for _ in 0..2 {
-            let bearer = match self.bearer(name, reactor) {
-                Ok(bearer) => bearer,
+            let owner = match self.owner(name, reactor) {
+                Ok(owner) => owner,
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return None,
                 Err(_) => return Some(Watch::NONE),
             };
-            if sys::has_hung_up(&bearer.fd) {
-                self.forget(&bearer);
+            if sys::has_hung_up(&owner.fd) {
+                self.forget(&owner);
                 continue;
             }
-            bearer.watched.store(true, Ordering::Release);
+            owner.watched.store(true, Ordering::Release);
             // A hang-up that the engine has seen before the mark was set is found here.
-            let is_known = self.lock().get(&name).is_some_and(|known| known.token == bearer.token);
-            if is_known || !bearer.watched.swap(false, Ordering::AcqRel) {
-                return Some(Watch(bearer.token));
+            let is_known = self.lock().get(&name).is_some_and(|known| known.token == owner.token);
+            if is_known || !owner.watched.swap(false, Ordering::AcqRel) {
+                return Some(Watch(owner.token));
             }
         }
         None
     }
 
-    /// A bearer hung up; returns its name, and which bearer it was, where it is watched.
-    pub(crate) fn ended(&self, bearer: &Bearer, reactor: &Reactor) -> Option<(Name, Watch)> {
-        self.forget(bearer);
-        reactor.remove(bearer.token, &bearer.fd);
-        bearer.watched.swap(false, Ordering::AcqRel).then_some((bearer.name, Watch(bearer.token)))
+    /// An owner hung up; returns its name, and which owner it was, where it is watched.
+    pub(crate) fn ended(&self, owner: &NameOwner, reactor: &Reactor) -> Option<(Name, Watch)> {
+        self.forget(owner);
+        reactor.remove(owner.token, &owner.fd);
+        owner.watched.swap(false, Ordering::AcqRel).then_some((owner.name, Watch(owner.token)))
     }
 
-    /// Forgets all bearers.
+    /// Forgets all owners.
     pub(crate) fn close(&self, reactor: &Reactor) {
         *self.spare.lock() = None;
-        for bearer in std::mem::take(&mut *self.lock()).into_values() {
-            reactor.remove(bearer.token, &bearer.fd);
+        for owner in std::mem::take(&mut *self.lock()).into_values() {
+            reactor.remove(owner.token, &owner.fd);
         }
     }
 
     /// ECONNREFUSED where no process bears the name.
-    pub(crate) fn bearer(&self, name: Name, reactor: &Reactor) -> io::Result<Arc<Bearer>> {
-        let mut bearers = self.lock();
-        if let Some(bearer) = bearers.get(&name) {
-            return Ok(bearer.clone());
+    pub(crate) fn owner(&self, name: Name, reactor: &Reactor) -> io::Result<Arc<NameOwner>> {
+        let mut owners = self.lock();
+        if let Some(owner) = owners.get(&name) {
+            return Ok(owner.clone());
         }
-        if bearers.len() >= MAX_BEARERS {
-            let idle = bearers.iter().find(|(_, bearer)| !bearer.is_needed());
-            if let Some(idle) = idle.map(|(name, _)| *name).and_then(|name| bearers.remove(&name)) {
+        if owners.len() >= MAX_NAME_OWNERS {
+            let idle = owners.iter().find(|(_, owner)| !owner.is_needed());
+            if let Some(idle) = idle.map(|(name, _)| *name).and_then(|name| owners.remove(&name)) {
                 reactor.remove(idle.token, &idle.fd);
             }
         }
         let connect = || self.connect(name, reactor.token());
-        let bearer = match connect() {
+        let owner = match connect() {
             Err(error) if limits::no_descriptor_is_left(&error) && self.tx.give_up_one(reactor) => connect(),
             connected => connected,
         };
-        let bearer = Arc::new(bearer?);
-        reactor.add(bearer.token, &bearer.fd, IN | HANG_UP, Source::Bearer(bearer.clone()))?;
-        bearers.insert(name, bearer.clone());
-        Ok(bearer)
+        let owner = Arc::new(owner?);
+        reactor.add(owner.token, &owner.fd, IN | HANG_UP, Source::NameOwner(owner.clone()))?;
+        owners.insert(name, owner.clone());
+        Ok(owner)
     }
 
-    fn connect(&self, name: Name, token: u64) -> io::Result<Bearer> {
+    fn connect(&self, name: Name, token: u64) -> io::Result<NameOwner> {
         let spare = self.spare.lock().take();
         let fd = spare.map_or_else(unconnected, Ok)?;
         let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
@@ -241,19 +241,19 @@ impl Names {
         // Another build's takes whole packets from the network, and from other processes that
         // received them.
         let declined = AtomicBool::new(other_build);
-        Ok(Bearer { name, fd, token, pid, watched: no(), has_ring: no(), declined, other_build })
+        Ok(NameOwner { name, fd, token, pid, watched: no(), has_ring: no(), declined, other_build })
     }
 
     /// The engine still tells of its end, which is why it stays with the engine.
-    fn forget(&self, bearer: &Bearer) {
-        let mut bearers = self.lock();
-        if bearers.get(&bearer.name).is_some_and(|known| known.token == bearer.token) {
-            bearers.remove(&bearer.name);
+    fn forget(&self, owner: &NameOwner) {
+        let mut owners = self.lock();
+        if owners.get(&owner.name).is_some_and(|known| known.token == owner.token) {
+            owners.remove(&owner.name);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Name, Arc<Bearer>>> {
-        self.bearers.lock()
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Name, Arc<NameOwner>>> {
+        self.owners.lock()
     }
 }
 

@@ -27,7 +27,7 @@ use rings::ROOM_PAUSE;
 
 use crate::counters::add;
 use crate::env::LinuxEnv;
-use crate::names::{Bearer, Listener};
+use crate::names::{Listener, NameOwner};
 use crate::rx_socket::RxSocket;
 
 /// How often one event reads its socket before the others get their turn.
@@ -51,7 +51,7 @@ const MOST_ROUNDS: u32 = 64;
 /// A process that is gone. Its last packets may lie in a ring whose connection is not accepted yet,
 /// or in later events. So the input handler is told after a round that took all of them.
 struct Gone {
-    bearer: Arc<Bearer>,
+    owner: Arc<NameOwner>,
     rounds: u32,
 }
 
@@ -257,7 +257,7 @@ impl<G: InputHandler> Engine<G> {
                 continue;
             }
             self.guarded(|handler| env.rings.drain_all(&env.delivery(handler).of_rings()));
-            if let Some((name, watch)) = env.names.ended(&gone.bearer, &env.reactor) {
+            if let Some((name, watch)) = env.names.ended(&gone.owner, &env.reactor) {
                 self.guarded(|handler| handler.input(Instant::now(), Input::Gone(name, watch)));
             }
         }

@@ -11,7 +11,7 @@ use locks::{Mutex, MutexGuard, Rank};
 use sys::Epoll;
 
 use crate::frames::FrameSocket;
-use crate::names::{Bearer, Connection, Listener};
+use crate::names::{Connection, Listener, NameOwner};
 use crate::rx_socket::RxSocket;
 use crate::tx::SendSocket;
 
@@ -42,7 +42,7 @@ pub(crate) enum Source {
     /// A connection from a process that hands us packets.
     Connection(Arc<Connection>),
     /// A process that bears a name.
-    Bearer(Arc<Bearer>),
+    NameOwner(Arc<NameOwner>),
 }
 
 /// The epoll instance and its descriptors, each by a token that is never used twice.

@@ -134,14 +134,14 @@ pub(crate) fn route(netlink: &mut Netlink, known: &Known, query: RouteQuery) -> 
 /// bears the source.
 fn local(known: &Known, dest: IpAddr, scope: u32, source: Option<IpAddr>, answer: &Answer) -> Route {
     let source = source.unwrap_or(dest);
-    let bearer = known.bearing(source, scope).or_else(|| known.bearing(dest, scope));
+    let owner = known.bearing(source, scope).or_else(|| known.bearing(dest, scope));
     Route {
         source,
         dest,
-        interface: bearer.map(|interface| interface.index).or(answer.interface).unwrap_or(scope),
+        interface: owner.map(|interface| interface.index).or(answer.interface).unwrap_or(scope),
         next_hop: dest,
         local: true,
-        mtu: answer.mtu.or(bearer.map(|interface| interface.mtu)).unwrap_or(0),
+        mtu: answer.mtu.or(owner.map(|interface| interface.mtu)).unwrap_or(0),
     }
 }
 

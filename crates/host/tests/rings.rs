@@ -314,7 +314,7 @@ fn a_name_that_changes_hands_is_watched_in_the_new_ones() {
     let name = Name::Block(0x77);
     let claim = one.env().claim(name).unwrap();
     let first = watcher.env().watch(name).unwrap();
-    // Its engine is busy: it hears of the end of the first bearer when there is a second one.
+    // Its engine is busy: it hears of the end of the first owner when there is a second one.
     watcher.env().attach(LO).unwrap();
     *watcher.handler().thinks.lock().unwrap() = Duration::from_millis(300);
     one.env().send(&nic::Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
@@ -333,7 +333,7 @@ fn a_name_that_changes_hands_is_watched_in_the_new_ones() {
 }
 
 #[test]
-fn a_ring_ends_with_its_reader_and_a_new_bearer_gets_a_new_one() {
+fn a_ring_ends_with_its_reader_and_a_new_owner_gets_a_new_one() {
     let _alone = alone();
     let (sender, reader, claim) = pair();
     sender.env().send(&path(V4), &mut batch(0, &[64]));

@@ -289,7 +289,7 @@ fn only_the_same_user_may_hand_packets_over_whatever_its_number_looks_like() {
         return eprintln!("skipped: needs root, setpriv and user namespaces");
     }
     let (nobody, inside, bin) = (&AS_NOBODY[..], &AS_NOBODY_INSIDE[..], &AS_BIN[..]);
-    for (bearer, others) in [
+    for (owner, others) in [
         // Outside of all namespaces the number 65534 is one user's.
         (nobody, [(nobody, "kept"), (inside, "kept"), (bin, "refused")]),
         // Where it is the only number, every user outside has it.
@@ -297,9 +297,9 @@ fn only_the_same_user_may_hand_packets_over_whatever_its_number_looks_like() {
         (bin, [(nobody, "refused"), (inside, "refused"), (bin, "kept")]),
     ] {
         let mut programs = Others::new();
-        assert_eq!(programs.start("bear", bearer), "ready", "{bearer:?}");
+        assert_eq!(programs.start("bear", owner), "ready", "{owner:?}");
         for (other, expected) in others {
-            assert_eq!(programs.start("knock", other), expected, "{other:?} to {bearer:?}");
+            assert_eq!(programs.start("knock", other), expected, "{other:?} to {owner:?}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub trait Env {
     /// # Errors
     ///
     /// ECONNREFUSED where no process bears it, those of connect(2) otherwise.
-    fn bearer(&self, block: u16) -> io::Result<Arc<dyn Bearer>>;
+    fn owner(&self, block: u16) -> io::Result<Arc<dyn NameOwner>>;
     /// Wakes the engine thread: packets wait for room in a ring
     /// ([`Rings::go_on`](crate::Rings::go_on)).
     fn wake_engine(&self);
@@ -40,7 +40,7 @@ pub trait Env {
 }
 
 /// The connection to a process that reads a ring of ours. No message asks it anything.
-pub trait Bearer: Send + Sync {
+pub trait NameOwner: Send + Sync {
     /// Tells the connection from all others there are and were.
     fn token(&self) -> u64;
     /// The block of queue pair numbers that the process bears; `None` for another name of it.

@@ -23,9 +23,9 @@
 //!
 //! The host makes one [`Rings`], and tells it what other processes say over their names' sockets:
 //! who offers a ring, who has taken one, who is gone. The rings ask the host by [`Env`], and
-//! speak to a process by its [`Bearer`] or [`Connection`]; no message asks one of those anything.
-//! What comes by a ring goes to a [`PacketHandler`], which is a type parameter: so no message costs
-//! a dynamic call.
+//! speak to a process by its [`NameOwner`] or [`Connection`]; no message asks one of those
+//! anything. What comes by a ring goes to a [`PacketHandler`], which is a type parameter: so no
+//! message costs a dynamic call.
 //!
 //! Which thread reads the rings is decided here ([`lease`], [`rings::driver_slot`],
 //! [`rings::adaptive_spin`]). Each of them stores what the two ends of a ring look at in its
@@ -45,7 +45,7 @@ pub mod rings;
 mod same_host;
 
 pub use counters::Counters;
-pub use env::{Bearer, Connection, Delivery, Drained, Env, Known, PacketHandler};
+pub use env::{Connection, Delivery, Drained, Env, Known, NameOwner, PacketHandler};
 #[doc(hidden)]
 pub use peer_memory::fuzzed;
 pub use rings::Rings;

@@ -236,7 +236,7 @@ ranks! {
     /// The system: the sockets for whole frames.
     FrameSockets,
     /// The system: the processes that bear names we use.
-    Bearers,
+    NameOwners,
     /// The system: a spare socket to connect to the next of them.
     SpareSocket,
     /// The system: the processes that are connected to a name of ours.

@@ -235,7 +235,7 @@ pub trait Env: Link + Frames + Platform {
     fn hand_over(&self, _names: &[Name], _path: &Path, _batch: &mut TxBatch) -> bool {
         false
     }
-    /// Whether [`Env::forward`] to `name` is cheap, because its bearer is known from earlier.
+    /// Whether [`Env::forward`] to `name` is cheap, because its owner is known from earlier.
     fn is_known(&self, name: Name) -> bool;
     /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where no
     /// process bears it.

@@ -4,7 +4,7 @@
 //!
 //! | what | bounded by |
 //! |---|---|
-//! | asking the other processes for the bearer of a name that is not known yet, for a message | [`Allowance`] |
+//! | asking the other processes for the owner of a name that is not known yet, for a message | [`Allowance`] |
 //! | ... for a packet to a queue pair | each block of numbers once in [`ABSENT_MS`] |
 //! | answering | another [`Allowance`]; the answers leave from [`PORTS`] source ports |
 //!

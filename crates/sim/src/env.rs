@@ -69,7 +69,7 @@ impl Host {
         address.ip().is_some_and(|ip| self.interface.addresses.contains(&ip))
     }
     /// The process that bears a block of queue pair numbers.
-    pub fn bearer(&self, block: u16) -> Option<ProcessId> {
+    pub fn owner(&self, block: u16) -> Option<ProcessId> {
         self.names.get(&Name::Block(block)).copied()
     }
 
@@ -112,7 +112,7 @@ pub(crate) enum Action {
         flow: Flow,
         bytes: Vec<u8>,
     },
-    /// By the channel to the bearer of a block.
+    /// By the channel to the owner of a block.
     Put {
         block: u16,
         record: Record,
@@ -223,8 +223,8 @@ impl SimEnv {
         let now = self.shared.clock.nanos();
         let way = |host: &mut Host| {
             let is_here = host.bears(path.dest);
-            let bearer = host.bearer(block);
-            is_here && host.same_host.channel(now, self.process, block, bearer).is_some()
+            let owner = host.owner(block);
+            is_here && host.same_host.channel(now, self.process, block, owner).is_some()
         };
         self.same_host && !path.dest.is_multicast() && self.with_host(way)
     }

@@ -83,8 +83,8 @@ impl LocalLink for SimEnv {
         let block = block(grant.path.dest_qpn);
         self.step(|host, me| {
             // What the peer lends comes by the channel to it: so it is there soon.
-            let bearer = host.bearer(block);
-            host.same_host.channel(now, me, block, bearer);
+            let owner = host.owner(block);
+            host.same_host.channel(now, me, block, owner);
             host.same_host.open(me, grant);
         });
         true

@@ -127,13 +127,13 @@ impl SameHost {
         dies
     }
 
-    /// The channel from a process to the bearer of a block, made where there is none.
+    /// The channel from a process to the owner of a block, made where there is none.
     pub fn channel(
         &mut self,
         now: u64,
         from: ProcessId,
         block: u16,
-        bearer: Option<ProcessId>,
+        owner: Option<ProcessId>,
     ) -> Option<&mut Channel> {
         let key = (from, block);
         if self.channels.get(&key).is_some_and(|channel| channel.ends_at.is_some_and(|at| at <= now)) {
@@ -141,7 +141,7 @@ impl SameHost {
         }
         if !self.channels.contains_key(&key) {
             let exported_at = now + nanos(self.dice.duration(LENDING));
-            self.channels.insert(key, Channel { to: bearer?, exported_at, last: 0, ends_at: None });
+            self.channels.insert(key, Channel { to: owner?, exported_at, last: 0, ends_at: None });
         }
         self.channels.get_mut(&key)
     }
@@ -153,15 +153,15 @@ impl SameHost {
         [now, clogged]: [u64; 2],
         from: ProcessId,
         block: u16,
-        bearer: Option<ProcessId>,
+        owner: Option<ProcessId>,
     ) -> Option<(u64, ProcessId)> {
         let after = nanos(FASTEST + self.dice.duration(SLOWEST));
-        let channel = self.channel(now, from, block, bearer)?;
+        let channel = self.channel(now, from, block, owner)?;
         channel.last = channel.last.max(now + after).max(clogged);
         Some((channel.last, channel.to))
     }
 
-    /// Whether memory of the bearer of a block is reached now, as far as `from` knows.
+    /// Whether memory of the owner of a block is reached now, as far as `from` knows.
     pub fn reaches(&self, now: u64, from: ProcessId, block: u16) -> Option<ProcessId> {
         let channel = self.channels.get(&(from, block))?;
         let is_there = channel.exported_at <= now && channel.ends_at.is_none_or(|at| now < at);

@@ -276,7 +276,7 @@ fn a_request_that_lay_with_a_stopped_process_is_dropped_where_its_sender_has_end
 }
 
 #[test]
-fn the_end_of_an_earlier_bearer_of_a_name_ends_no_connection_to_the_one_of_now() {
+fn the_end_of_an_earlier_owner_of_a_name_ends_no_connection_to_the_one_of_now() {
     let case = Case { stage: Stage::Established, server_dies: true, together: true, heir: false };
     let mut pair = Pair::new(1, Faults::none(), &case);
     pair.advance(Stage::Established);

@@ -1,4 +1,4 @@
-//! Names and what their bearers hand each other: any text as a name, any bytes as a message, and
+//! Names and what their owners hand each other: any text as a name, any bytes as a message, and
 //! what a node does with the packet in it.
 //!
 //! What parses survives being written and parsed; a packet that was handed on once is not handed on

@@ -32,8 +32,8 @@ impl local::Env for LinuxEnv {
         })
     }
 
-    fn bearer(&self, block: u16) -> io::Result<Arc<dyn local::Bearer>> {
-        Ok(self.names.bearer(Name::Block(block), &self.reactor)?)
+    fn owner(&self, block: u16) -> io::Result<Arc<dyn local::NameOwner>> {
+        Ok(self.names.owner(Name::Block(block), &self.reactor)?)
     }
 
     fn wake_engine(&self) {
@@ -66,10 +66,10 @@ impl LinuxEnv {
             {
                 return sent;
             }
-            let bearer = self.names.known(name);
-            bearer.is_some_and(|bearer| {
-                self.rings.hand_to_process(&*bearer, path, (version, &ends), batch, self)
-            }) || self.over_connection(name, &ends, batch)
+            let owner = self.names.known(name);
+            owner
+                .is_some_and(|owner| self.rings.hand_to_process(&*owner, path, (version, &ends), batch, self))
+                || self.over_connection(name, &ends, batch)
         })
     }
 

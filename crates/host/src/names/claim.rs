@@ -208,7 +208,7 @@ pub(super) fn own_address(name: Name) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{}", name_text::text(name, sys::own_uid())))
 }
 
-/// The form of a name by which other builds find its bearer.
+/// The form of a name by which other builds find its owner.
 pub(super) fn common_address(name: Name) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{}", name_text::common_text(name)))
 }

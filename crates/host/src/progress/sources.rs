@@ -14,7 +14,7 @@ use super::{Engine, Gone, READS_PER_EVENT, STREAM_PAUSE};
 use crate::counters::add;
 use crate::env::LinuxEnv;
 use crate::management::Management;
-use crate::names::{Answer, Bearer, Connection, Listener, Message, More};
+use crate::names::{Answer, Connection, Listener, Message, More, NameOwner};
 use crate::reactor::Source;
 use crate::rx_socket::{Delivery, RxSocket};
 
@@ -40,8 +40,8 @@ impl<G: InputHandler> Engine<G> {
             }
             Source::Listener(listener) => self.accept(listener),
             Source::Connection(connection) => self.read_connection(&connection),
-            Source::Bearer(bearer) if events & ENDED == 0 => self.read_bearer(&bearer),
-            Source::Bearer(bearer) => self.bearer_ended(bearer),
+            Source::NameOwner(owner) if events & ENDED == 0 => self.read_owner(&owner),
+            Source::NameOwner(owner) => self.owner_ended(owner),
         }
     }
 
@@ -155,26 +155,26 @@ impl<G: InputHandler> Engine<G> {
     }
 
     /// A process to whose name we send has answered.
-    fn read_bearer(&self, bearer: &Bearer) {
+    fn read_owner(&self, owner: &NameOwner) {
         let env = &self.env;
-        match bearer.hear() {
-            Some(Answer::NoRing) => env.rings.declined(bearer, &**env),
-            Some(Answer::Bell(bell)) => env.rings.given(bearer, bell),
-            Some(Answer::Export(tables, identity)) => env.rings.import(bearer, &tables, identity, &**env),
+        match owner.hear() {
+            Some(Answer::NoRing) => env.rings.declined(owner, &**env),
+            Some(Answer::Bell(bell)) => env.rings.given(owner, bell),
+            Some(Answer::Export(tables, identity)) => env.rings.import(owner, &tables, identity, &**env),
             Some(Answer::Buffer(memory, buffer)) => {
-                env.rings.import_buffer(bearer, &memory, (buffer.address, buffer.writable), &**env)
+                env.rings.import_buffer(owner, &memory, (buffer.address, buffer.writable), &**env)
             }
-            Some(Answer::Gone(address)) => env.rings.gone(bearer, address),
+            Some(Answer::Gone(address)) => env.rings.gone(owner, address),
             None => {}
         }
     }
 
     /// A process to whose name we send is gone.
-    fn bearer_ended(&mut self, bearer: Arc<Bearer>) {
-        self.env.rings.ended(&*bearer, &*self.env);
+    fn owner_ended(&mut self, owner: Arc<NameOwner>) {
+        self.env.rings.ended(&*owner, &*self.env);
         // Said again in each round until it is removed.
-        if !self.gone.iter().any(|gone| gone.bearer.token() == bearer.token()) {
-            self.gone.push(Gone { bearer, rounds: 0 });
+        if !self.gone.iter().any(|gone| gone.owner.token() == owner.token()) {
+            self.gone.push(Gone { owner, rounds: 0 });
         }
     }
 }

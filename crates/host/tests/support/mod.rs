@@ -119,7 +119,7 @@ pub struct Recorder {
     news: Condvar,
     pub deadline: Mutex<Option<Instant>>,
     pub panic_once: Mutex<bool>,
-    /// Packets that came directly are handed to the bearer of this name.
+    /// Packets that came directly are handed to the owner of this name.
     pub forward_to: Mutex<Option<Name>>,
     /// How long the input handler thinks about a message of a connection manager.
     pub thinks: Mutex<Duration>,

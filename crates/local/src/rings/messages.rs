@@ -3,7 +3,7 @@
 //! process that happens to share the port, and be handed on from there.
 //!
 //! They go by the ring to that process, where there is one. A message alone is not worth making
-//! one, and goes over the connection to the name. The bearer of a service's name is found among the
+//! one, and goes over the connection to the name. The owner of a service's name is found among the
 //! readers of our rings by the number of its process. That may be another one's by now, or the
 //! service too: a process that has no such service hands the message on.
 
@@ -15,7 +15,7 @@ use transport::TxBatch;
 
 use super::{Head, PeerChannel, Rings, TxRing};
 use crate::counters::Counters;
-use crate::env::{Bearer, Env};
+use crate::env::{Env, NameOwner};
 use crate::record::Ends;
 
 impl<O: Send> Rings<O> {
@@ -38,13 +38,13 @@ impl<O: Send> Rings<O> {
     /// to it. False where they have to go another way.
     pub fn hand_to_process(
         &self,
-        bearer: &dyn Bearer,
+        owner: &dyn NameOwner,
         path: &Path,
         (version, ends): (u64, &Ends),
         batch: &mut TxBatch,
         env: &impl Env,
     ) -> bool {
-        let ring = self.ring_of_process(bearer);
+        let ring = self.ring_of_process(owner);
         ring.is_some_and(|ring| self.push_message(&ring, Head::new(path, version, ends), batch, env))
     }
 
@@ -72,13 +72,13 @@ impl<O: Send> Rings<O> {
     }
 
     /// A ring to the process that bears the name of a service, if there is one.
-    fn ring_of_process(&self, bearer: &dyn Bearer) -> Option<Arc<TxRing>> {
+    fn ring_of_process(&self, owner: &dyn NameOwner) -> Option<Arc<TxRing>> {
         let tx = self.tx.read();
         let theirs = tx.values().find_map(|way| match way {
-            PeerChannel::Ring(ring) if seems_same_process(&**ring.bearer(), bearer) => Some(ring),
+            PeerChannel::Ring(ring) if seems_same_process(&**ring.owner(), owner) => Some(ring),
             _ => None,
         });
-        theirs.filter(|_| !bearer.has_declined()).cloned()
+        theirs.filter(|_| !owner.has_declined()).cloned()
     }
 
     /// The ring to the process that bears a block, if it is there.
@@ -92,6 +92,6 @@ impl<O: Send> Rings<O> {
 
 /// Whether both are connections to one process, as far as one knows: it may have ended, and its
 /// number be another one's.
-fn seems_same_process(a: &dyn Bearer, b: &dyn Bearer) -> bool {
+fn seems_same_process(a: &dyn NameOwner, b: &dyn NameOwner) -> bool {
     a.pid() != 0 && a.pid() == b.pid()
 }

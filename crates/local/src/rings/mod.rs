@@ -3,7 +3,7 @@
 //!
 //! A process that sends to a queue pair of another one of its user, at one of this host's
 //! addresses, makes a ring and hands its memory over the connection to the name of the other one's
-//! block ([`Bearer`]). From then on all packets for that process go by the ring, the first
+//! block ([`NameOwner`]). From then on all packets for that process go by the ring, the first
 //! one too: so they keep their order. There is one ring for each direction, and one for what a
 //! process sends to itself. Packets to multicast groups go by the network, as it is unknown which
 //! processes they are for. Messages of connection managers go by the ring, too, where there is one
@@ -56,7 +56,7 @@ use transport::TxBatch;
 use wire::Qpn;
 
 use crate::counters::{Counters, add};
-use crate::env::{Bearer, Connection, Delivery, Drained, Env, PacketHandler};
+use crate::env::{Connection, Delivery, Drained, Env, NameOwner, PacketHandler};
 use crate::exportable::Exportable;
 use crate::lease::Lease;
 use crate::peer_memory::{Cleared, ExportTable};
@@ -83,7 +83,7 @@ enum PeerChannel {
     Ring(Arc<TxRing>),
     /// The process at the end of this connection declined.
     Declined {
-        bearer: u64,
+        owner: u64,
     },
     /// There was no ring to be had. None is asked for until then, by the environment's clock.
     Network {
@@ -225,17 +225,17 @@ impl<O: Send> Rings<O> {
             Some(PeerChannel::Declined { .. }) => return None,
             _ => {}
         }
-        let bearer = env.bearer(block);
-        if let Ok(bearer) = &bearer
-            && bearer.is_other_build()
+        let owner = env.owner(block);
+        if let Ok(owner) = &owner
+            && owner.is_other_build()
         {
             add(&env.counters().other_builds, 1);
-            tx.insert(block, PeerChannel::Declined { bearer: bearer.token() });
+            tx.insert(block, PeerChannel::Declined { owner: owner.token() });
             return None;
         }
         let counters = env.counters();
-        let offer = |bearer| TxRing::offer(bearer).inspect_err(|_| add(&counters.rings_refused, 1));
-        match bearer.and_then(offer) {
+        let offer = |owner| TxRing::offer(owner).inspect_err(|_| add(&counters.rings_refused, 1));
+        match owner.and_then(offer) {
             Ok(ring) => {
                 let ring = Arc::new(ring);
                 add(&env.counters().rings_offered, 1);
@@ -251,24 +251,24 @@ impl<O: Send> Rings<O> {
 
     /// The process at the end of this connection reads no ring: packets go by the network for as
     /// long as it lives.
-    pub fn declined(&self, bearer: &dyn Bearer, env: &impl Env) {
-        self.replace(bearer, env, Some(PeerChannel::Declined { bearer: bearer.token() }));
+    pub fn declined(&self, owner: &dyn NameOwner, env: &impl Env) {
+        self.replace(owner, env, Some(PeerChannel::Declined { owner: owner.token() }));
     }
 
-    /// The bearer is gone; another one that bears its block is asked anew.
-    pub fn ended(&self, bearer: &dyn Bearer, env: &impl Env) {
-        self.replace(bearer, env, None);
+    /// The owner is gone; another one that bears its block is asked anew.
+    pub fn ended(&self, owner: &dyn NameOwner, env: &impl Env) {
+        self.replace(owner, env, None);
     }
 
-    fn replace(&self, bearer: &dyn Bearer, env: &impl Env, by: Option<PeerChannel>) {
-        let Some(block) = bearer.block() else { return };
+    fn replace(&self, owner: &dyn NameOwner, env: &impl Env, by: Option<PeerChannel>) {
+        let Some(block) = owner.block() else { return };
         let mut tx = self.tx.write();
         match tx.get(&block) {
-            Some(PeerChannel::Ring(ring)) if ring.bearer().token() == bearer.token() => {
+            Some(PeerChannel::Ring(ring)) if ring.owner().token() == owner.token() => {
                 ring.end();
                 ring.tell(env.counters());
             }
-            Some(PeerChannel::Declined { bearer: token }) if *token == bearer.token() => {}
+            Some(PeerChannel::Declined { owner: token }) if *token == owner.token() => {}
             _ => return,
         }
         match by {
@@ -335,15 +335,15 @@ impl<O: Send> Rings<O> {
 
     /// The process at the end of this connection took our ring, and this wakes a thread of it that
     /// waits.
-    pub fn given(&self, bearer: &dyn Bearer, bell: Fd) {
-        if let Some(ring) = self.ring_over(bearer) {
+    pub fn given(&self, owner: &dyn NameOwner, bell: Fd) {
+        if let Some(ring) = self.ring_over(owner) {
             ring.given(bell);
         }
     }
 
     /// The ring that was offered over this connection.
-    fn ring_over(&self, bearer: &dyn Bearer) -> Option<Arc<TxRing>> {
-        self.ring_to(bearer.block()?).filter(|ring| ring.bearer().token() == bearer.token())
+    fn ring_over(&self, owner: &dyn NameOwner) -> Option<Arc<TxRing>> {
+        self.ring_to(owner.block()?).filter(|ring| ring.owner().token() == owner.token())
     }
 
     /// Whether the process at the end of a path has not taken all that was sent to it.

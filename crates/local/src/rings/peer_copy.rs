@@ -8,12 +8,12 @@ use transport::op::{DirectOutcome, Remote};
 use super::Rings;
 use super::cached_peer::CachedPeer;
 use crate::counters::add;
-use crate::env::{Bearer, Env, Known};
+use crate::env::{Env, Known, NameOwner};
 
 impl<O: Send> Rings<O> {
     /// The process at the end of this connection took our ring, and lets its memory be reached.
-    pub fn import(&self, bearer: &dyn Bearer, tables: &Fd, identity: Known, env: &impl Env) {
-        let exports = self.ring_over(bearer).map(|ring| ring.import(tables, identity, env.counters()));
+    pub fn import(&self, owner: &dyn NameOwner, tables: &Fd, identity: Known, env: &impl Env) {
+        let exports = self.ring_over(owner).map(|ring| ring.import(tables, identity, env.counters()));
         add(&env.counters().peer_memory_refused, exports.is_some_and(|exports| exports.is_err()).into());
     }
 
@@ -21,12 +21,12 @@ impl<O: Send> Rings<O> {
     /// address; whether it may be written to.
     pub fn import_buffer(
         &self,
-        bearer: &dyn Bearer,
+        owner: &dyn NameOwner,
         memory: &Fd,
         (address, writable): (u64, bool),
         env: &impl Env,
     ) {
-        let Some(ring) = self.ring_over(bearer) else { return };
+        let Some(ring) = self.ring_over(owner) else { return };
         match ring.import_buffer(memory, address, writable) {
             Ok(()) => add(&env.counters().buffers_mapped, 1),
             Err(_) => add(&env.counters().buffers_refused, 1),
@@ -34,8 +34,8 @@ impl<O: Send> Rings<O> {
     }
 
     /// A buffer of the process at the end of this connection is gone.
-    pub fn gone(&self, bearer: &dyn Bearer, address: u64) {
-        if let Some(ring) = self.ring_over(bearer) {
+    pub fn gone(&self, owner: &dyn NameOwner, address: u64) {
+        if let Some(ring) = self.ring_over(owner) {
             ring.gone(address);
         }
     }

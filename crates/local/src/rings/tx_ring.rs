@@ -19,7 +19,7 @@ use transport::op::{Fault, FragmentOutcome};
 
 use crate::arena::Theirs;
 use crate::counters::{Counters, add};
-use crate::env::Bearer;
+use crate::env::NameOwner;
 use crate::memory::{Part, SharedMemory, shared};
 use crate::peer_memory::{HAZARD_BYTES, RemoteView};
 use crate::record::{self, Ends, HEADER, RING_BYTES, SIZE};
@@ -33,7 +33,7 @@ pub const ROOM: u32 = RING_BYTES as u32 / 5 * 4;
 
 /// The end of a ring that writes: packets to another process of this host.
 pub(crate) struct TxRing {
-    bearer: Arc<dyn Bearer>,
+    owner: Arc<dyn NameOwner>,
     state: Mutex<State>,
     /// Where we say what we use of the reader's memory.
     hazards: Part,
@@ -116,14 +116,14 @@ pub enum Backlog {
 
 impl TxRing {
     /// A new ring, and its announcement to the process that reads it.
-    pub(crate) fn offer(bearer: Arc<dyn Bearer>) -> io::Result<TxRing> {
+    pub(crate) fn offer(owner: Arc<dyn NameOwner>) -> io::Result<TxRing> {
         let (memory, fd) = SharedMemory::create(memory_len(RING_BYTES) + HAZARD_BYTES)?;
         let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
         let writer = Writer::new(memory).ok_or(nic::Errno::EINVAL)?;
         let mut nonce = [0; 8];
         getrandom::fill(&mut nonce).map_err(|_| nic::Errno::EAGAIN)?;
         let proof = (sys::inode(&fd)?, u64::from_ne_bytes(nonce));
-        bearer.offer_ring(&fd, proof.1)?;
+        owner.offer_ring(&fd, proof.1)?;
         let state = State {
             writer,
             head: None,
@@ -135,7 +135,7 @@ impl TxRing {
         };
         let state = Mutex::new(Rank::TxRing, state);
         Ok(TxRing {
-            bearer,
+            owner,
             state,
             hazards,
             remote_view: ArcSwapOption::empty(),
@@ -148,8 +148,8 @@ impl TxRing {
         })
     }
 
-    pub(crate) fn bearer(&self) -> &Arc<dyn Bearer> {
-        &self.bearer
+    pub(crate) fn owner(&self) -> &Arc<dyn NameOwner> {
+        &self.owner
     }
 
     /// Sends these packets, a record for each run of equal ones, and wakes the reader where it
@@ -346,7 +346,7 @@ impl TxRing {
         add(&counters.ring_wakes, 1);
         let rings = || self.bell.load().as_ref().is_some_and(|bell| sys::ring(bell));
         if wake_target == WakeTarget::Engine || !rings() {
-            self.bearer.wake_reader();
+            self.owner.wake_reader();
         }
     }
 }

@@ -53,8 +53,8 @@ impl Sim {
         let clogged = self.network.clogged_until(host, host);
         let put = {
             let host = &mut self.shared.hosts()[host.0];
-            let bearer = host.bearer(block);
-            host.same_host.put([now, clogged], from, block, bearer)
+            let owner = host.owner(block);
+            host.same_host.put([now, clogged], from, block, owner)
         };
         let packets = record.bytes.len().div_ceil(record.size.max(1)) as u64;
         self.counters.sent += packets;

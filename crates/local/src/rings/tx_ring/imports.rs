@@ -24,7 +24,7 @@ impl TxRing {
     /// Those of [`RemoteView::new`].
     pub(crate) fn import(&self, tables: &Fd, identity: Known, counters: &Counters) -> io::Result<()> {
         let theirs = self.theirs.lock().clone();
-        let remote_view = RemoteView::new(self.bearer.fd(), tables, identity, self.proof, theirs)?;
+        let remote_view = RemoteView::new(self.owner.fd(), tables, identity, self.proof, theirs)?;
         add(&counters.peer_memory_refused, (!remote_view.is_there()).into());
         self.set_remote_view(Some(Arc::new(remote_view)));
         Ok(())

@@ -13,19 +13,19 @@ use sys::fork::Fd;
 use crate::name_messages::{self, Buffer};
 
 /// A connection to the process that bears a name.
-pub(crate) struct Bearer {
+pub(crate) struct NameOwner {
     pub(super) name: Name,
     pub(super) fd: Fd,
     pub(super) token: u64,
     /// The number of the process that bore the name when we connected; 0 where it has none here.
     pub(super) pid: i32,
-    /// The node wants to know when the bearer ends.
+    /// The node wants to know when the owner ends.
     pub(super) watched: AtomicBool,
     /// Packets go to it by a ring that it was offered here.
     pub(super) has_ring: AtomicBool,
-    /// The bearer takes packets that come by the network only.
+    /// The owner takes packets that come by the network only.
     pub(super) declined: AtomicBool,
-    /// The bearer is of a build with another protocol number ([`crate::name_text`]).
+    /// The owner is of a build with another protocol number ([`crate::name_text`]).
     pub(super) other_build: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) enum Answer {
     Bell(Fd),
 }
 
-impl Bearer {
+impl NameOwner {
     pub(crate) fn token(&self) -> u64 {
         self.token
     }
@@ -84,7 +84,7 @@ impl Bearer {
     }
 }
 
-impl local::Bearer for Bearer {
+impl local::NameOwner for NameOwner {
     fn token(&self) -> u64 {
         self.token
     }
@@ -122,7 +122,7 @@ impl local::Bearer for Bearer {
     }
 }
 
-impl AsRawFd for Bearer {
+impl AsRawFd for NameOwner {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
