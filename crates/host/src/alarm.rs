@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use local::lease::MOST_PAUSE_NANOS;
-use sys::Bell;
+use sys::WakeFd;
 
 /// The next time something is due, in nanoseconds of the host's clock; `u64::MAX` for never.
 pub(crate) struct Alarm {
@@ -11,12 +11,12 @@ pub(crate) struct Alarm {
     /// Until when the engine sleeps, or is about to, with no further look at `earliest`; 0 where it
     /// is awake, or was rung for.
     sleeps_until: AtomicU64,
-    pub(crate) bell: Bell,
+    pub(crate) wake_fd: WakeFd,
 }
 
 impl Alarm {
-    pub(crate) fn new(bell: Bell) -> Alarm {
-        Alarm { earliest: AtomicU64::new(u64::MAX), sleeps_until: AtomicU64::new(0), bell }
+    pub(crate) fn new(wake_fd: WakeFd) -> Alarm {
+        Alarm { earliest: AtomicU64::new(u64::MAX), sleeps_until: AtomicU64::new(0), wake_fd }
     }
 
     /// Something is due at `at`. A system call only where the engine sleeps past that.
@@ -41,7 +41,7 @@ impl Alarm {
         if at.saturating_add(slack) < self.sleeps_until.load(Ordering::SeqCst)
             && self.sleeps_until.swap(0, Ordering::SeqCst) != 0
         {
-            self.bell.ring();
+            self.wake_fd.wake();
         }
     }
 
@@ -65,39 +65,39 @@ mod tests {
 
     #[test]
     fn who_is_awake_or_wakes_in_time_is_not_rung_for_and_who_sleeps_past_it_is_once() {
-        let alarm = Alarm::new(Bell::new().unwrap());
+        let alarm = Alarm::new(WakeFd::new().unwrap());
         alarm.set(500);
-        assert_eq!((alarm.bell.silence(), alarm.take()), (0, 500), "it is awake, and looks");
+        assert_eq!((alarm.wake_fd.drain(), alarm.take()), (0, 500), "it is awake, and looks");
         assert_eq!(alarm.sleep(10_000), 10_000);
         alarm.set(10_000);
-        assert_eq!(alarm.bell.silence(), 0);
+        assert_eq!(alarm.wake_fd.drain(), 0);
         alarm.set(9_000);
         alarm.set(8_000);
-        assert_eq!((alarm.bell.silence(), alarm.take()), (1, 8_000));
+        assert_eq!((alarm.wake_fd.drain(), alarm.take()), (1, 8_000));
         alarm.set(300);
         assert_eq!(alarm.sleep(10_000), 300, "what was set before it slept");
     }
 
     #[test]
     fn nobody_rings_for_what_is_due_a_little_before_it_wakes_unless_it_has_to_be_then() {
-        let alarm = Alarm::new(Bell::new().unwrap());
+        let alarm = Alarm::new(WakeFd::new().unwrap());
         alarm.sleep(MOST_PAUSE_NANOS + 100);
         alarm.set_about(100);
-        assert_eq!(alarm.bell.silence(), 0);
+        assert_eq!(alarm.wake_fd.drain(), 0);
         alarm.set_about(99);
-        assert_eq!(alarm.bell.silence(), 1);
+        assert_eq!(alarm.wake_fd.drain(), 1);
         alarm.take();
         alarm.sleep(1_000);
         alarm.set_within(500, 500);
-        assert_eq!((alarm.bell.silence(), alarm.take()), (0, 500));
+        assert_eq!((alarm.wake_fd.drain(), alarm.take()), (0, 500));
         alarm.sleep(1_001);
         alarm.set_within(500, 500);
-        assert_eq!((alarm.bell.silence(), alarm.take()), (1, 500));
+        assert_eq!((alarm.wake_fd.drain(), alarm.take()), (1, 500));
         alarm.sleep(MOST_PAUSE_NANOS);
         alarm.set_about(100);
         alarm.set(200);
         assert_eq!(
-            (alarm.bell.silence(), alarm.take()),
+            (alarm.wake_fd.drain(), alarm.take()),
             (1, 100),
             "an earlier time that nobody rang for hides none"
         );

@@ -14,7 +14,7 @@ use locks::{Mutex, Rank};
 use nic::{Errno, Link, Path, Persist, Platform};
 use node::env::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
 use node::{Env, Name, Watch};
-use sys::Bell;
+use sys::WakeFd;
 use sys::clock::Clock;
 use sys::fork;
 use transport::TxBatch;
@@ -74,8 +74,8 @@ pub struct LinuxEnv {
 impl LinuxEnv {
     pub(crate) fn open(config: Config) -> io::Result<LinuxEnv> {
         let reactor = Arc::new(Reactor::new()?);
-        let alarm = Alarm::new(Bell::new()?);
-        reactor.add(reactor.token(), &alarm.bell, IN, Source::Bell)?;
+        let alarm = Alarm::new(WakeFd::new()?);
+        reactor.add(reactor.token(), &alarm.wake_fd, IN, Source::WakeFd)?;
         let mut requests = Netlink::for_requests()?;
         let interfaces = Interfaces::open(&mut requests)?;
         reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;

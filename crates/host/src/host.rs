@@ -307,7 +307,7 @@ impl<G: InputHandler> Host<G> {
         }
         let end = Instant::now() + limit;
         self.env.sweep_asked.store(true, Ordering::Release);
-        self.env.alarm.bell.ring();
+        self.env.alarm.wake_fd.wake();
         while self.env.sweep_asked.load(Ordering::Acquire) && Instant::now() < end {
             std::thread::sleep(EXIT_PAUSE);
         }
@@ -474,7 +474,7 @@ impl<G: InputHandler> Host<G> {
         let engine = self.engine.lock().take();
         let Some(engine) = engine else { return };
         self.stop.store(true, Ordering::Release);
-        self.env.alarm.bell.ring();
+        self.env.alarm.wake_fd.wake();
         if engine.thread().id() != std::thread::current().id() {
             // A panic of the engine itself: there is nothing left of it to tidy up.
             let _ = engine.join();

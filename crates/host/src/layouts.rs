@@ -61,7 +61,7 @@ fn ends() -> Ends {
 /// The messages by the sockets of names.
 fn of_messages(hash: &mut Hash) {
     hash.add(&messages::ring_offer(0x0102_0304_0506_0708));
-    hash.add(&[messages::LOOK, messages::NO_RING, messages::BELL]);
+    hash.add(&[messages::LOOK, messages::NO_RING, messages::WAKE_FD]);
     hash.add(&messages::export(0x1112_1314_1516_1718, 0x2122_2324_2526_2728));
     hash.add(&messages::buffer(0x3132_3334_3536_3738, true));
     hash.add(&messages::buffer(0x3132_3334_3536_3738, false));

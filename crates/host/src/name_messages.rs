@@ -36,7 +36,7 @@ pub const EXPORT: u8 = 4;
 /// Bytes of that message.
 pub const EXPORT_LEN: usize = 17;
 /// By this socket a thread of the owner is woken.
-pub const BELL: u8 = 5;
+pub const WAKE_FD: u8 = 5;
 /// A buffer of its may be mapped.
 pub const BUFFER: u8 = 6;
 /// Bytes of that message.

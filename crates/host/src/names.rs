@@ -345,8 +345,8 @@ impl local::Connection for Connection {
         let _ = SockRef::from(&self.fd).send_with_flags(&name_messages::gone(address), flags);
     }
 
-    fn give(&self, bell: &Fd) {
-        let _ = sys::send_descriptor(&self.fd, &[name_messages::BELL], bell);
+    fn give(&self, wake_fd: &Fd) {
+        let _ = sys::send_descriptor(&self.fd, &[name_messages::WAKE_FD], wake_fd);
     }
 
     fn is_gone(&self) -> bool {

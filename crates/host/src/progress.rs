@@ -91,7 +91,7 @@ struct Engine<G> {
     awake_until: u64,
 }
 
-/// Runs until `stop` is set and the bell rung. Meets the starting thread at the barrier.
+/// Runs until `stop` is set and the wake descriptor rung. Meets the starting thread at the barrier.
 pub(crate) fn run<G: InputHandler>(
     env: Arc<LinuxEnv>,
     handler: Arc<G>,

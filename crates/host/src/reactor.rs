@@ -25,8 +25,8 @@ pub(crate) const HANG_UP: u32 = libc::EPOLLRDHUP as u32;
 /// What a descriptor in the epoll instance is.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// The engine's bell.
-    Bell,
+    /// The engine's wake descriptor.
+    WakeFd,
     /// Notifications about links and addresses.
     Interfaces,
     /// Notifications about neighbours.

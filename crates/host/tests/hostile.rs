@@ -169,21 +169,21 @@ impl Liar {
     }
 
     /// The next message within a time, and the descriptor with it; not the one by which it gets a
-    /// bell.
+    /// wake descriptor.
     fn hears(&self, time: Duration) -> Option<(Vec<u8>, Option<OwnedFd>)> {
         loop {
             let heard = self.hears_any(time);
-            if !matches!(&heard, Some((bytes, _)) if bytes[..] == [name_messages::BELL]) {
+            if !matches!(&heard, Some((bytes, _)) if bytes[..] == [name_messages::WAKE_FD]) {
                 return heard;
             }
         }
     }
 
     /// What wakes a thread of the target's.
-    fn bell(&self) -> Option<OwnedFd> {
+    fn wake_fd(&self) -> Option<OwnedFd> {
         loop {
             let (bytes, descriptor) = self.hears_any(PATIENCE)?;
-            if bytes[..] == [name_messages::BELL] {
+            if bytes[..] == [name_messages::WAKE_FD] {
                 return descriptor;
             }
         }
@@ -276,7 +276,7 @@ fn a_neighbour_that_has_named_nothing_is_shown_nothing() {
     let _alone = alone();
     let target = Target::new();
     let liar = Liar::connect();
-    assert!(liar.bell().is_some(), "its ring was taken");
+    assert!(liar.wake_fd().is_some(), "its ring was taken");
     assert!(liar.hears(Duration::from_millis(200)).is_none());
     // Packets that are not executed show nothing, either.
     target.host.handler().names.lock().unwrap().clear();
@@ -430,18 +430,18 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
 }
 
 #[test]
-fn who_rings_without_end_or_hangs_up_the_bell_takes_no_event_from_others() {
+fn who_rings_without_end_or_hangs_up_the_wake_descriptor_takes_no_event_from_others() {
     const PACKETS: u32 = 60;
     let _alone = alone();
     let target = Target::new();
     let honest = Honest::new(&target);
     let counter = Counter::new().unwrap();
     *target.host.handler().counter.lock().unwrap() = Some(counter.clone());
-    let bell = Liar::connect().bell().unwrap();
+    let wake_fd = Liar::connect().wake_fd().unwrap();
     let ring = || {
         // SAFETY: one byte that lives across the call.
         unsafe {
-            libc::send(bell.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+            libc::send(wake_fd.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
         }
     };
     let host = target.host.clone();
@@ -451,7 +451,7 @@ fn who_rings_without_end_or_hangs_up_the_bell_takes_no_event_from_others() {
             (0..100).for_each(|_| _ = ring());
         } else if n == PACKETS / 2 {
             // SAFETY: integers only.
-            assert_eq!(unsafe { libc::shutdown(bell.as_raw_fd(), libc::SHUT_RDWR) }, 0);
+            assert_eq!(unsafe { libc::shutdown(wake_fd.as_raw_fd(), libc::SHUT_RDWR) }, 0);
         }
         honest.0.env().send(&path(V4), &mut batch(n, &[64]));
         assert_eq!(target.host.handler().packet().expect("it arrives").bytes[12], n as u8);

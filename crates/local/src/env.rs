@@ -74,7 +74,7 @@ pub trait Connection: Send + Sync {
     /// Tells it that such a buffer is gone.
     fn tell_gone(&self, address: u64);
     /// Gives it what wakes a thread of this process, with the ring that was offered here.
-    fn give(&self, bell: &Fd);
+    fn give(&self, wake_fd: &Fd);
     /// Whether the other end is gone.
     fn is_gone(&self) -> bool;
     /// The socket.

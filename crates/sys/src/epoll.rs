@@ -129,22 +129,22 @@ fn millis(timeout: Option<Duration>) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Bell;
+    use crate::WakeFd;
     use crate::filter::with_refused;
 
-    /// Waits for a bell that has rung, then for one that has not; the errno of the first that
-    /// failed.
+    /// Waits for a wake descriptor that has rung, then for one that has not; the errno of the first
+    /// that failed.
     fn waits() -> Result<(), i32> {
-        let (epoll, bell) = (Epoll::new().unwrap(), Bell::new().unwrap());
-        epoll.add(bell.as_raw_fd(), libc::EPOLLIN as u32, 7).unwrap();
+        let (epoll, wake_fd) = (Epoll::new().unwrap(), WakeFd::new().unwrap());
+        epoll.add(wake_fd.as_raw_fd(), libc::EPOLLIN as u32, 7).unwrap();
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
         let mut count = |timeout| match epoll.wait(&mut events, timeout) {
             Ok(found) => Ok(found.len()),
             Err(error) => Err(error.raw_os_error().unwrap()),
         };
-        bell.ring();
+        wake_fd.wake();
         assert_eq!(count(None)?, 1);
-        bell.silence();
+        wake_fd.drain();
         assert_eq!(count(Some(Duration::from_micros(100)))?, 0);
         Ok(())
     }

@@ -333,7 +333,7 @@ pub fn socket_pair() -> io::Result<(Fd, Fd)> {
 
 /// Writes a byte to a socket, without waiting; false where no process will read it. Where there is
 /// no room for it there are bytes that wake the reader.
-pub fn ring(socket: &Fd) -> bool {
+pub fn wake(socket: &Fd) -> bool {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let sent = socket2::SockRef::from(socket).send_with_flags(&[1], flags);
     sent.is_ok() || sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
@@ -417,29 +417,29 @@ pub fn touch(addr: u64, len: u64) {
 }
 
 /// A descriptor that another thread can make readable (eventfd(2)).
-pub struct Bell(Fd);
+pub struct WakeFd(Fd);
 
-impl Bell {
-    /// A bell that has not rung.
+impl WakeFd {
+    /// A wake descriptor that has not rung.
     ///
     /// # Errors
     ///
     /// What eventfd(2) says.
-    pub fn new() -> io::Result<Bell> {
+    pub fn new() -> io::Result<WakeFd> {
         // SAFETY: no pointers.
-        Fd::open_raw(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Bell)
+        Fd::open_raw(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(WakeFd)
     }
 
     /// Makes the descriptor readable.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         let one = 1u64;
         // SAFETY: the kernel reads eight bytes. It fails only where the counter is full, and then
         // it is readable.
         unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// Silences the bell; returns how often it has rung.
-    pub fn silence(&self) -> u64 {
+    /// Silences the wake descriptor; returns how often it has rung.
+    pub fn drain(&self) -> u64 {
         let mut count = 0u64;
         // SAFETY: the kernel writes eight bytes into `count`. It fails only where nothing has rung.
         unsafe { libc::read(self.0.as_raw_fd(), (&raw mut count).cast(), 8) };
@@ -447,7 +447,7 @@ impl Bell {
     }
 }
 
-impl AsRawFd for Bell {
+impl AsRawFd for WakeFd {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }

@@ -41,7 +41,7 @@ pub(crate) enum Answer {
     /// A buffer that it had at this address is gone.
     Gone(u64),
     /// The process took the ring, and this descriptor wakes a thread of it.
-    Bell(Fd),
+    WakeFd(Fd),
 }
 
 impl NameOwner {
@@ -70,7 +70,7 @@ impl NameOwner {
                 self.declined.store(true, Ordering::Release);
                 Some(Answer::NoRing)
             }
-            ([name_messages::BELL], Some(bell)) => Some(Answer::Bell(bell)),
+            ([name_messages::WAKE_FD], Some(wake_fd)) => Some(Answer::WakeFd(wake_fd)),
             (buffer @ [name_messages::BUFFER, ..], Some(memory)) => {
                 Some(Answer::Buffer(memory, name_messages::read_buffer(buffer)?))
             }

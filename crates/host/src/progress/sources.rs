@@ -28,7 +28,7 @@ impl<G: InputHandler> Engine<G> {
         // Removed since the event: nothing to do.
         let Some(source) = env.reactor.get(token) else { return };
         match source {
-            Source::Bell => self.bell(),
+            Source::WakeFd => self.wake_fd(),
             Source::Interfaces => self.interfaces(),
             Source::Neighbours => env.neighbours.follow(),
             Source::Receive(socket) => self.packets(events, &socket),
@@ -47,9 +47,9 @@ impl<G: InputHandler> Engine<G> {
 
     /// A thread of the program rang, perhaps because the process is about to end and all that came
     /// is to be read.
-    fn bell(&self) {
+    fn wake_fd(&self) {
         let env = &self.env;
-        env.alarm.bell.silence();
+        env.alarm.wake_fd.drain();
         if env.sweep_asked.load(Ordering::Acquire) {
             self.guarded(|handler| {
                 let to = env.delivery(handler);
@@ -159,7 +159,7 @@ impl<G: InputHandler> Engine<G> {
         let env = &self.env;
         match owner.hear() {
             Some(Answer::NoRing) => env.rings.declined(owner, &**env),
-            Some(Answer::Bell(bell)) => env.rings.given(owner, bell),
+            Some(Answer::WakeFd(wake_fd)) => env.rings.given(owner, wake_fd),
             Some(Answer::Export(tables, identity)) => env.rings.import(owner, &tables, identity, &**env),
             Some(Answer::Buffer(memory, buffer)) => {
                 env.rings.import_buffer(owner, &memory, (buffer.address, buffer.writable), &**env)

@@ -126,13 +126,13 @@ impl DriverSlot {
     }
 
     /// What wakes that thread.
-    pub(crate) fn bell(&self) -> Option<&Fd> {
-        self.ends.as_ref().map(|(_, bell)| bell)
+    pub(crate) fn wake_fd(&self) -> Option<&Fd> {
+        self.ends.as_ref().map(|(_, wake_fd)| wake_fd)
     }
 
     /// Wakes the thread that drives.
     pub fn ring(&self) {
-        self.bell().map(sys::ring);
+        self.wake_fd().map(sys::wake);
     }
 
     /// Which of the two is to be woken by what comes: the thread that drives, or the engine.
@@ -372,7 +372,7 @@ mod tests {
                 sys::filter::with_refused(&[libc::SYS_socketpair], errno, DriverSlot::new).unwrap();
             assert!(!driver_slot.take() && !driver_slot.goes_on() && !driver_slot.leave());
             assert_eq!(
-                (driver_slot.wake_target(), driver_slot.waits(), driver_slot.bell().is_none()),
+                (driver_slot.wake_target(), driver_slot.waits(), driver_slot.wake_fd().is_none()),
                 (WakeTarget::Engine, -1, true)
             );
             driver_slot.ring();
@@ -383,10 +383,10 @@ mod tests {
     fn a_neighbour_that_hangs_up_ends_the_driver_slot_and_one_that_rings_for_ever_fills_it() {
         let driver_slot = DriverSlot::new().unwrap();
         (0..10_000).for_each(|_| driver_slot.ring());
-        let bell = driver_slot.bell().unwrap();
-        assert!(sys::ring(bell), "the thread that waits has something to read");
-        socket2::SockRef::from(bell).shutdown(std::net::Shutdown::Both).unwrap();
-        assert!(!sys::ring(bell));
+        let wake_fd = driver_slot.wake_fd().unwrap();
+        assert!(sys::wake(wake_fd), "the thread that waits has something to read");
+        socket2::SockRef::from(wake_fd).shutdown(std::net::Shutdown::Both).unwrap();
+        assert!(!sys::wake(wake_fd));
         assert!(driver_slot.take());
         driver_slot.close();
         assert!(!driver_slot.take() && !driver_slot.leave());

@@ -329,15 +329,15 @@ impl<O: Send> Rings<O> {
         let ring = Arc::new(RxRing::open(fd, nonce, connection.clone())?);
         self.rx.store(Arc::new(rings.iter().cloned().chain([ring.clone()]).collect()));
         add(&env.counters().rings_taken, 1);
-        self.driver_slot.bell().into_iter().for_each(|bell| connection.give(bell));
+        self.driver_slot.wake_fd().into_iter().for_each(|wake_fd| connection.give(wake_fd));
         Ok(())
     }
 
     /// The process at the end of this connection took our ring, and this wakes a thread of it that
     /// waits.
-    pub fn given(&self, owner: &dyn NameOwner, bell: Fd) {
+    pub fn given(&self, owner: &dyn NameOwner, wake_fd: Fd) {
         if let Some(ring) = self.ring_over(owner) {
-            ring.given(bell);
+            ring.given(wake_fd);
         }
     }
 

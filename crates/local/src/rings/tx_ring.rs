@@ -46,7 +46,7 @@ pub(crate) struct TxRing {
     /// The inode of the ring's memory, and the word that the reader has to repeat.
     proof: (u64, u64),
     /// What wakes a thread of the reader's that waits.
-    bell: ArcSwapOption<Fd>,
+    wake_fd: ArcSwapOption<Fd>,
     /// Short messages; the thread that has the lock counts.
     messages: Tally,
     /// The reader's engine is to be woken for what was sent, if it still sleeps ([`TxRing::pay`]).
@@ -142,7 +142,7 @@ impl TxRing {
             remote_view_changes: AtomicU64::new(0),
             theirs: Mutex::new(Rank::TheirBuffers, Theirs::default()),
             proof,
-            bell: ArcSwapOption::empty(),
+            wake_fd: ArcSwapOption::empty(),
             messages: Tally::default(),
             owes: AtomicBool::new(false),
         })
@@ -318,8 +318,8 @@ impl TxRing {
     }
 
     /// From now on this wakes a thread of the reader's that waits.
-    pub(crate) fn given(&self, bell: Fd) {
-        self.bell.store(Some(Arc::new(bell)));
+    pub(crate) fn given(&self, wake_fd: Fd) {
+        self.wake_fd.store(Some(Arc::new(wake_fd)));
     }
 
     /// Brings what it has counted to the counters.
@@ -344,7 +344,7 @@ impl TxRing {
     #[cold]
     fn wake(&self, wake_target: WakeTarget, counters: &Counters) {
         add(&counters.ring_wakes, 1);
-        let rings = || self.bell.load().as_ref().is_some_and(|bell| sys::ring(bell));
+        let rings = || self.wake_fd.load().as_ref().is_some_and(|wake_fd| sys::wake(wake_fd));
         if wake_target == WakeTarget::Engine || !rings() {
             self.owner.wake_reader();
         }

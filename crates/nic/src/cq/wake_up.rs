@@ -48,12 +48,12 @@ struct Results {
 }
 
 /// Has the reader look when no lock is held.
-struct Bell {
+struct EventSignal {
     later: Arc<Later>,
     reader: OnceLock<Weak<Reader>>,
 }
 
-struct Rings(Arc<Bell>);
+struct Rings(Arc<EventSignal>);
 
 impl Signal for Rings {
     fn signal(&self) {
@@ -90,13 +90,13 @@ impl Work for Reader {
 impl Reader {
     fn new(way: Way) -> Arc<Reader> {
         let later = Arc::new(Later::default());
-        let bell = Arc::new(Bell { later: later.clone(), reader: OnceLock::new() });
-        let channel = Channel::new(Box::new(Rings(bell.clone())));
+        let signal = Arc::new(EventSignal { later: later.clone(), reader: OnceLock::new() });
+        let channel = Channel::new(Box::new(Rings(signal.clone())));
         let events = AsyncEventQueue::new(Box::new(Unheard));
         let cq = Cq::new(4, Some(channel.clone()), events).unwrap();
         let results = Mutex::new(Rank::Operations, Results::default());
         let reader = Arc::new(Reader { cq, channel, later, way, results });
-        _ = bell.reader.set(Arc::downgrade(&reader));
+        _ = signal.reader.set(Arc::downgrade(&reader));
         reader.ring_again();
         reader
     }

@@ -184,12 +184,12 @@ impl AsRef<Mutex<Seen>> for Inbox {
 }
 
 /// Has an inbox looked at when no lock is held.
-struct Bell {
+struct EventSignal {
     later: Arc<Later>,
     inbox: Weak<Inbox>,
 }
 
-impl Signal for Bell {
+impl Signal for EventSignal {
     fn signal(&self) {
         if let Some(inbox) = self.inbox.upgrade() {
             self.later.add(inbox);
@@ -201,10 +201,10 @@ impl Signal for Bell {
 impl Inbox {
     fn new(stack: &Stack, is_listener: bool) -> Arc<Inbox> {
         Arc::new_cyclic(|inbox| {
-            let bell = Bell { later: stack.later().clone(), inbox: inbox.clone() };
+            let signal = EventSignal { later: stack.later().clone(), inbox: inbox.clone() };
             Inbox {
                 stack: stack.clone(),
-                events: Events::new(stack, Box::new(bell)),
+                events: Events::new(stack, Box::new(signal)),
                 is_listener,
                 seen: Mutex::new(Rank::ConnectionState, Seen::default()),
             }

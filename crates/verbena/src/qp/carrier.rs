@@ -8,7 +8,7 @@ use nic::{Access, Arm, Buffer, PostFlags, QpCap, QpInit, QpState, QpType, Signal
 use transport::op::{Completion, RecvWr, SendWr, Sge};
 use wire::Qpn;
 
-use super::completions::{Bell, Completions};
+use super::completions::{Completions, EventSignal};
 use super::{QueueConfig, Srq};
 use crate::error::{Error, Result};
 use crate::provider::{Domain, Pd, Stack};
@@ -58,14 +58,14 @@ pub(crate) struct Agreed {
 
 impl Carrier {
     /// A queue pair in state Reset, whose sizes are in range; its completion queue, armed by
-    /// [`Carrier::arm`], rings the bell.
-    pub fn create(pd: &Pd, config: &QueueConfig, kind: QpType, bell: &Arc<Bell>) -> Result<Carrier> {
+    /// [`Carrier::arm`], fires the signal.
+    pub fn create(pd: &Pd, config: &QueueConfig, kind: QpType, signal: &Arc<EventSignal>) -> Result<Carrier> {
         match pd.domain() {
             Domain::Ours(domain) => {
-                Ours::create(pd, domain, config, kind, bell).map(Box::new).map(Carrier::Ours)
+                Ours::create(pd, domain, config, kind, signal).map(Box::new).map(Carrier::Ours)
             }
             #[cfg(feature = "system")]
-            Domain::System(domain) => Theirs::create(pd, domain, config, kind, bell)
+            Domain::System(domain) => Theirs::create(pd, domain, config, kind, signal)
                 .map(Carrier::System)
                 .map_err(|e| Error::of_nic("ibv_create_qp", e)),
         }
@@ -183,7 +183,7 @@ impl Carrier {
     pub fn look(&self, stack: &Stack) -> bool {
         self.completions().is_none_or(|own| own.look(stack))
     }
-    /// The next completion of its own queue rings the bell, or the next that is an error or that
+    /// The next completion of its own queue fires the signal, or the next that is an error or that
     /// the peer asks for.
     pub fn ring_for(&self, arm: Arm) {
         self.completions().into_iter().for_each(|own| own.ring_for(arm));
@@ -192,7 +192,7 @@ impl Carrier {
     pub fn has_completions(&self) -> bool {
         self.completions().is_some_and(|own| !own.is_empty())
     }
-    /// The bell has rung: drains, and has it ring again, until nothing came meanwhile.
+    /// The signal has fired: drains, and has it ring again, until nothing came meanwhile.
     pub fn attend(&self, drain: impl FnMut(), again: impl FnMut()) {
         if let Some(own) = self.completions() {
             own.attend_as(drain, again);
@@ -258,7 +258,7 @@ impl Theirs {
         domain: &Arc<system::Pd>,
         config: &QueueConfig,
         kind: QpType,
-        bell: &Arc<Bell>,
+        signal: &Arc<EventSignal>,
     ) -> Result<Theirs, nic::Error> {
         let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
         nic::in_range("max_send_sge", max_send_sge, 0_u32, nic::limits::MAX_SGE)?;
@@ -267,7 +267,7 @@ impl Theirs {
             Some(_) => None,
             None => {
                 let receives = config.srq.as_ref().map_or(recv_depth, Srq::depth);
-                Some(Completions::new(pd.device(), send_depth + receives, bell)?)
+                Some(Completions::new(pd.device(), send_depth + receives, signal)?)
             }
         };
         let shared = config.cq.as_ref().map(|cq| cq.inner().completions());
@@ -295,7 +295,7 @@ impl Ours {
         domain: &Arc<nic::Pd>,
         config: &QueueConfig,
         kind: QpType,
-        bell: &Arc<Bell>,
+        signal: &Arc<EventSignal>,
     ) -> Result<Ours> {
         let failed = |e| Error::of_nic("ibv_create_qp", e);
         let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
@@ -305,7 +305,7 @@ impl Ours {
             Some(shared) => (None, shared.inner().completions().ours().map_err(failed)?.clone()),
             None => {
                 let receives = config.srq.as_ref().map_or(recv_depth, Srq::depth);
-                let own = Completions::new(pd.device(), send_depth + receives, bell).map_err(failed)?;
+                let own = Completions::new(pd.device(), send_depth + receives, signal).map_err(failed)?;
                 let cq = own.ours().map_err(failed)?.clone();
                 (Some(own), cq)
             }

@@ -1,4 +1,4 @@
-//! A completion queue of the stack below, and the bell that it rings: for one queue pair, or for
+//! A completion queue of the stack below, and the signal that it fires: for one queue pair, or for
 //! many.
 
 use std::sync::{Arc, OnceLock, Weak};
@@ -11,7 +11,7 @@ use transport::op::Completion;
 use crate::provider::{Adapter, Device, Stack};
 use crate::thread_safe::ThreadSafe;
 
-/// A completion queue, which rings a bell.
+/// A completion queue, which fires a signal.
 pub(super) enum Completions {
     Ours(ThreadSafe<Queue>),
     #[cfg(feature = "system")]
@@ -27,16 +27,16 @@ pub(super) struct Queue {
 
 impl Completions {
     /// A queue with so many entries; it rings from the first [`Completions::attend`] on.
-    pub fn new(device: &Device, cqe: u32, bell: &Arc<Bell>) -> Result<Completions, nic::Error> {
+    pub fn new(device: &Device, cqe: u32, signal: &Arc<EventSignal>) -> Result<Completions, nic::Error> {
         match device.adapter() {
             Adapter::Ours(device) => {
                 let slot = device.take_cq()?;
-                let channel = Channel::new(Box::new(Rings(bell.clone())));
+                let channel = Channel::new(Box::new(Rings(signal.clone())));
                 let cq = Cq::new(cqe, Some(channel.clone()), AsyncEventQueue::new(Box::new(Unheard)))?;
                 Ok(Completions::Ours(ThreadSafe::new(Queue { cq, channel, _slot: slot })))
             }
             #[cfg(feature = "system")]
-            Adapter::System(device) => system::Cq::new(device, cqe, bell.clone()).map(Completions::System),
+            Adapter::System(device) => system::Cq::new(device, cqe, signal.clone()).map(Completions::System),
         }
     }
     /// At least so many entries from now on.
@@ -72,8 +72,8 @@ impl Completions {
             Completions::System(_) => true,
         }
     }
-    /// The next completion rings the bell, or the next that is an error or that the peer asks for;
-    /// what was asked for before is void. Another stack's rings for each.
+    /// The next completion fires the signal, or the next that is an error or that the peer asks
+    /// for; what was asked for before is void. Another stack's rings for each.
     pub fn ring_for(&self, arm: Arm) {
         match self {
             Completions::Ours(own) => own.cq.rearm(arm),
@@ -81,7 +81,7 @@ impl Completions {
             Completions::System(_) => {}
         }
     }
-    /// Whether there are none that may have rung no bell.
+    /// Whether there are none that may have fired no signal.
     #[inline]
     pub fn is_empty(&self) -> bool {
         match self {
@@ -91,13 +91,13 @@ impl Completions {
             Completions::System(_) => true,
         }
     }
-    /// The bell has rung: drains, and has it ring for the next completion, until nothing came
+    /// The signal has fired: drains, and has it ring for the next completion, until nothing came
     /// meanwhile.
     pub fn attend(&self, drain: impl FnMut()) {
         self.attend_as(drain, || self.ring_for(Arm::Next));
     }
-    /// The bell has rung: drains, and has it ring again by [`Completions::ring_for`], until nothing
-    /// came meanwhile.
+    /// The signal has fired: drains, and has it ring again by [`Completions::ring_for`], until
+    /// nothing came meanwhile.
     #[cfg_attr(
         not(feature = "system"),
         expect(unused_mut, reason = "the loop that needs it is the system's")
@@ -151,15 +151,15 @@ impl Completions {
 const OTHER: nic::Error = nic::Error::Unsupported("a completion queue of another stack");
 
 /// Has a queue pair, or the queue that many share, look for completions when no lock is held.
-pub(crate) struct Bell {
+pub(crate) struct EventSignal {
     later: Arc<Later>,
     /// Once it is made.
     qp: OnceLock<Weak<dyn Work>>,
 }
 
-impl Bell {
-    pub fn new(later: &Arc<Later>) -> Arc<Bell> {
-        Arc::new(Bell { later: later.clone(), qp: OnceLock::new() })
+impl EventSignal {
+    pub fn new(later: &Arc<Later>) -> Arc<EventSignal> {
+        Arc::new(EventSignal { later: later.clone(), qp: OnceLock::new() })
     }
     /// Sets the queue pair to wake. Once.
     pub fn is_for(&self, qp: Weak<dyn Work>) {
@@ -167,7 +167,7 @@ impl Bell {
     }
 }
 
-struct Rings(Arc<Bell>);
+struct Rings(Arc<EventSignal>);
 
 impl Signal for Rings {
     fn signal(&self) {
@@ -176,7 +176,7 @@ impl Signal for Rings {
     fn take_back(&self) {}
 }
 
-impl Signal for Bell {
+impl Signal for EventSignal {
     fn signal(&self) {
         if let Some(qp) = self.qp.get().and_then(Weak::upgrade) {
             self.later.add(qp);

@@ -12,7 +12,7 @@ use nic::Work;
 
 use super::QueueConfig;
 use super::afterwards::Afterwards;
-use super::completions::{Bell, Completions};
+use super::completions::{Completions, EventSignal};
 use super::inner::{BATCH, QpInner};
 use super::message::Message;
 use super::srq::SrqInner;
@@ -64,12 +64,12 @@ impl Cq {
     pub fn new(device: &Device) -> Result<Cq> {
         const CALL: &str = "ibv_create_cq";
         device.stack().check(CALL)?;
-        let bell = Bell::new(device.stack().later());
-        let completions = Completions::new(device, 1, &bell).map_err(|e| Error::of_nic(CALL, e))?;
+        let signal = EventSignal::new(device.stack().later());
+        let completions = Completions::new(device, 1, &signal).map_err(|e| Error::of_nic(CALL, e))?;
         let users = Mutex::new(Rank::SharedCompletions, Users::default());
         let inner = Arc::new(CqInner { device: device.clone(), completions, users });
         let me: Weak<CqInner> = Arc::downgrade(&inner);
-        bell.is_for(me);
+        signal.is_for(me);
         inner.completions.attend(|| {});
         Ok(Cq(inner))
     }

@@ -26,7 +26,7 @@ use wire::roce::SendTail;
 use super::QueueConfig;
 use super::afterwards::Afterwards;
 use super::carrier::Carrier;
-use super::completions::Bell;
+use super::completions::EventSignal;
 use super::cq::Membership;
 use super::message::{Home, Message, What};
 use super::srq::SrqInner;
@@ -93,7 +93,7 @@ pub(super) struct Queues {
     failure: Option<Error>,
     failure_told: bool,
     pub destroyed: bool,
-    /// The bell rings for errors only: no task waits.
+    /// The signal rings for errors only: no task waits.
     quiet: bool,
     /// Bytes before each message that came.
     head: usize,
@@ -128,9 +128,9 @@ impl QpInner {
         // Datagrams come after a header.
         let head = if kind == QpType::Ud { GRH_LEN } else { 0 };
         let pool = Pool::new(pd, recv_size.max(1).saturating_add(head), (recv_depth + send_depth) as usize)?;
-        let bell = Bell::new(pd.stack().later());
+        let signal = EventSignal::new(pd.stack().later());
         let cq = config.cq.as_ref().map(|cq| cq.inner().reserve(config)).transpose()?;
-        let carrier = Carrier::create(pd, config, kind, &bell)?;
+        let carrier = Carrier::create(pd, config, kind, &signal)?;
         let queues = Queues {
             sends: Slots::new(send_depth),
             room: Waiters::default(),
@@ -161,7 +161,7 @@ impl QpInner {
                 news: AtomicU32::new(0),
             }))
         });
-        bell.is_for(inner.me.clone());
+        signal.is_for(inner.me.clone());
         inner.cq.iter().for_each(|cq| cq.join(&inner));
         inner.carrier.attend(|| inner.drain(), || inner.ring_again());
         Ok(inner)

@@ -13,7 +13,7 @@ use nic::program::wake_all;
 use nic::qp::xrc::domain::Xrcd;
 use transport::op::{AtomicOp, Data, Status};
 
-use super::completions::{Bell, Completions};
+use super::completions::{Completions, EventSignal};
 use super::inner::BATCH;
 use super::message::Message;
 use super::srq::Srq;
@@ -146,9 +146,9 @@ impl XrcSrq {
     pub(crate) fn new(xrcd: &Arc<Xrcd>, pd: &Pd, depth: u32, size: usize) -> Result<XrcSrq> {
         pd.stack().check(CALL)?;
         nic::in_range("depth", depth, 1_u32, nic::limits::MAX_SRQ_WR).map_err(|e| Error::of_nic(CALL, e))?;
-        let bell = Bell::new(pd.stack().later());
+        let signal = EventSignal::new(pd.stack().later());
         let failed = |e| Error::of_nic(CALL, e);
-        let completions = Completions::new(pd.device(), depth, &bell).map_err(failed)?;
+        let completions = Completions::new(pd.device(), depth, &signal).map_err(failed)?;
         let cq = completions.ours().map_err(failed)?.clone();
         let srq = Srq::make(pd, depth, size, |pd, attr, events| {
             nic::Srq::create_xrc(pd, attr, events, xrcd.clone(), cq)
@@ -156,7 +156,7 @@ impl XrcSrq {
         let state = Mutex::new(Rank::Awaited, State::default());
         let inner = Arc::new(Inner { srq, completions, state });
         let me: Weak<Inner> = Arc::downgrade(&inner);
-        bell.is_for(me);
+        signal.is_for(me);
         inner.completions.attend(|| inner.drain());
         Ok(XrcSrq(inner))
     }

@@ -26,12 +26,12 @@ struct Answers {
 }
 
 /// Has the questions answered when no lock is held.
-struct Bell {
+struct EventSignal {
     later: Arc<Later>,
     answers: Weak<Answers>,
 }
 
-impl Signal for Bell {
+impl Signal for EventSignal {
     fn signal(&self) {
         if let Some(answers) = self.answers.upgrade() {
             self.later.add(answers);
@@ -59,8 +59,8 @@ impl Service {
     pub fn begin(provider: &Provider, on: SocketAddr, qp_num: u32, data: &[u8]) -> Result<Service> {
         let stack = provider.stack();
         let answers = Arc::new_cyclic(|answers| {
-            let bell = Bell { later: stack.later().clone(), answers: answers.clone() };
-            let events = Events::new(stack, Box::new(bell));
+            let signal = EventSignal { later: stack.later().clone(), answers: answers.clone() };
+            let events = Events::new(stack, Box::new(signal));
             Answers { stack: stack.clone(), events, qp_num, data: data.to_vec() }
         });
         let id = answers.events.create_id(QpType::Ud).map_err(|e| Error::of_nic("rdma_create_id", e))?;

@@ -165,12 +165,12 @@ impl AsRef<Mutex<State>> for AsyncEvents {
 }
 
 /// Has the events taken in when no lock is held.
-struct Bell {
+struct EventSignal {
     later: Arc<Later>,
     events: Weak<AsyncEvents>,
 }
 
-impl Signal for Bell {
+impl Signal for EventSignal {
     fn signal(&self) {
         if let Some(events) = self.events.upgrade() {
             self.later.add(events);
@@ -200,10 +200,10 @@ impl AsyncEvents {
     /// Nothing has come yet.
     pub fn new(stack: &Stack) -> Arc<AsyncEvents> {
         Arc::new_cyclic(|events| {
-            let bell = Bell { later: stack.later().clone(), events: events.clone() };
+            let signal = EventSignal { later: stack.later().clone(), events: events.clone() };
             AsyncEvents {
                 stack: stack.clone(),
-                queue: ThreadSafe::new(AsyncEventQueue::new(Box::new(bell))),
+                queue: ThreadSafe::new(AsyncEventQueue::new(Box::new(signal))),
                 state: Mutex::new(Rank::Awaited, State::default()),
             }
         })

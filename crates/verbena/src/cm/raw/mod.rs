@@ -89,12 +89,12 @@ impl AsRef<Mutex<State>> for Channel {
 }
 
 /// Has the channel's waiters woken when no lock is held.
-struct Bell {
+struct EventSignal {
     later: Arc<Later>,
     channel: Weak<Channel>,
 }
 
-impl Signal for Bell {
+impl Signal for EventSignal {
     fn signal(&self) {
         if let Some(channel) = self.channel.upgrade() {
             self.later.add(channel);
@@ -122,11 +122,11 @@ impl EventChannel {
         stack.check(CALL)?;
         let ours = stack.ours()?.clone();
         Ok(EventChannel(Arc::new_cyclic(|channel| {
-            let bell = Bell { later: stack.later().clone(), channel: channel.clone() };
+            let signal = EventSignal { later: stack.later().clone(), channel: channel.clone() };
             Channel {
                 provider: provider.clone(),
                 ours,
-                node: ThreadSafe::new(node::EventChannel::new(Box::new(bell))),
+                node: ThreadSafe::new(node::EventChannel::new(Box::new(signal))),
                 state: Mutex::new(Rank::ConnectionState, State::default()),
             }
         })))

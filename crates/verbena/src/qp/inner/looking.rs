@@ -1,8 +1,8 @@
 //! Threads that look by themselves, again and again: one that has the connection to itself
 //! ([`QpInner::only_polled`]), or one that waits for something of the queue pair and polls for a
-//! while before it sleeps. And when completions are told: the bell rings for each while a task has
-//! left a waker, or a request has no owner that would look. Else it rings for errors only, and a
-//! thread that looks takes what has come.
+//! while before it sleeps. And when completions are told: the signal rings for each while a task
+//! has left a waker, or a request has no owner that would look. Else it rings for errors only, and
+//! a thread that looks takes what has come.
 
 use std::sync::atomic::Ordering;
 
@@ -72,7 +72,7 @@ impl QpInner {
         is_behind
     }
 
-    /// Unlocks after a task has left a waker: completions ring the bell from now on.
+    /// Unlocks after a task has left a waker: completions ring the signal from now on.
     #[inline]
     pub(super) fn unlock_loud(&self, mut queues: MutexGuard<'_, Queues>) {
         let was_quiet = std::mem::replace(&mut queues.quiet, false);
@@ -85,7 +85,7 @@ impl QpInner {
         }
     }
 
-    /// The bell has rung: it rings again for what is next, or for the next error where no task
+    /// The signal has fired: it rings again for what is next, or for the next error where no task
     /// waits.
     pub(super) fn ring_again(&self) {
         let mut queues = self.lock();
