@@ -10,7 +10,7 @@ from .harness import HERE, Fail, Guest, need, row, sh
 from .kernel import guest_listening
 
 KILLED = "ends that vanish"
-STRANGER = os.path.join(HERE, "programs", "stranger.py")
+OTHER = os.path.join(HERE, "programs", "stranger.py")
 STAGES = ("requested", "answered", "established")
 PLACES = {
     "one namespace": "both in one network namespace",
@@ -176,7 +176,7 @@ def kernel_and_stranger(r):
     def kill():
         server = r.run("rping", "-s", "-a", "10.77.0.1", "-d", ns=g.ns, lines=True, keep=told)
         r.listening(server, 7174)
-        stranger = r.plain(sys.executable, STRANGER, "br0", g.ip, "10.77.0.1", ns=g.ns)
+        stranger = r.plain(sys.executable, OTHER, "br0", g.ip, "10.77.0.1", ns=g.ns)
         stranger.until("listening")
         client = r.guest(g, "rping", "-c", "-a", "10.77.0.1", "-d")
         server.until("ESTABLISHED")

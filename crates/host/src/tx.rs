@@ -2,8 +2,8 @@
 //! segmented send, each packet sealed with the IPv4 identification the kernel will give it.
 //!
 //! Messages of connection managers leave from sockets that they share, whichever peer they are for:
-//! any host can provoke one. A socket for each address, traffic class and hop limit that strangers
-//! name would be a socket for each stranger.
+//! any host can provoke one. A socket for each address, traffic class and hop limit that
+//! unsolicited traffic name would be a socket for each other host.
 
 mod room;
 

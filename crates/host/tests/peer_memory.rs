@@ -54,8 +54,8 @@ fn what_is_not_granted_is_not_reached() {
                 assert!(!pair.copies(what, remote, &mut word), "{remote:?}");
             }
         }
-        let stranger = Qpn::new(INITIATOR.get() + 1);
-        assert!(!pair.copies_as(&path(V4), stranger, Copy::Write, good, &mut word));
+        let other = Qpn::new(INITIATOR.get() + 1);
+        assert!(!pair.copies_as(&path(V4), other, Copy::Write, good, &mut word));
         let other = Path { dest_qpn: Qpn::new(TARGET.get() + 1), ..path(V4) };
         assert!(!pair.copies_as(&other, INITIATOR, Copy::Write, good, &mut word));
         let elsewhere = Path { source: [127, 0, 0, 2].into(), ..path(V4) };
@@ -101,8 +101,8 @@ fn what_is_exported_is_pulled_whatever_rights_peers_have() {
         assert_eq!(word, [5]);
         assert!(pair.copies(Copy::Pull, good, &mut word));
         assert_eq!(word, [77]);
-        let stranger = Qpn::new(INITIATOR.get() + 1);
-        assert!(!pair.copies_as(&path(V4), stranger, Copy::Pull, good, &mut word));
+        let other = Qpn::new(INITIATOR.get() + 1);
+        assert!(!pair.copies_as(&path(V4), other, Copy::Pull, good, &mut word));
         local_link(pair.target.env()).close(TARGET, true);
         assert!(!pair.copies(Copy::Pull, good, &mut word));
     }

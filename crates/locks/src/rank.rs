@@ -144,8 +144,8 @@ ranks! {
     Identifiers,
     /// Connections: an rdma_cm identifier.
     Identifier,
-    /// Connections: what strangers have been granted.
-    Strangers,
+    /// Connections: what unsolicited traffic have been granted.
+    Unsolicited,
 
     /// The adapter: XRC domains by their files.
     XrcDomains,

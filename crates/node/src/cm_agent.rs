@@ -328,7 +328,7 @@ impl<W: Env> Node<W> {
     fn do_outputs(&self, core: &mut Core, now: Instant) {
         while let Some((device, output)) = core.output() {
             match output {
-                Output::Transmit { conn: None, path, mad, .. } => self.answer_stranger(now, &path, &mad),
+                Output::Transmit { conn: None, path, mad, .. } => self.answer_unsolicited(now, &path, &mad),
                 Output::Transmit { conn, path, mad, attempt } => {
                     let way = self.way(core, now, (device, conn), &path, &mad, attempt);
                     self.send_mad(&way, path.pkey, &mad, &mut core.batch);

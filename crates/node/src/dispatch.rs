@@ -38,7 +38,7 @@ pub struct Counters {
     /// Connection requests refused because memory or numbers ran out.
     pub no_resources: AtomicU64,
     /// Messages about unknown connections dropped unanswered because there were too many.
-    pub strangers: AtomicU64,
+    pub unsolicited: AtomicU64,
     /// Messages delivered to the connection manager or refused on its behalf.
     pub mads: AtomicU64,
     /// Messages whose transaction id, address or peer does not match the connection; dropped.
@@ -57,7 +57,7 @@ impl Counters {
             ("wrong_pkey", &self.wrong_pkey),
             ("bad_mad", &self.bad_mad),
             ("no_resources", &self.no_resources),
-            ("strangers", &self.strangers),
+            ("unsolicited traffic", &self.unsolicited),
             ("mads", &self.mads),
             ("cm_unmatched", &self.cm_unmatched),
         ]

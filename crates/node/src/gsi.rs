@@ -18,7 +18,7 @@ use crate::dispatch::count;
 use crate::env::{Datagram, Env, Name};
 use crate::number_blocks::{block_of, comm_owner, qpn_owner};
 use crate::ports::places_for;
-use crate::strangers::{PORTS, PassedOn};
+use crate::unsolicited::{PORTS, PassedOn};
 use crate::{Node, farewell};
 
 impl<W: Env> Node<W> {
@@ -82,17 +82,17 @@ impl<W: Env> Node<W> {
     fn refuse_unknown_service(&self, now: Instant, from: Origin, request: &Mad) {
         let Some(refusal) = mads::refuse_unknown_service(request) else { return };
         count(&self.counters.mads);
-        self.answer_stranger(now, &from.path(), &refusal);
+        self.answer_unsolicited(now, &from.path(), &refusal);
     }
 
     /// Sends an answer that belongs to no connection, where that is allowed.
-    pub(crate) fn answer_stranger(&self, now: Instant, path: &cm::PathRecord, mad: &Mad) {
-        if self.strangers.answers.take(now, path.dest()) {
+    pub(crate) fn answer_unsolicited(&self, now: Instant, path: &cm::PathRecord, mad: &Mad) {
+        if self.unsolicited.answers.take(now, path.dest()) {
             let source_port = self.cm_agent.gsi_psn.load(Ordering::Relaxed) % PORTS;
             let way = farewell::way(path, mad, source_port, None);
             self.send_mad(&way, path.pkey, mad, &mut TxBatch::new());
         } else {
-            count(&self.counters.strangers);
+            count(&self.counters.unsolicited);
         }
     }
 

@@ -8,7 +8,7 @@
 //! | [`env`] | what a node asks of the environment around it, and what the environment tells it |
 //! | `dispatch` | packets and everything else that the environment tells: to queue pairs, to QP1, to the part it concerns |
 //! | `gsi` | QP1: management datagrams come in and leave; which process of the host they are for |
-//! | `strangers` | what is for no process, and how much is done about it |
+//! | `unsolicited` | what is for no process, and how much is done about it |
 //! | [`number_blocks`] | queue pair numbers and communication ids, and whose they are |
 //! | [`devices`] | which devices there are |
 //! | `device_events` | what identifiers learn of their device |
@@ -47,7 +47,7 @@
 //! | `ConnectionManager` | `cm_agent` | messages leave, queue pairs are moved, a process of this host is watched, a first block of numbers is claimed: system calls that do not wait. The routing table is not asked, and no port is claimed |
 //! | `Identifiers` | `device_events` | the list is read or written |
 //! | `Identifier` | [`Id::lock`](id::Id::lock) | its fields are read and written; nothing of the node is called |
-//! | `Strangers` | `strangers` | they are counted |
+//! | `Unsolicited` | `unsolicited` | they are counted |
 //! | `Devices` | this file | the list is read; delayed ACKs leave ([`InputHandler::release`]) |
 //! | `EventQueue` | [`event`] | an event is put in or taken out, and its signal given |
 //! | `NumberBlocks` | [`number_blocks`] | a block is claimed |
@@ -80,7 +80,7 @@ pub mod objects;
 mod ports;
 pub mod queue_pair;
 mod resolve;
-mod strangers;
+mod unsolicited;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -116,7 +116,7 @@ pub struct Node<W> {
     devices: Vec<Arc<Device>>,
     blocks: Arc<NumberBlocks<W>>,
     cm_agent: cm_agent::CmAgent,
-    strangers: strangers::Strangers,
+    unsolicited: unsolicited::Unsolicited,
     /// What became of packets that no queue pair got.
     pub counters: Counters,
 }
@@ -145,7 +145,7 @@ impl<W: Env> Node<W> {
         let mut key = [0; 8];
         env.fill_random(&mut key);
         let node = Arc::new(Node {
-            strangers: strangers::Strangers::new(env.now(), u64::from_ne_bytes(key)),
+            unsolicited: unsolicited::Unsolicited::new(env.now(), u64::from_ne_bytes(key)),
             cm_agent: cm_agent::CmAgent::new(&config.timing),
             env,
             link,

@@ -1,6 +1,6 @@
-//! What once went wrong in other implementations, seen by whole hosts: strangers' packets, numbers
-//! that can be foreseen, resolutions that overlap. docs/historic-bugs.md lists all of them and
-//! their tests.
+//! What once went wrong in other implementations, seen by whole hosts: unsolicited traffic'
+//! packets, numbers that can be foreseen, resolutions that overlap. docs/historic-bugs.md lists all
+//! of them and their tests.
 
 mod support;
 
@@ -39,13 +39,13 @@ fn hosts<const N: usize>() -> (Sim, [SimNode; N]) {
 }
 
 #[test]
-fn a_strangers_packets_are_dropped_even_with_the_right_numbers() {
-    let (mut sim, [a, b, stranger]) = hosts();
-    let [at_a, at_b, at_stranger] = [&a, &b, &stranger].map(Endpoint::new);
+fn a_unsolicited_traffic_packets_are_dropped_even_with_the_right_numbers() {
+    let (mut sim, [a, b, other]) = hosts();
+    let [at_a, at_b, at_other] = [&a, &b, &other].map(Endpoint::new);
     let psn = Psn::new(7);
     wire_up(&a, &at_a, &at_b, address(2), &WIRING, (psn, psn));
     wire_up(&b, &at_b, &at_a, address(1), &WIRING, (psn, psn));
-    wire_up(&stranger, &at_stranger, &at_b, address(2), &WIRING, (psn, psn));
+    wire_up(&other, &at_other, &at_b, address(2), &WIRING, (psn, psn));
     let inbox = Buffer::new(&at_b.pd, 64, 0x10_0000, nic::Access::LOCAL_WRITE).unwrap();
     for wr_id in 0..2 {
         at_b.qp.post_receive(RecvWr { wr_id, sges: [inbox.sge(0, 64)].into_iter().collect() }).unwrap();
@@ -53,7 +53,7 @@ fn a_strangers_packets_are_dropped_even_with_the_right_numbers() {
     let post = |node: &SimNode, from: &Endpoint, text: &[u8]| {
         from.qp.post_send(node::Env::now(&**node.env()), send(1, text)).unwrap();
     };
-    post(&stranger, &at_stranger, b"forged");
+    post(&other, &at_other, b"forged");
     sim.run_for(Duration::from_millis(50));
     assert_eq!(Endpoint::poll(&at_b.receives), []);
     let dropped = b.counted().into_iter().find(|(name, _)| name.ends_with(".wrong_peer")).unwrap().1;

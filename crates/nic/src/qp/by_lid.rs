@@ -225,13 +225,13 @@ fn a_packet_from_another_lid_is_not_the_peers() {
     qp.lock().carrier.connect(path, Mtu::M1024, &bench.pd.device);
     let mut packet = Packet::parse(&packets[0].1).unwrap();
     packet.header.bth.dest_qp = qp.qpn();
-    let strangers =
+    let unsolicited =
         [(lid(7, 0), ends[0]), (ends[1], lid(5, 1)), (THERE.into(), HERE.into()), (ends[0], ends[1])];
-    for (source, dest) in strangers {
+    for (source, dest) in unsolicited {
         bench.device.input(bench.now, source, dest, Hold::No, &packet, || None);
     }
     let counted = bench.device.counted();
-    assert!(counted.contains(&("wrong_peer", strangers.len() as u64)), "{counted:?}");
+    assert!(counted.contains(&("wrong_peer", unsolicited.len() as u64)), "{counted:?}");
 }
 
 #[test]

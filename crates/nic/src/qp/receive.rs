@@ -92,7 +92,7 @@ impl Qp {
         dest: Address,
     ) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {
         let inner = self.lock();
-        match self.stranger(&inner, source, dest) {
+        match self.source_mismatch(&inner, source, dest) {
             Some(counter) => Err(counter),
             None if inner.destroyed => Err(&self.pd.device.counters.wrong_state),
             None => Ok(inner),
@@ -101,7 +101,12 @@ impl Qp {
 
     /// What counts packets with these addresses, where they are not from the peer.
     #[inline]
-    pub(super) fn stranger(&self, inner: &Inner, source: Address, dest: Address) -> Option<&AtomicU64> {
+    pub(super) fn source_mismatch(
+        &self,
+        inner: &Inner,
+        source: Address,
+        dest: Address,
+    ) -> Option<&AtomicU64> {
         let counters = &self.pd.device.counters;
         match inner.carrier.datagram() {
             None => Some(&counters.wrong_state),

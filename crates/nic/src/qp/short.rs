@@ -161,7 +161,7 @@ impl Qp {
         if unlikely(inner.destroyed) {
             return false;
         }
-        if let Some(counter) = self.stranger(&inner, source, dest) {
+        if let Some(counter) = self.source_mismatch(&inner, source, dest) {
             rare();
             counter.fetch_add(1, Ordering::Relaxed);
             return true;

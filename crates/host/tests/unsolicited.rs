@@ -38,12 +38,12 @@ fn data_comes_before_the_messages_of_connection_managers_that_came_before_it() {
     let host = start();
     host.env().attach(LO).unwrap();
     *host.handler().thinks.lock().unwrap() = Duration::from_millis(5);
-    let stranger = UdpSocket::bind("127.0.0.2:0").unwrap();
+    let other = UdpSocket::bind("127.0.0.2:0").unwrap();
     for _ in 0..100 {
-        stranger.send_to(&packet(MAD, 1), "127.0.0.1:4791").unwrap();
+        other.send_to(&packet(MAD, 1), "127.0.0.1:4791").unwrap();
     }
     let begin = Instant::now();
-    stranger.send_to(&packet(100, 9), "127.0.0.1:4791").unwrap();
+    other.send_to(&packet(100, 9), "127.0.0.1:4791").unwrap();
     let data = host.handler().find(|told| support::packet(told).filter(|packet| packet.bytes[7] == 9));
     let took = begin.elapsed();
     assert!(data.is_some() && took < Duration::from_millis(250), "{took:?} of the 500 ms that messages take");
@@ -67,7 +67,7 @@ fn whoever_a_message_of_the_connection_manager_is_for_it_leaves_from_one_of_few_
     for n in 0..2_000_u32 {
         let dest = Ipv4Addr::new(127, 0, 1, n as u8).into();
         let (traffic_class, hop_limit) = ((n % 251) as u8, (n % 249) as u8);
-        let stranger = nic::Path {
+        let other = nic::Path {
             dest,
             dest_qpn: Qpn::GSI,
             traffic_class,
@@ -75,7 +75,7 @@ fn whoever_a_message_of_the_connection_manager_is_for_it_leaves_from_one_of_few_
             source_port_epoch: n,
             ..path(V4)
         };
-        host.env().send(&stranger, &mut batch(n, &[64]));
+        host.env().send(&other, &mut batch(n, &[64]));
     }
     assert!(descriptors() <= before + 8, "{} descriptors more", descriptors() - before);
     assert!(counter(&host, "packets_sent") > 1_900, "ICMP errors for some keep others from leaving");
@@ -149,7 +149,7 @@ fn a_flow_has_few_sockets_however_often_it_is_suspected() {
 }
 
 #[test]
-fn what_strangers_send_to_a_socket_that_sends_is_not_kept() {
+fn what_unsolicited_traffic_send_to_a_socket_that_sends_is_not_kept() {
     let _alone = alone();
     let host = start();
     let peer = UdpSocket::bind("127.0.0.7:4791").unwrap();

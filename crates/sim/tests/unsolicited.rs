@@ -21,7 +21,7 @@ use wire::{Endpoint, LidAddress, Qpn, ServiceId};
 type Node = Arc<node::Node<SimEnv>>;
 
 const VICTIM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
+const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
 
 fn victim() -> (Sim, Node) {
     let mut sim = Sim::new(1, Faults::none());
@@ -53,10 +53,10 @@ fn message(attribute: u16, body: &[u8]) -> Vec<u8> {
     batch.iter().next().unwrap().to_vec()
 }
 
-/// A message of the stranger's arrives.
+/// A message of the other host's arrives.
 fn hear(node: &Node, attribute: u16, body: &[u8]) {
     let mut bytes = message(attribute, body);
-    let (source, dest) = (SocketAddr::new(STRANGER, 50_000), SocketAddr::new(VICTIM, 4791));
+    let (source, dest) = (SocketAddr::new(OTHER, 50_000), SocketAddr::new(VICTIM, 4791));
     icrc::seal(&Flow { source, dest }, 0, &mut bytes);
     let interface = node.devices()[0].config.interface;
     let (source, dest) = (source.into(), dest.into());
@@ -122,8 +122,8 @@ fn a_flood_for_nobody_is_answered_so_often_and_no_more_and_leaves_connections_al
     assert_eq!(node.connections(), 0);
     let answered = sim.counters().sent;
     assert!((1_000..2_000).contains(&answered), "{answered} answers in a second");
-    assert!(counted(&node, "node.strangers") > 38_000);
-    // Some time later the stranger is heard as any host is.
+    assert!(counted(&node, "node.unsolicited traffic") > 38_000);
+    // Some time later the other host is heard as any host is.
     sim.run_for(Duration::from_secs(1));
     request(&node, 1);
     sim.run_for(Duration::from_millis(1));

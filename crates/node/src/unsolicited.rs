@@ -51,7 +51,8 @@ impl Bucket {
     }
 }
 
-/// What may be done for strangers: so much for each address, and for all of them together.
+/// What may be done for unsolicited traffic: so much for each address, and for all of them
+/// together.
 #[derive(Debug)]
 pub(crate) struct Allowance {
     buckets: Mutex<([Bucket; ACCOUNTS], Bucket)>,
@@ -61,7 +62,7 @@ pub(crate) struct Allowance {
 impl Allowance {
     fn new(key: u64) -> Allowance {
         let empty = ([Bucket::default(); ACCOUNTS], Bucket::default());
-        Allowance { buckets: Mutex::new(Rank::Strangers, empty), key }
+        Allowance { buckets: Mutex::new(Rank::Unsolicited, empty), key }
     }
 
     /// Whether one more thing may be done for `source`.
@@ -107,7 +108,7 @@ impl Absent {
 
 /// How much is done about what is for no process.
 #[derive(Debug)]
-pub(crate) struct Strangers {
+pub(crate) struct Unsolicited {
     /// Allowance of questions to other processes.
     pub questions: Allowance,
     /// Allowance of answers.
@@ -115,11 +116,11 @@ pub(crate) struct Strangers {
     absent: Absent,
 }
 
-impl Strangers {
-    pub fn new(now: Instant, key: u64) -> Strangers {
+impl Unsolicited {
+    pub fn new(now: Instant, key: u64) -> Unsolicited {
         let until_ms = (0..1 << 12).map(|_| AtomicU32::new(0)).collect();
         let (questions, answers) = (Allowance::new(key), Allowance::new(key));
-        Strangers { questions, answers, absent: Absent { since: now, until_ms } }
+        Unsolicited { questions, answers, absent: Absent { since: now, until_ms } }
     }
 }
 
@@ -139,11 +140,11 @@ impl<W: Env> Node<W> {
     /// no further: no loops.
     pub(crate) fn pass_on(&self, now: Instant, owner: Name, d: &Datagram<'_>) {
         let Name::Block(block) = owner else { return count(&self.counters.unknown_owner) };
-        if d.forwarded || self.strangers.absent.has(now, block) {
+        if d.forwarded || self.unsolicited.absent.has(now, block) {
             return count(&self.counters.unknown_owner);
         }
         if !self.env.forward(owner, d) {
-            self.strangers.absent.note(now, block);
+            self.unsolicited.absent.note(now, block);
             count(&self.counters.unknown_owner);
         }
     }
@@ -158,8 +159,8 @@ impl<W: Env> Node<W> {
             return PassedOn::Taken;
         }
         let names = || names.iter().filter(|name| number_blocks::may_be_borne(**name));
-        if names().next().is_some() && !self.strangers.questions.take(now, d.source.address()) {
-            count(&self.counters.strangers);
+        if names().next().is_some() && !self.unsolicited.questions.take(now, d.source.address()) {
+            count(&self.counters.unsolicited);
             return PassedOn::NotAllowed;
         }
         match names().any(|name| self.env.forward(*name, d)) {
@@ -207,14 +208,14 @@ mod tests {
     #[test]
     fn a_block_is_absent_for_a_moment_and_no_longer() {
         let begin = Instant::now();
-        let strangers = Strangers::new(begin, 7);
+        let unsolicited = Unsolicited::new(begin, 7);
         let at = |ms| begin + Duration::from_millis(ms);
         for first in [0, 40, 5_000, u64::from(u32::MAX) - 5] {
-            assert!(!strangers.absent.has(at(first), 0x123));
-            strangers.absent.note(at(first), 0x123);
-            assert!(strangers.absent.has(at(first + 15), 0x123));
-            assert!(!strangers.absent.has(at(first + 15), 0x124));
-            assert!(!strangers.absent.has(at(first + 21), 0x123));
+            assert!(!unsolicited.absent.has(at(first), 0x123));
+            unsolicited.absent.note(at(first), 0x123);
+            assert!(unsolicited.absent.has(at(first + 15), 0x123));
+            assert!(!unsolicited.absent.has(at(first + 15), 0x124));
+            assert!(!unsolicited.absent.has(at(first + 21), 0x123));
         }
     }
 }

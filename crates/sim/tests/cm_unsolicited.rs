@@ -21,7 +21,7 @@ const SEEDS: u64 = 100;
 const MS: Duration = Duration::from_millis(1);
 
 /// Sends a MAD from `source`, whichever host that is, to `dest`.
-fn forge(stranger: &SimNode, source: IpAddr, dest: IpAddr, mad: &Mad) {
+fn forge(other: &SimNode, source: IpAddr, dest: IpAddr, mad: &Mad) {
     let header = Header {
         bth: Bth { dest_qp: Qpn::GSI, ..Bth::default() },
         service: Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI }),
@@ -43,7 +43,7 @@ fn forge(stranger: &SimNode, source: IpAddr, dest: IpAddr, mad: &Mad) {
         source_port_epoch: 0,
         no_multicast_loop: false,
     };
-    stranger.env().send(&way, &mut batch);
+    other.env().send(&way, &mut batch);
 }
 
 fn req(dice: &mut Dice, source: IpAddr, dest: IpAddr, guid: Guid, qpn: Qpn) -> Mad {
@@ -106,7 +106,7 @@ fn wait(sim: &mut Sim, party: &Party, kind: EventKind) -> node::Event {
     }
 }
 
-/// A client, a server, a stranger.
+/// A client, a server, a other host.
 fn parties(seed: u64) -> (Sim, Dice, [Party; 3]) {
     let mut dice = Dice::new(seed).fork(7000);
     let delay = Duration::from_micros(dice.between(10, 3_000));
@@ -125,7 +125,7 @@ fn parties(seed: u64) -> (Sim, Dice, [Party; 3]) {
 #[test]
 fn requests_that_name_the_queue_pair_of_either_end_leave_the_connection_alone() {
     sim::each_seed("cm_strangers", "requests_that_name_the_queue_pair", SEEDS, |seed| {
-        let (mut sim, mut dice, [client, server, stranger]) = parties(seed);
+        let (mut sim, mut dice, [client, server, other]) = parties(seed);
         let _listener = server.listen();
         let _other = client.listen();
         let id = resolved(&mut sim, &client, server.address);
@@ -141,7 +141,7 @@ fn requests_that_name_the_queue_pair_of_either_end_leave_the_connection_alone() 
             for (from, to, side) in [(&client, &server, &ours), (&server, &client, &theirs)] {
                 let qpn = side.endpoint.as_ref().unwrap().qp.qpn();
                 let forged = req(&mut dice, from.address, to.address, guid(from), qpn);
-                forge(&stranger.node, from.address, to.address, &forged);
+                forge(&other.node, from.address, to.address, &forged);
             }
             sim.run_for(dice.between(1, 1_000) as u32 * MS);
         }
@@ -192,7 +192,7 @@ fn answers(dice: &mut Dice, ours: CommId, from: &Party) -> [Mad; 2] {
 fn answers_to_every_communication_id_of_a_client_are_not_its_servers() {
     // So many that a small part of all ids of the process meets some of them.
     const CONNECTIONS: u32 = 200;
-    let (mut sim, mut dice, [client, server, stranger]) = parties(1);
+    let (mut sim, mut dice, [client, server, other]) = parties(1);
     let _listener = server.listen();
     let sides: Vec<Side> = (0..CONNECTIONS)
         .map(|_| {
@@ -214,7 +214,7 @@ fn answers_to_every_communication_id_of_a_client_are_not_its_servers() {
         for _ in 0..1_000 {
             low = (low + 1) & 0xf_ffff;
             for mad in answers(&mut dice, CommId(block << 20 | low), &server) {
-                forge(&stranger.node, server.address, client.address, &mad);
+                forge(&other.node, server.address, client.address, &mad);
             }
         }
         sim.run_for(10 * MS);
