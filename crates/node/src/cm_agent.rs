@@ -24,7 +24,7 @@ use crate::datagram::on_sidr_reply;
 use crate::device_events::Everyone;
 use crate::env::Env;
 use crate::event::{Event, EventChannel};
-use crate::farewell::Waiting;
+use crate::graceful_close::Waiting;
 use crate::id::{Id, Progress};
 use crate::kept_ports::KeptPort;
 use crate::listener::Listener;

@@ -13,7 +13,7 @@ use wire::{Address, CommId};
 
 use crate::cm_agent::{ConnKey, Core, ListenKey};
 use crate::env::{Env, Name, Watch};
-use crate::farewell;
+use crate::graceful_close;
 use crate::id::{Id, NOT_CONNECTED, Progress};
 use crate::number_blocks::process_name;
 use crate::{Error, Node};
@@ -157,7 +157,7 @@ impl<W: Env> Node<W> {
             while let Some(output) = cm.poll() {
                 if let Output::Transmit { path, mad, attempt, .. } = output {
                     // A thread that has a queue pair in hand may never let it go.
-                    let way = farewell::way(&path, &mad, attempt, None);
+                    let way = graceful_close::way(&path, &mad, attempt, None);
                     self.send_mad(&way, path.pkey, &mad, &mut batch);
                 }
             }

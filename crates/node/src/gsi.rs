@@ -19,7 +19,7 @@ use crate::env::{Datagram, Env, Name};
 use crate::number_blocks::{block_of, comm_owner, qpn_owner};
 use crate::ports::places_for;
 use crate::unsolicited::{PORTS, PassedOn};
-use crate::{Node, farewell};
+use crate::{Node, graceful_close};
 
 impl<W: Env> Node<W> {
     /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process
@@ -89,7 +89,7 @@ impl<W: Env> Node<W> {
     pub(crate) fn answer_unsolicited(&self, now: Instant, path: &cm::PathRecord, mad: &Mad) {
         if self.unsolicited.answers.take(now, path.dest()) {
             let source_port = self.cm_agent.gsi_psn.load(Ordering::Relaxed) % PORTS;
-            let way = farewell::way(path, mad, source_port, None);
+            let way = graceful_close::way(path, mad, source_port, None);
             self.send_mad(&way, path.pkey, mad, &mut TxBatch::new());
         } else {
             count(&self.counters.unsolicited);

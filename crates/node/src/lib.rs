@@ -20,7 +20,7 @@
 //! | [`accept`] | the side that is asked: rdma_listen, requests, rdma_accept, rdma_reject |
 //! | [`listener`] | requests that wait at a listener |
 //! | `disconnect` | how connections end |
-//! | `farewell` | what was acknowledged before a connection ends |
+//! | `graceful_close` | what was acknowledged before a connection ends |
 //! | [`datagram`], `multicast` | datagram services and groups |
 //! | [`queue_pair`] | the queue pair of an identifier, moved to RTS |
 //! | [`objects`] | how many there are of what it has given out |
@@ -69,7 +69,7 @@ mod disconnect;
 mod dispatch;
 pub mod env;
 pub mod event;
-mod farewell;
+mod graceful_close;
 mod gsi;
 pub mod id;
 mod kept_ports;

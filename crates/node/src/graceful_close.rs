@@ -71,7 +71,7 @@ impl<W: Env> Node<W> {
         mad: &Mad,
         attempt: u32,
     ) -> Path {
-        let qp = conn.filter(|_| is_farewell(mad)).and_then(|conn| core.qp((device, conn)));
+        let qp = conn.filter(|_| is_last_message(mad)).and_then(|conn| core.qp((device, conn)));
         way(path, mad, attempt, qp.and_then(|qp| qp.let_acks_go(now)))
     }
 
@@ -167,7 +167,7 @@ fn must_come_later(qp: &Qp) -> bool {
 }
 
 /// Whether nothing of the connection follows.
-fn is_farewell(mad: &Mad) -> bool {
+fn is_last_message(mad: &Mad) -> bool {
     match &mad.message {
         Message::Dreq(dreq) => !is_question(dreq),
         message => matches!(message, Message::Drep(_) | Message::Rej(_)),
@@ -188,7 +188,7 @@ pub(crate) fn way(path: &cm::PathRecord, mad: &Mad, attempt: u32, data: Option<P
         no_multicast_loop: false,
     };
     match &mad.message {
-        _ if attempt > 0 || !is_farewell(mad) => way,
+        _ if attempt > 0 || !is_last_message(mad) => way,
         _ if data.is_some_and(|data| (data.source, data.dest) == (way.source, way.dest)) => {
             data.unwrap_or(way)
         }
