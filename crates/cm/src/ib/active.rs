@@ -173,7 +173,7 @@ impl Cm {
             // §12.9.8.3.1: the peer's queue pair cannot be connected twice. A REP can name any
             // peer's, though.
             self.reject_rep(from, transaction_id, rep, reason::STALE_CONNECTION);
-            self.doubt(now, old);
+            self.check_stale(now, old);
             self.rejected(id, reason::STALE_CONNECTION);
             return self.close(id);
         }

@@ -52,7 +52,7 @@ use std::time::Instant;
 use wire::mad::Mad;
 use wire::{Address, CommId, Guid, Psn, Qpn};
 
-use super::doubt::Doubt;
+use super::stale::StaleCheck;
 use super::timing::Retry;
 use crate::event::ConnId;
 use crate::parameters::{PathRecord, QpAttributes};
@@ -153,7 +153,7 @@ pub(super) struct Connection {
     pub message: Option<Box<Mad>>,
     pub retry: Option<Retry>,
     /// The peer is being asked whether it knows the connection.
-    pub doubt: Option<Doubt>,
+    pub stale_check: Option<StaleCheck>,
     /// How often the REQ lets its REP be repeated.
     pub max_cm_retries: u8,
     /// When the state ends by itself: time wait, refusal.
@@ -202,7 +202,7 @@ impl Connection {
             req_mark: None,
             message: None,
             retry: None,
-            doubt: None,
+            stale_check: None,
             max_cm_retries: 0,
             until: None,
             armed: None,
@@ -225,8 +225,8 @@ impl Connection {
 
     /// When time alone changes something.
     pub fn deadline(&self) -> Option<Instant> {
-        match (self.doubt, self.retry, self.until) {
-            (Some(doubt), _, _) => Some(doubt.retry.due()),
+        match (self.stale_check, self.retry, self.until) {
+            (Some(stale_check), _, _) => Some(stale_check.retry.due()),
             (None, Some(retry), _) => Some(retry.due()),
             (None, None, until) => until,
         }

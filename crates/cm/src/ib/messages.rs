@@ -110,7 +110,7 @@ impl Connection {
         self.mad(Message::Dreq(self.dreq_for(self.remote_qpn)))
     }
 
-    /// Asks whether the peer still knows the connection: see `doubt`.
+    /// Asks whether the peer still knows the connection: see `stale_check`.
     pub fn question(&self, transaction_id: u64) -> Mad {
         Mad { transaction_id, message: Message::Dreq(self.dreq_for(NOBODY)) }
     }
@@ -301,7 +301,7 @@ pub(super) fn unknown_service(request: &Message) -> Option<Message> {
 // What messages say.
 
 /// Whether a DREQ is a question whether its receiver still knows the connection, and no message
-/// that ends anything: see `doubt`.
+/// that ends anything: see `stale_check`.
 pub fn is_question(dreq: &Dreq) -> bool {
     dreq.remote_qpn == NOBODY
 }

@@ -23,7 +23,7 @@
 //! | `passive` | the side that is asked |
 //! | `teardown` | DREQ, DREP, REJ, destroy, time wait, peers that are gone |
 //! | `probe` | whether the processes at the far ends still live |
-//! | `doubt` | whether a peer still knows a connection that another message calls stale |
+//! | `stale` | whether a peer still knows a connection that another message calls stale |
 //! | `address` | how much is sent to addresses that have not shown that they hear us |
 //! | `sidr` | service id resolution for datagrams |
 //! | `routing` | which process a message is for, and what to say where no process has it |
@@ -51,7 +51,6 @@ mod active;
 mod address;
 mod config;
 mod connection;
-mod doubt;
 mod messages;
 mod numbered;
 mod passive;
@@ -59,6 +58,7 @@ mod probe;
 mod protocol;
 mod routing;
 mod sidr;
+mod stale;
 mod table;
 mod teardown;
 mod timers;

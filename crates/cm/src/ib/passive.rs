@@ -133,7 +133,7 @@ impl Cm {
             if state != CmState::Refused {
                 // A peer that numbers transactions in turn has forgotten this one, by a restart.
                 self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
-                return self.doubt(now, id);
+                return self.check_stale(now, id);
             }
             self.remove(id);
         }
@@ -144,7 +144,7 @@ impl Cm {
             // §12.9.8.3.1: the peer has forgotten the old connection, if this is the peer. An id
             // used anew is as stale as its queue pair would be.
             self.refuse_req(from, transaction_id, req, reason::STALE_CONNECTION);
-            return self.doubt(now, old);
+            return self.check_stale(now, old);
         }
         self.new_req(now, from, mark, service, req);
     }

@@ -185,9 +185,9 @@ impl Cm {
             self.probes.set(key, now + after);
             let Some(peer) = self.probes.peers.get_mut(&key) else { break };
             peer.probes = peer.probes.wrapping_add(1);
-            let (port, in_doubt) = (peer.probes % PORTS, peer.unreachable_at.is_some());
+            let (port, is_suspect) = (peer.probes % PORTS, peer.unreachable_at.is_some());
             for id in peer.choose() {
-                self.send_probe(id, port, in_doubt);
+                self.send_probe(id, port, is_suspect);
             }
         }
     }
@@ -208,12 +208,12 @@ impl Cm {
         self.end_of_peer(now, id);
     }
 
-    fn send_probe(&mut self, id: ConnId, port: u32, in_doubt: bool) {
+    fn send_probe(&mut self, id: ConnId, port: u32, is_suspect: bool) {
         if !self.may_send_unasked(id) {
             return self.unprobe(id);
         }
         let Some(conn) = self.connections.get(&id) else { return };
-        if in_doubt {
+        if is_suspect {
             let mad = conn.lap(self.config.timing.cm_response_timeout);
             return self.transmit(id, mad, port);
         }

@@ -171,8 +171,8 @@ impl Cm {
 
     fn expire_one(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        if conn.doubt.is_some() {
-            return self.expire_doubt(now, id);
+        if conn.stale_check.is_some() {
+            return self.expire_stale_check(now, id);
         }
         let Some(retry) = &mut conn.retry else {
             return self.time_is_up(id);
@@ -312,14 +312,14 @@ impl Cm {
         let (remote, qpn) = (conn.id_key(), conn.qpn_key());
         let before =
             [remote.and_then(|key| self.connected_id.insert(key, id)), self.connected_qpn.insert(qpn, id)];
-        before.into_iter().flatten().filter(|&old| old != id).for_each(|old| self.doubt(now, old));
+        before.into_iter().flatten().filter(|&old| old != id).for_each(|old| self.check_stale(now, old));
     }
 
     /// The peer's queue pair is no longer ours to defend.
     pub(super) fn unclaim(&mut self, id: ConnId) {
         self.unprobe(id);
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        conn.doubt = None;
+        conn.stale_check = None;
         if let Some(key) = conn.id_key()
             && self.connected_id.get(&key) == Some(&id)
         {

@@ -181,12 +181,12 @@ impl Cm {
             return self.count_unmatched();
         }
         if conn.local_qpn != dreq.remote_qpn {
-            // A question: see `doubt`.
+            // A question: see `stale_check`.
             return;
         }
         if !is_ours {
             self.count_unmatched();
-            return self.doubt(now, id);
+            return self.check_stale(now, id);
         }
         match conn.state {
             CmState::RepReceived | CmState::RepSent | CmState::Established | CmState::DreqSent => {
@@ -206,7 +206,7 @@ impl Cm {
         let (ours, theirs) = (drep.remote_comm_id, drep.local_comm_id);
         let Addressee::Is(id) = self.addressee_of(from, None, ours, theirs) else { return };
         let Some(conn) = self.connections.get(&id) else { return };
-        if conn.doubt.is_some_and(|doubt| doubt.transaction_id == transaction_id) {
+        if conn.stale_check.is_some_and(|stale_check| stale_check.transaction_id == transaction_id) {
             return self.unknown_to_peer(now, id);
         }
         match conn.state {
@@ -285,7 +285,7 @@ impl Cm {
         self.set_state(id, CmState::DreqSent);
         self.unprobe(id);
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        conn.doubt = None;
+        conn.stale_check = None;
         conn.message = Some(Box::new(conn.dreq()));
         conn.retry = Some(Retry::new(now, self.config.timing.disconnect));
         conn.answers = 0;

@@ -50,7 +50,7 @@ pub struct Timing {
     /// milliseconds, and one that does not must not keep its partner for a minute.
     pub disconnect: Backoff,
     /// Repetition of the question whether a peer still knows a connection.
-    pub doubt: Backoff,
+    pub stale_check: Backoff,
     /// Longest time wait, whatever ACK timeout the peer's REQ names (code 31 is 2.4 hours).
     pub max_timewait: Duration,
     /// How long a refused request is remembered, so that its duplicates get the same answer; longer
@@ -72,7 +72,7 @@ impl Default for Timing {
             reply: Backoff { first: ms(250), ceiling: ms(4_000), total: ms(66_000) },
             probe_after: ms(700),
             disconnect: Backoff { first: ms(50), ceiling: ms(400), total: ms(2_000) },
-            doubt: Backoff { first: ms(250), ceiling: ms(4_000), total: ms(8_000) },
+            stale_check: Backoff { first: ms(250), ceiling: ms(4_000), total: ms(8_000) },
             max_timewait: ms(4_000),
             refusal: ms(10_000),
             cm_response_timeout: 20,

@@ -17,39 +17,40 @@ use crate::event::ConnId;
 
 /// A question under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Doubt {
+pub(super) struct StaleCheck {
     pub transaction_id: u64,
     pub retry: Retry,
 }
 
 impl Cm {
     /// Asks the peer of a connection whether it still knows it; one question at a time.
-    pub(super) fn doubt(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn check_stale(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        if !matches!(conn.state, CmState::RepReceived | CmState::Established) || conn.doubt.is_some() {
+        if !matches!(conn.state, CmState::RepReceived | CmState::Established) || conn.stale_check.is_some() {
             return;
         }
         let transaction_id = (self.transaction_ids)();
-        conn.doubt = Some(Doubt { transaction_id, retry: Retry::new(now, self.config.timing.doubt) });
+        conn.stale_check =
+            Some(StaleCheck { transaction_id, retry: Retry::new(now, self.config.timing.stale_check) });
         self.ask(id);
         self.rearm(id);
     }
 
     /// The question is due again, or has had no answer.
-    pub(super) fn expire_doubt(&mut self, now: Instant, id: ConnId) {
+    pub(super) fn expire_stale_check(&mut self, now: Instant, id: ConnId) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        if conn.doubt.as_mut().is_some_and(|doubt| doubt.retry.step(now)) {
+        if conn.stale_check.as_mut().is_some_and(|stale_check| stale_check.retry.step(now)) {
             self.ask(id);
         } else {
-            conn.doubt = None;
+            conn.stale_check = None;
         }
         self.rearm(id);
     }
 
     fn ask(&mut self, id: ConnId) {
         let Some(conn) = self.connections.get(&id) else { return };
-        let Some(doubt) = conn.doubt else { return };
-        let mad = conn.question(doubt.transaction_id);
-        self.transmit(id, mad, doubt.retry.attempt);
+        let Some(stale_check) = conn.stale_check else { return };
+        let mad = conn.question(stale_check.transaction_id);
+        self.transmit(id, mad, stale_check.retry.attempt);
     }
 }
