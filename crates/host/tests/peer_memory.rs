@@ -17,7 +17,7 @@ use wire::{Qpn, Rkey};
 #[test]
 fn bytes_go_both_ways_and_no_packet_does() {
     let _alone = alone();
-    for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
+    for pair in [Pair::new, Pair::mapped].into_iter().filter_map(|new| new()) {
         let before = counter(&pair.initiator, "ring_packets_sent");
         assert!(pair.copies(Copy::Write, pair.remote(8, 16), &mut [1, 2]));
         assert_eq!([0, 1, 2, 3].map(|at| pair.word(at)), [0, 1, 2, 0]);
@@ -39,7 +39,7 @@ fn bytes_go_both_ways_and_no_packet_does() {
 #[test]
 fn what_is_not_granted_is_not_reached() {
     let _alone = alone();
-    for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
+    for pair in [Pair::new, Pair::mapped].into_iter().filter_map(|new| new()) {
         let good = pair.remote(0, 8);
         let mut word = [5];
         for remote in [
@@ -80,7 +80,7 @@ fn what_is_not_granted_is_not_reached() {
 #[test]
 fn what_is_exported_is_pulled_whatever_rights_peers_have() {
     let _alone = alone();
-    for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
+    for pair in [Pair::new, Pair::mapped].into_iter().filter_map(|new| new()) {
         assert!(pair.copies(Copy::Write, pair.remote(8, 8), &mut [77]));
         local_link(pair.target.env()).withdraw(pair.table, (KEY >> 16) as u16);
         pair.publish(0);
@@ -200,7 +200,7 @@ fn memory_that_is_not_there_is_not_reached_and_the_rest_is_still() {
 #[test]
 fn who_takes_something_back_waits_for_those_who_copy() {
     let _alone = alone();
-    for pair in [Pair::new, Pair::near].into_iter().filter_map(|new| new()) {
+    for pair in [Pair::new, Pair::mapped].into_iter().filter_map(|new| new()) {
         std::thread::scope(|s| {
             let writers: Vec<_> = (0..2)
                 .map(|_| {

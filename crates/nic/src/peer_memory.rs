@@ -99,7 +99,7 @@ pub trait LocalLink: Send + Sync {
     fn reaches(&self, path: &Path) -> bool;
     /// Whether what the peer at the end of a path names lies, as it seems, in memory that both
     /// processes map: a copy takes no longer than in memory of our own.
-    fn is_near(&self, _path: &Path, _remote: Remote, _way: &PathCache) -> bool {
+    fn is_mapped(&self, _path: &Path, _remote: Remote, _way: &PathCache) -> bool {
         false
     }
     /// From how many bytes on a message goes in pieces that both ends copy; `None`: where that is

@@ -103,11 +103,11 @@ impl LocalLink for SimEnv {
         self.with_host(|host| host.same_host.reaches(now, self.process, block(path.dest_qpn)).is_some())
     }
 
-    fn is_near(&self, path: &Path, remote: Remote, _: &PathCache) -> bool {
+    fn is_mapped(&self, path: &Path, remote: Remote, _: &PathCache) -> bool {
         let now = self.shared.clock.nanos();
         self.with_host(|host| {
             let target = host.same_host.reaches(now, self.process, block(path.dest_qpn));
-            target.is_some_and(|target| host.same_host.is_near(target, path.dest_qpn, remote))
+            target.is_some_and(|target| host.same_host.is_mapped(target, path.dest_qpn, remote))
         })
     }
 

@@ -198,7 +198,7 @@ impl SameHost {
     }
 
     /// Whether what a key names to a queue pair's peer in `target` is memory that the others map.
-    pub fn is_near(&self, target: ProcessId, qpn: Qpn, remote: Remote) -> bool {
+    pub fn is_mapped(&self, target: ProcessId, qpn: Qpn, remote: Remote) -> bool {
         let grant = self.grants.get(&(target, qpn.get()));
         let published =
             grant.and_then(|grant| self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16)));

@@ -90,8 +90,8 @@ impl nic::LocalLink for LinuxEnv {
         self.rings.reaches(path)
     }
 
-    fn is_near(&self, path: &Path, remote: Remote, cache: &PathCache) -> bool {
-        self.rings.is_near(path, remote, cache)
+    fn is_mapped(&self, path: &Path, remote: Remote, cache: &PathCache) -> bool {
+        self.rings.is_mapped(path, remote, cache)
     }
 
     fn copy(&self, prepared: &Prepared<'_>, cache: &mut PathCache) -> DirectOutcome {

@@ -76,7 +76,7 @@ impl Pair {
 
     /// Like [`Pair::new`], with the bytes in memory that both map; `None` where that is not
     /// reached.
-    pub fn near() -> Option<Pair> {
+    pub fn mapped() -> Option<Pair> {
         let buffer = local::arena::take(512).filter(|_| nic::memory::can_copy_granted());
         if buffer.is_none() {
             println!("left out: no memory that processes map is reached");
@@ -88,7 +88,7 @@ impl Pair {
             assert!(begin.elapsed() < PATIENCE);
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(local_link(pair.initiator.env()).is_near(
+        assert!(local_link(pair.initiator.env()).is_mapped(
             &path(V4),
             pair.remote(0, 512),
             &nic::PathCache::default()

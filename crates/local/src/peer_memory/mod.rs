@@ -36,7 +36,7 @@
 //! | `fences` | what keeps the steps of both in order |
 //! | `identity_page` | calls that reach the right process or none; unsafe |
 //! | `present` | whether memory of another process is there, so that a copy waits for nothing; unsafe |
-//! | `near` | copies to and from memory that is mapped here, too, without a call; unsafe |
+//! | `mapped` | copies to and from memory that is mapped here, too, without a call; unsafe |
 
 mod export_table;
 mod fences;
@@ -48,7 +48,7 @@ mod importer;
 mod initiator;
 #[cfg(all(test, loom))]
 mod loom_tests;
-mod near;
+mod mapped;
 mod present;
 mod tables;
 
@@ -75,7 +75,7 @@ pub(crate) use importer::{After, Importer};
 
 use identity_page::{Copied, Process};
 use initiator::Request;
-use near::{Near, with_last_word};
+use mapped::{MappedPeer, with_last_word};
 use present::Pages;
 
 /// Pieces of a transfer at most.
@@ -144,7 +144,7 @@ impl RemoteView {
     }
 
     /// Whether what a peer names seems to lie in memory that is mapped here, too.
-    pub(crate) fn is_near(&self, qpn: Qpn, remote: Remote) -> bool {
+    pub(crate) fn is_mapped(&self, qpn: Qpn, remote: Remote) -> bool {
         !self.is_over.load(Ordering::Relaxed)
             && tables::hint(&self.tables, qpn, remote)
                 .is_some_and(|at| self.theirs.at(at, remote.length, How::Read).is_some())
@@ -156,7 +156,7 @@ impl RemoteView {
         let transfer = prepared.transfer();
         let &Transfer { path, from, remote, ref what, .. } = transfer;
         if !tables::seems_exported(&self.tables, path.dest_qpn, remote.rkey)
-            || !self.is_there() && !self.is_near(path.dest_qpn, remote)
+            || !self.is_there() && !self.is_mapped(path.dest_qpn, remote)
         {
             return DirectOutcome::Unavailable;
         }
@@ -165,7 +165,7 @@ impl RemoteView {
         }
         let request = Request { qpn: path.dest_qpn, from, ends, remote, asks: transfer.asks(), what };
         let done = initiator::reach(hazards, &self.tables, this_thread(), &request, |at| {
-            match self.copy_near(hazards, prepared, at) {
+            match self.copy_mapped(hazards, prepared, at) {
                 Some(Ok(())) => return true,
                 Some(Err(Ended::TakenBack)) => {
                     self.is_over.store(true, Ordering::Relaxed);
@@ -190,13 +190,13 @@ impl RemoteView {
 
     /// Copies by our own instructions, where the bytes are mapped here, too.
     #[inline]
-    fn copy_near(&self, hazards: &Part, prepared: &Prepared<'_>, at: u64) -> Option<Result<(), Ended>> {
+    fn copy_mapped(&self, hazards: &Part, prepared: &Prepared<'_>, at: u64) -> Option<Result<(), Ended>> {
         let transfer = prepared.transfer();
         if matches!(transfer.what, Copy::Flush(how) if how.persistent) {
             return None;
         }
-        let near = Near::new(&self.theirs, hazards::granted(hazards)?, self.process.identity.says);
-        near.copy(prepared, at)
+        let mapped = MappedPeer::new(&self.theirs, hazards::granted(hazards)?, self.process.identity.says);
+        mapped.copy(prepared, at)
     }
 
     /// Copies by the system.

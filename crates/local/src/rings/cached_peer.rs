@@ -62,13 +62,13 @@ impl CachedPeer {
 
     /// Whether what a peer names seems to lie in memory of the reader's that is mapped here, too.
     #[inline]
-    pub(super) fn is_near(&self, path: &Path, remote: Remote) -> bool {
+    pub(super) fn is_mapped(&self, path: &Path, remote: Remote) -> bool {
         if self.ring.changes() != self.exports.changes {
-            return self.ring.is_near(path.dest_qpn, remote);
+            return self.ring.is_mapped(path.dest_qpn, remote);
         }
         self.exports
             .remote_view
             .as_ref()
-            .is_some_and(|remote_view| remote_view.is_near(path.dest_qpn, remote))
+            .is_some_and(|remote_view| remote_view.is_mapped(path.dest_qpn, remote))
     }
 }

@@ -65,10 +65,10 @@ impl<O: Send> Rings<O> {
 
     /// Whether what a peer at the end of a path names seems to lie in memory that is mapped here,
     /// too.
-    pub fn is_near(&self, path: &Path, remote: Remote, cache: &nic::PathCache) -> bool {
+    pub fn is_mapped(&self, path: &Path, remote: Remote, cache: &nic::PathCache) -> bool {
         cache.known::<CachedPeer>().map_or_else(
-            || self.known(path).is_some_and(|ring| ring.is_near(path.dest_qpn, remote)),
-            |known| known.is_near(path, remote),
+            || self.known(path).is_some_and(|ring| ring.is_mapped(path.dest_qpn, remote)),
+            |known| known.is_mapped(path, remote),
         )
     }
 }

@@ -54,7 +54,7 @@ impl OneSided {
 impl EngineContext<'_> {
     /// Whether a WRITE, READ or atomic seems to be of memory that both processes map: then no other
     /// way is faster.
-    pub(super) fn is_near(&self, wr: &SendWr) -> bool {
+    pub(super) fn is_mapped(&self, wr: &SendWr) -> bool {
         let (SendOp::Write { addr, rkey, .. }
         | SendOp::Read { addr, rkey }
         | SendOp::Atomic { addr, rkey, .. }) = wr.op
@@ -62,7 +62,7 @@ impl EngineContext<'_> {
             return false;
         };
         let remote = Remote { addr, length: wr.data.len_bytes(), rkey };
-        self.peer().is_some_and(|(local, path)| local.is_near(path, remote, &self.engine_state.cache))
+        self.peer().is_some_and(|(local, path)| local.is_mapped(path, remote, &self.engine_state.cache))
     }
 
     /// Executes a request, if it may be.
@@ -99,7 +99,7 @@ impl EngineContext<'_> {
                 }
                 DirectOutcome::Done
             }
-            (&SendOp::Atomic { addr, rkey, op }, data) if self.is_near(wr) => {
+            (&SendOp::Atomic { addr, rkey, op }, data) if self.is_mapped(wr) => {
                 // An ATOMIC WRITE does not ask for what was there.
                 let list = match data {
                     _ if matches!(op, AtomicOp::Write(_)) => None,

@@ -17,7 +17,7 @@ impl LocalPath for HostPath<'_, '_> {
         self.context.may_be_zero_copy()
     }
     fn is_mapped(&self, wr: &SendWr) -> bool {
-        self.context.is_near(wr)
+        self.context.is_mapped(wr)
     }
     fn is_stream(&self, wr: &SendWr) -> bool {
         self.context.engine_state.sq_occupancy.are_a_stream_with(wr.data.len_bytes())

@@ -84,7 +84,7 @@ impl TxRing {
     }
 
     /// Whether what a peer names seems to lie in memory of the reader's that is mapped here, too.
-    pub(crate) fn is_near(&self, qpn: Qpn, remote: Remote) -> bool {
-        self.remote_view.load().as_ref().is_some_and(|remote_view| remote_view.is_near(qpn, remote))
+    pub(crate) fn is_mapped(&self, qpn: Qpn, remote: Remote) -> bool {
+        self.remote_view.load().as_ref().is_some_and(|remote_view| remote_view.is_mapped(qpn, remote))
     }
 }

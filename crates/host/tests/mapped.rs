@@ -12,7 +12,7 @@ use transport::op::{AtomicOp, DirectOutcome};
 #[test]
 fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
     let _alone = alone();
-    let Some(pair) = Pair::near() else { return };
+    let Some(pair) = Pair::mapped() else { return };
     let ours: Vec<u8> = (0..=255).collect();
     let copied = |what, at, bytes: &[u8], size: usize| {
         let pieces: Vec<Piece> = bytes
@@ -52,7 +52,7 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
 fn atomics_of_both_ends_count_each_other_s() {
     const EACH: u64 = 20_000;
     let _alone = alone();
-    let Some(pair) = Pair::near() else { return };
+    let Some(pair) = Pair::mapped() else { return };
     let change = |at, op| {
         let mut before = 0_u64;
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };

@@ -18,17 +18,17 @@ pub(super) fn with_last_word(at: u64, len: u64) -> (Piece, Piece) {
 }
 
 /// What may be copied so, and while which word says what.
-pub(super) struct Near<'a> {
+pub(super) struct MappedPeer<'a> {
     theirs: &'a Theirs,
     grant: Grant<'a>,
 }
 
-impl<'a> Near<'a> {
-    pub(super) fn new(theirs: &'a Theirs, granted: &'a Word, says: u64) -> Near<'a> {
+impl<'a> MappedPeer<'a> {
+    pub(super) fn new(theirs: &'a Theirs, granted: &'a Word, says: u64) -> MappedPeer<'a> {
         // SAFETY: a word is an atomic of eight bytes, in memory that processes share; models of
         // such memory, which are more, are given to no caller.
         let word = unsafe { &*std::ptr::from_ref(granted).cast::<AtomicU64>() };
-        Near { theirs, grant: Grant { word, says } }
+        MappedPeer { theirs, grant: Grant { word, says } }
     }
 
     /// Copies between pieces of ours and the bytes that the other process has at an address; the
