@@ -180,7 +180,7 @@ fn a_lid_is_unreachable_over_udp_and_packets_to_it_are_dropped_and_counted() {
         for dest_qpn in [path(V4).dest_qpn, Qpn::GSI] {
             let path = nic::Path { source, dest, dest_qpn, ..path(V4) };
             link.send(&path, &mut batch(1, &[64, 64]));
-            assert!(!link.local().is_some_and(|local| dest == lid && local.is_here(&path)));
+            assert!(!link.local().is_some_and(|local| dest == lid && local.is_local(&path)));
         }
         assert_eq!(counter(&host, "packets_dropped_sending"), 4 * (n as u64 + 1));
     }

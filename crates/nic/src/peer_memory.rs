@@ -89,7 +89,7 @@ pub trait LocalLink: Send + Sync {
         true
     }
     /// Whether a path leads to this host.
-    fn is_here(&self, path: &Path) -> bool;
+    fn is_local(&self, path: &Path) -> bool;
     /// The channel to the process of this host at the end of a path, by number, and for how many
     /// bytes of packets there is room in it. `None` where packets go as by a network.
     fn channel(&self, _path: &Path) -> Option<(u16, u32)> {

@@ -74,7 +74,7 @@ impl LocalLink for Neighbours {
             self.0.qp.get().and_then(Weak::upgrade).unwrap().state();
         }
     }
-    fn is_here(&self, _: &Path) -> bool {
+    fn is_local(&self, _: &Path) -> bool {
         true
     }
     fn channel(&self, path: &Path) -> Option<(u16, u32)> {

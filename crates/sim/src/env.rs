@@ -222,9 +222,9 @@ impl SimEnv {
     pub(crate) fn goes_by_channel(&self, block: u16, path: &Path) -> bool {
         let now = self.shared.clock.nanos();
         let way = |host: &mut Host| {
-            let is_here = host.bears(path.dest);
+            let is_local = host.bears(path.dest);
             let owner = host.owner(block);
-            is_here && host.same_host.channel(now, self.process, block, owner).is_some()
+            is_local && host.same_host.channel(now, self.process, block, owner).is_some()
         };
         self.same_host && !path.dest.is_multicast() && self.with_host(way)
     }

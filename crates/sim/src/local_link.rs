@@ -94,7 +94,7 @@ impl LocalLink for SimEnv {
         self.step(|host, me| host.same_host.close(me, qpn));
     }
 
-    fn is_here(&self, path: &Path) -> bool {
+    fn is_local(&self, path: &Path) -> bool {
         self.with_host(|host| host.bears(path.dest))
     }
 

@@ -78,7 +78,7 @@ impl nic::LocalLink for LinuxEnv {
         self.rings.close_queue_pair(qpn, wait, self);
     }
 
-    fn is_here(&self, path: &Path) -> bool {
+    fn is_local(&self, path: &Path) -> bool {
         self.interfaces.current().at_end(path).is_some()
     }
 

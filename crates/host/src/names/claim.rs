@@ -120,7 +120,7 @@ fn bears_common(name: Name) -> bool {
 /// The names claimed for a port by processes of our user in this namespace (/proc/net/unix,
 /// proc_net(5)).
 pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
-    let (mut names, mut others) = borne_here(|name| name.is_of_port(space, port));
+    let (mut names, mut others) = owned_by_this_host(|name| name.is_of_port(space, port));
     names.append(&mut others);
     names.sort_unstable();
     names
@@ -128,7 +128,7 @@ pub(crate) fn port_names(space: PortSpace, port: u16) -> Vec<Name> {
 
 /// The names that processes of our user bear in this namespace: those of this protocol number, and
 /// those that builds of other numbers bear by the common form alone. Each once.
-fn borne_here(wanted: impl Fn(&Name) -> bool) -> (Vec<Name>, Vec<Name>) {
+fn owned_by_this_host(wanted: impl Fn(&Name) -> bool) -> (Vec<Name>, Vec<Name>) {
     let table = std::fs::read("/proc/thread-self/net/unix").unwrap_or_default();
     let (table, uid) = (String::from_utf8_lossy(&table), sys::own_uid());
     let texts = table.lines().filter_map(|line| line.rsplit_once(' ')?.1.strip_prefix('@'));
@@ -146,7 +146,7 @@ fn borne_here(wanted: impl Fn(&Name) -> bool) -> (Vec<Name>, Vec<Name>) {
 /// another protocol number ([`crate::name_text::PROTOCOL`]). Those exchange whole packets with this
 /// one, and nothing else.
 pub fn other_builds() -> usize {
-    borne_here(|name| matches!(name, Name::Block(_))).1.len()
+    owned_by_this_host(|name| matches!(name, Name::Block(_))).1.len()
 }
 
 impl Listener {

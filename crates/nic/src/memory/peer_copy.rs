@@ -322,7 +322,7 @@ mod tests {
             true
         }
         fn close(&self, _: Qpn, _: bool) {}
-        fn is_here(&self, _: &Path) -> bool {
+        fn is_local(&self, _: &Path) -> bool {
             true
         }
         fn reaches(&self, _: &Path) -> bool {

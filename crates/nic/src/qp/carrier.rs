@@ -33,7 +33,7 @@ pub(crate) struct DatagramCarrier {
     /// Path MTU.
     pub mtu: Mtu,
     /// The path leads to this host, to a process whose memory may be reached.
-    pub is_here: bool,
+    pub is_local: bool,
     /// Packets for which there is room on it.
     pub room: u32,
     /// Shared with all that is sent to the same address, or by the same channel.
@@ -56,8 +56,8 @@ impl Carrier {
 
     /// A connection's peer is at the end of this path from now on.
     pub fn connect(&mut self, path: Path, mtu: Mtu, device: &Adapter) {
-        let local = device.link.local().filter(|local| local.is_here(&path));
-        let is_here = local.is_some();
+        let local = device.link.local().filter(|local| local.is_local(&path));
+        let is_local = local.is_some();
         let channel = local.and_then(|local| local.channel(&path));
         let room = channel.map_or(u32::MAX, |(_, bytes)| bytes / mtu.bytes() as u32);
         let window = || device.window(path.dest, channel.map(|(number, _)| number));
@@ -67,11 +67,11 @@ impl Carrier {
             }
             Carrier::Datagram(carrier) => {
                 (carrier.window, carrier.room) = (window(), room);
-                (carrier.path, carrier.mtu, carrier.is_here) = (path, mtu, is_here);
+                (carrier.path, carrier.mtu, carrier.is_local) = (path, mtu, is_local);
             }
             _ => {
                 let (window, detours) = (window(), Detours::default());
-                *self = Carrier::Datagram(DatagramCarrier { path, mtu, is_here, room, window, detours });
+                *self = Carrier::Datagram(DatagramCarrier { path, mtu, is_local, room, window, detours });
             }
         }
     }

@@ -160,7 +160,7 @@ impl Inner {
             Copy::Read => (Completed::Read, sge.length),
             Copy::Pull | Copy::Put | Copy::Flush(_) | Copy::Atomic(_) => return false,
         };
-        if unlikely(!carrier.is_here || !engine.begins_alone(what == Copy::Read)) {
+        if unlikely(!carrier.is_local || !engine.begins_alone(what == Copy::Read)) {
             return false;
         }
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
@@ -195,7 +195,7 @@ impl Inner {
         let Some(local) = qp.pd.device.link.local() else { return false };
         let state = self.current_state();
         let may = qp.init.kind == QpType::Rc && !self.destroyed;
-        let carrier = self.carrier.datagram().filter(|carrier| may && carrier.is_here);
+        let carrier = self.carrier.datagram().filter(|carrier| may && carrier.is_local);
         if let (QpState::Rtr, Some(carrier)) = (state, carrier) {
             local.prepare(&carrier.path);
         }

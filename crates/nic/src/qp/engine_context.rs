@@ -31,7 +31,7 @@ pub(crate) struct EngineContext<'a> {
     /// What peers may do.
     pub(super) access: u32,
     /// The way to a peer whose memory may be reached.
-    here: Option<&'a Path>,
+    local_path: Option<&'a Path>,
     /// The peer whose memory is reached, too.
     exporter: Option<&'a Peer<'a>>,
     /// At an XRC target, what the request in hand is for.
@@ -145,14 +145,14 @@ impl Context for EngineContext<'_> {
 impl<'a> EngineContext<'a> {
     /// The way to a peer on this host.
     #[inline]
-    pub(crate) fn here(&self) -> Option<&'a Path> {
-        self.here
+    pub(crate) fn local_path(&self) -> Option<&'a Path> {
+        self.local_path
     }
 
     /// The way to a peer on this host, and the link that carries short messages and fragments.
     #[inline]
-    pub(crate) fn here_by(&self) -> Option<(&'a dyn LocalLink, &'a Path)> {
-        Some((self.qp.pd().device.link.local()?, self.here?))
+    pub(crate) fn local_link(&self) -> Option<(&'a dyn LocalLink, &'a Path)> {
+        Some((self.qp.pd().device.link.local()?, self.local_path?))
     }
 
     /// The path MTU.
@@ -175,7 +175,7 @@ impl<'a> EngineContext<'a> {
             return table.view(srq.pd().id, self.access).on(qp.qpn());
         }
         // Between processes of a host packets bear no ICRC.
-        let view = table.view(qp.pd().id, self.access).on(qp.qpn()).sealing(self.here.is_none());
+        let view = table.view(qp.pd().id, self.access).on(qp.qpn()).sealing(self.local_path.is_none());
         view.in_step_of(qp).reaching(self.exporter)
     }
 
@@ -193,14 +193,14 @@ impl<'a> EngineContext<'a> {
     /// known then in which process of this host the peer is.
     #[inline]
     fn hear(&mut self) {
-        if unlikely(!self.engine_state.heard) && self.here.is_some() {
+        if unlikely(!self.engine_state.heard) && self.local_path.is_some() {
             self.engine_state.heard = self.peer().is_some_and(|(local, _)| local.heard(self.qp.qpn));
         }
     }
 
     /// The peer's memory, where it may be reached, and the way to it.
     pub(crate) fn peer(&self) -> Option<(&'a dyn LocalLink, &'a Path)> {
-        let (qp, path) = (self.qp, self.here?);
+        let (qp, path) = (self.qp, self.local_path?);
         // The READ of a rendezvous is none of the program's, and completes after what matched.
         let plain = qp.init.kind == QpType::Rc && qp.init.tags().is_none();
         let local = plain.then(|| qp.pd().device.link.local())??;
@@ -218,7 +218,7 @@ impl Inner {
             engine_state: &mut self.engine_state,
             carrier,
             access: self.attr.access,
-            here: carrier.datagram().filter(|carrier| carrier.is_here).map(|carrier| &carrier.path),
+            local_path: carrier.datagram().filter(|carrier| carrier.is_local).map(|carrier| &carrier.path),
             exporter: None,
             chosen: None,
             mute: false,

@@ -26,13 +26,13 @@ impl EngineContext<'_> {
     /// Bytes of the longest piece that goes to the peer so.
     #[inline]
     pub(super) fn max_fragment(&self) -> usize {
-        let goes = self.here().is_some() && self.qp.init.kind == QpType::Rc;
-        if goes { self.here_by().map_or(0, |(link, _)| link.max_fragment()) } else { 0 }
+        let goes = self.local_path().is_some() && self.qp.init.kind == QpType::Rc;
+        if goes { self.local_link().map_or(0, |(link, _)| link.max_fragment()) } else { 0 }
     }
 
     /// Sends a piece.
     pub(super) fn send_inline(&self, header: &Header, part: Part<'_>) -> Result<FragmentOutcome, Fault> {
-        let Some((link, path)) = self.here_by() else { return Ok(FragmentOutcome::Unavailable) };
+        let Some((link, path)) = self.local_link() else { return Ok(FragmentOutcome::Unavailable) };
         let (headers, len) = self.head(header, &[]);
         let mut fill = |to: SharedBytes<'_>| match part.from {
             Source::List(list) => self.view().gather_shared(list, part.at, to),
@@ -88,7 +88,7 @@ impl EngineContext<'_> {
 
     /// Tells the peer of a place, or of a number.
     fn tell(&self, header: &Header, place: ZeroCopy) -> FragmentOutcome {
-        let Some((link, path)) = self.here_by() else { return FragmentOutcome::Unavailable };
+        let Some((link, path)) = self.local_link() else { return FragmentOutcome::Unavailable };
         let (head, len) = self.head(header, &[]);
         let mut fill = |bytes: SharedBytes<'_>| {
             bytes.store(&place.to_bytes());
@@ -133,7 +133,7 @@ impl EngineContext<'_> {
     }
 
     fn send_zero_copy(&self, header: &Header, place: ZeroCopy) -> FragmentOutcome {
-        let Some((link, path)) = self.here_by() else { return FragmentOutcome::Unavailable };
+        let Some((link, path)) = self.local_link() else { return FragmentOutcome::Unavailable };
         let (head, len) = self.head(header, &place.to_bytes());
         let sent = link.send_fragment(path, &head[..len], 0, &mut |_| Ok(()));
         sent.unwrap_or(FragmentOutcome::Unavailable)
@@ -192,7 +192,7 @@ impl Qp {
                     };
                     let payload = copy.as_deref().map_or(payload, Payload::Own);
                     let local = self.pd.device.link.local();
-                    let carrier = inner.carrier.datagram().filter(|carrier| carrier.is_here);
+                    let carrier = inner.carrier.datagram().filter(|carrier| carrier.is_local);
                     let peer = local.zip(carrier);
                     let peer =
                         peer.map(|(local, c)| Peer { local, path: c.path, from: self.qpn, mtu: c.mtu });

@@ -54,7 +54,7 @@ impl LocalPath for HostPath<'_, '_> {
     }
     fn has_unread(&self) -> bool {
         let context = &self.context;
-        context.here_by().is_some_and(|(link, path)| link.has_unread(path))
+        context.local_link().is_some_and(|(link, path)| link.has_unread(path))
     }
     fn min_zero_copy(&self) -> Option<u32> {
         self.context.peer().and_then(|(local, _)| local.shares_from())

@@ -68,7 +68,7 @@ impl Inner {
         }
         let acknowledged = self.acknowledged;
         let (engine, mut context) = self.split(qp);
-        let (Engine::Rc(engine), Some(path)) = (engine, context.here()) else { return false };
+        let (Engine::Rc(engine), Some(path)) = (engine, context.local_path()) else { return false };
         let (solicited, is_done) = (wr.solicited, acknowledged.is_some());
         let Some(short) = engine.next_short(len, solicited, what, is_done, &mut context) else {
             return false;
