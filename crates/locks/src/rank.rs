@@ -183,7 +183,7 @@ ranks! {
     /// The adapter: queue pairs that hold an ACK back.
     DelayedAcks,
     /// The adapter: queue pairs that wait for their turn.
-    Turns,
+    RunQueue,
     /// The adapter: timers of queue pairs.
     Timers,
     /// The adapter: completion queues that hold an event back.

@@ -23,7 +23,7 @@
 //!
 //! Lower modules know none above them: memory and completion queues know no queue pair, and
 //! [`Adapter`] knows neither. Only [`Device`] and [`Qp`] know each other. A list of something
-//! higher is generic (`Turns<T>`, `Groups<T>`, `Flows<T>`).
+//! higher is generic (`RunQueue<T>`, `Groups<T>`, `Flows<T>`).
 //!
 //! # A request's way
 //!

@@ -14,7 +14,7 @@ use wire::{Mtu, Rkey};
 
 const MTU: usize = 4096;
 /// READ responses of a turn.
-const TURN: usize = 128;
+const QUANTUM_BYTES: usize = 128;
 const LEN: u32 = 4 << 20;
 
 fn responder() -> End {
@@ -30,12 +30,12 @@ fn read_all() -> Op {
 fn a_long_read_is_answered_turn_by_turn() {
     let mut b = responder();
     b.hear(0, read_all(), &[]);
-    for _ in 0..LEN as usize / MTU / TURN {
-        assert_eq!(b.fill_in_turn().len(), TURN);
-        assert!(b.fill_in_turn().is_empty(), "until the next turn");
-        b.rc.begin_turn();
+    for _ in 0..LEN as usize / MTU / QUANTUM_BYTES {
+        assert_eq!(b.fill_quantum().len(), QUANTUM_BYTES);
+        assert!(b.fill_quantum().is_empty(), "until the next turn");
+        b.rc.begin_quantum();
     }
-    assert!(b.fill_in_turn().is_empty() && !b.rc.wants_turn());
+    assert!(b.fill_quantum().is_empty() && !b.rc.needs_reschedule());
 }
 
 #[test]
@@ -48,52 +48,52 @@ fn however_many_reads_come_a_turn_answers_no_more() {
     let mut sent = 0;
     for i in 0..4 {
         b.hear(i * 256, part(i as u64), &[]);
-        sent += b.fill_in_turn().len();
+        sent += b.fill_quantum().len();
     }
     for _ in 0..1000 {
         b.hear(0, part(0), &[]);
         b.hear(256, part(1), &[]);
-        sent += b.fill_in_turn().len();
+        sent += b.fill_quantum().len();
     }
-    assert_eq!(sent, TURN);
-    assert!(b.rc.wants_turn());
+    assert_eq!(sent, QUANTUM_BYTES);
+    assert!(b.rc.needs_reschedule());
 }
 
 #[test]
 fn our_own_requests_leave_while_a_long_read_waits_for_its_turn() {
     let mut b = responder();
     b.hear(0, read_all(), &[]);
-    b.fill_in_turn();
+    b.fill_quantum();
     b.post(send(1, sge(1, 0, 8)));
-    assert_eq!(b.fill_in_turn().len(), 1);
+    assert_eq!(b.fill_quantum().len(), 1);
 }
 
 #[test]
 fn what_comes_after_a_long_read_is_answered_after_it() {
     let mut b = responder();
     b.hear(0, read_all(), &[]);
-    b.fill_in_turn();
+    b.fill_quantum();
     let s = sge(1, 0, 4);
     b.hear(1024, Op::Write(WriteAt::Only(Reth { addr: s.addr, rkey: s.lkey, length: 4 }, None)), &[1; 4]);
-    assert!(b.fill_in_turn().is_empty());
-    b.rc.begin_turn();
-    assert_eq!(psns(&b.sent()), (TURN as i32..=1024).collect::<Vec<_>>());
+    assert!(b.fill_quantum().is_empty());
+    b.rc.begin_quantum();
+    assert_eq!(psns(&b.sent()), (QUANTUM_BYTES as i32..=1024).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_request_that_ends_the_connection_does_not_cut_off_the_answers_before_it() {
     let mut b = responder();
     b.hear(0, read_all(), &[]);
-    b.fill_in_turn();
+    b.fill_quantum();
     let s = sge(1, 0, 4);
     let reth = Reth { addr: s.addr, rkey: Rkey(3), length: 4 };
     b.hear(1024, Op::Write(WriteAt::Only(reth, None)), &[1; 4]);
     assert_eq!((b.rc.state(), b.events()), (State::Error, vec![QpEvent::AccessError]));
     // The adapter takes note.
     b.rc.fail(&mut b.cx);
-    b.rc.begin_turn();
+    b.rc.begin_quantum();
     let sent = b.sent();
-    assert_eq!(psns(&sent), (TURN as i32..=1024).collect::<Vec<_>>());
+    assert_eq!(psns(&sent), (QUANTUM_BYTES as i32..=1024).collect::<Vec<_>>());
     assert_eq!(sent.last().map(|s| s.op), Some(nak(NakCode::RemoteAccess, 1)));
 }
 
@@ -115,16 +115,16 @@ fn a_list_of_long_writes_is_copied_turn_by_turn() {
     post_writes(&mut a, 0..8, LONG);
     // The third one ends the 8 MiB of a turn.
     for (done, more) in [(3, true), (3, true), (2, false)] {
-        assert!(a.fill_in_turn().is_empty());
-        assert_eq!((a.completed().len(), a.rc.wants_turn()), (done, more));
-        assert!(a.fill_in_turn().is_empty() && a.completed().is_empty(), "until the next turn");
-        a.rc.begin_turn();
+        assert!(a.fill_quantum().is_empty());
+        assert_eq!((a.completed().len(), a.rc.needs_reschedule()), (done, more));
+        assert!(a.fill_quantum().is_empty() && a.completed().is_empty(), "until the next turn");
+        a.rc.begin_quantum();
     }
     assert_eq!(a.cx.reach.as_ref().unwrap().done, Vec::from_iter(0..8));
     // What is no such request does not wait for a turn.
     post_writes(&mut a, 8..11, LONG);
     a.post(send(11, sge(0, 0, 8)));
-    assert_eq!((a.fill_in_turn().len(), a.rc.wants_turn()), (1, false));
+    assert_eq!((a.fill_quantum().len(), a.rc.needs_reschedule()), (1, false));
 }
 
 #[test]
@@ -132,10 +132,10 @@ fn whoever_waits_for_a_turn_when_the_connection_fails_is_flushed() {
     const LONG: u32 = 8 << 20;
     let mut a = reaching(LONG);
     post_writes(&mut a, 0..3, LONG);
-    assert!(a.fill_in_turn().is_empty() && a.rc.wants_turn());
+    assert!(a.fill_quantum().is_empty() && a.rc.needs_reschedule());
     a.rc.fail(&mut a.cx);
-    assert!(!a.rc.wants_turn());
-    a.rc.begin_turn();
+    assert!(!a.rc.needs_reschedule());
+    a.rc.begin_quantum();
     assert!(a.fill().is_empty());
     let flushed = Status::WrFlush;
     assert_eq!(a.completed(), [(0, Status::Success), (1, flushed), (2, flushed)]);

@@ -30,7 +30,7 @@ use crate::link::{Frames, Link, Platform};
 use crate::memory::pd::Pd;
 use crate::qp::Qp;
 use crate::qp::delayed_ack::DelayedAcks;
-use crate::qp::turns::Turns;
+use crate::qp::run_queue::RunQueue;
 use crate::qp::xrc::domain::{Domains, Inode, Xrcd};
 use crate::steering::flow::{FlowId, Flows};
 use crate::steering::multicast::Groups;
@@ -38,7 +38,7 @@ use crate::steering::multicast::Groups;
 /// Timers that are looked after before others are served; each may send a window again.
 const TIMERS_AT_ONCE: usize = 16;
 /// Turns that are taken before others are served; each is a few hundred KiB of READ responses.
-const TURNS_AT_ONCE: usize = 4;
+const MAX_QUANTA_PER_EXPIRY: usize = 4;
 
 /// A device: what its objects share ([`Adapter`], to which it dereferences), and its queue pairs.
 ///
@@ -49,7 +49,7 @@ pub struct Device {
     adapter: Arc<Adapter>,
     qps: RwLock<BTreeMap<u32, Arc<Qp>>>,
     pub(crate) timers: Timers,
-    pub(crate) turns: Turns<Qp>,
+    pub(crate) run_queue: RunQueue<Qp>,
     pub(crate) delayed_acks: DelayedAcks<Qp>,
     pub(crate) groups: Groups<Qp>,
     pub(crate) flows: Flows<Qp>,
@@ -93,7 +93,7 @@ impl Device {
             adapter: Adapter::new(config, port, env, link, numbers),
             qps: RwLock::new(Rank::Qps, BTreeMap::new()),
             timers: Timers::default(),
-            turns: Turns::default(),
+            run_queue: RunQueue::default(),
             delayed_acks: DelayedAcks::default(),
             groups: Groups::default(),
             flows: Flows::default(),
@@ -253,7 +253,7 @@ impl Device {
     /// for the program. The program, being back, helps with a turn that a peer waits
     /// for.
     pub fn release(&self, now: impl FnOnce() -> Instant, all: bool) {
-        let turn = all && !self.turns.is_empty();
+        let turn = all && !self.run_queue.is_empty();
         let acks = !self.delayed_acks.is_empty() && (all || !self.delayed_acks.none_is_brief());
         if !acks && !turn {
             return;
@@ -263,7 +263,7 @@ impl Device {
             self.delayed_acks.visit(|qp| qp.release(now, |_| all));
         }
         if turn {
-            self.turns.take(now, 1, |qp| qp.take_turn(now));
+            self.run_queue.take(now, 1, |qp| qp.run_quantum(now));
         }
     }
 
@@ -281,7 +281,7 @@ impl Device {
     /// When [`Device::expire`] wants to be called.
     pub fn deadline(&self) -> Option<Instant> {
         let event = self.moderated().deadline();
-        let own = [self.timers.next(), self.turns.deadline(), self.delayed_acks.deadline(), event];
+        let own = [self.timers.next(), self.run_queue.deadline(), self.delayed_acks.deadline(), event];
         own.into_iter().flatten().min()
     }
 
@@ -294,7 +294,7 @@ impl Device {
                 qp.expire(now, at);
             }
         }
-        self.turns.take(now, TURNS_AT_ONCE, |qp| qp.take_turn(now));
+        self.run_queue.take(now, MAX_QUANTA_PER_EXPIRY, |qp| qp.run_quantum(now));
         if self.delayed_acks.deadline().is_some_and(|until| until <= now) {
             self.delayed_acks.visit(|qp| qp.release(now, |until| until <= now));
         }

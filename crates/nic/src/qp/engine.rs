@@ -235,16 +235,17 @@ impl Engine {
     pub fn is_at_rest(&mut self) -> bool {
         if let Engine::Rc(e) = self { e.is_at_rest() } else { false }
     }
-    /// The next share of the time begins ([`Rc::begin_turn`]).
-    pub fn begin_turn(&mut self) {
+    /// The next share of the time begins ([`Rc::begin_quantum`]).
+    pub fn begin_quantum(&mut self) {
         if let Engine::Rc(e) = self {
-            e.begin_turn();
+            e.begin_quantum();
         }
     }
-    /// Whether the share of the time is used up, and there is more to do ([`Rc::wants_turn`]).
+    /// Whether the share of the time is used up, and there is more to do
+    /// ([`Rc::needs_reschedule`]).
     #[inline]
-    pub fn wants_turn(&self) -> bool {
-        if let Engine::Rc(e) = self { e.wants_turn() } else { false }
+    pub fn needs_reschedule(&self) -> bool {
+        if let Engine::Rc(e) = self { e.needs_reschedule() } else { false }
     }
     /// When [`Engine::expire`] wants to be called.
     #[inline]

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`post`], `now`, `receive` | send requests, and the time at which they are posted; receive requests and the packets of the peer |
 //! | `modify`, [`attr`] | the states and the way between them; attributes, and which of them a transition takes |
-//! | `settle`, `schedule`, `turns`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
+//! | `settle`, `schedule`, `run_queue`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
 //! | `engine`, `engine_context`, `engine_state` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
 //! | `short` | short messages to and from processes of this host, which need no packets |
 //! | `direct_copy`, `sq_occupancy` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
@@ -42,13 +42,13 @@ pub mod post;
 pub mod raw_packet;
 mod receive;
 mod rendezvous;
+pub(crate) mod run_queue;
 mod schedule;
 pub(crate) mod scratch;
 mod settle;
 pub(crate) mod short;
 pub(crate) mod source_port;
 mod sq_occupancy;
-pub(crate) mod turns;
 pub(crate) mod ud;
 pub mod xrc;
 
@@ -151,7 +151,7 @@ struct Inner {
     /// What the device's timers hold for this queue pair.
     timer: Option<Instant>,
     /// The device's queue of turns holds it.
-    waits_for_turn: bool,
+    is_queued_to_run: bool,
     destroyed: bool,
     /// What the device knows of an ACK that is held back.
     noted: Noted,
@@ -257,7 +257,7 @@ impl Qp {
                     carrier: Carrier::new(kind),
                     drain_awaited: false,
                     timer: None,
-                    waits_for_turn: false,
+                    is_queued_to_run: false,
                     destroyed: false,
                     noted: Noted::default(),
                     flushes: 0,

@@ -23,10 +23,10 @@ impl Qp {
     }
 
     /// The next share of the time for what this queue pair has to do for its peer, or to copy.
-    pub(crate) fn take_turn(&self, now: Instant) {
+    pub(crate) fn run_quantum(&self, now: Instant) {
         let mut inner = self.lock();
-        inner.waits_for_turn = false;
-        inner.engine.begin_turn();
+        inner.is_queued_to_run = false;
+        inner.engine.begin_quantum();
         self.settle(inner, now);
     }
 
@@ -94,10 +94,10 @@ impl Inner {
     /// wants to be served.
     #[inline]
     pub(crate) fn queue_up(&mut self, qp: &Qp, now: Instant) -> Option<Instant> {
-        if self.waits_for_turn || !self.engine.wants_turn() {
+        if self.is_queued_to_run || !self.engine.needs_reschedule() {
             return None;
         }
-        self.waits_for_turn = true;
-        Some(qp.device.turns.add(now, qp.me.clone()))
+        self.is_queued_to_run = true;
+        Some(qp.device.run_queue.add(now, qp.me.clone()))
     }
 }

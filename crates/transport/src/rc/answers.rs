@@ -18,7 +18,7 @@ use crate::op::{Context, Fault, Memory, Remote};
 const MAX_ANSWERS: usize = 1024;
 
 /// What a turn takes of READ responses: 512 KiB, a fraction of a millisecond's work.
-const TURN: usize = 512 << 10;
+const QUANTUM_BYTES: usize = 512 << 10;
 /// The least bytes that a READ response counts for: the work of a short one.
 const LEAST_COST: usize = 1024;
 
@@ -83,7 +83,7 @@ pub(super) struct Answers {
     fresh: usize,
     /// READs and atomics in it that were asked for again.
     repeated: usize,
-    /// What of [`TURN`] is used up.
+    /// What of [`QUANTUM_BYTES`] is used up.
     spent: usize,
 }
 
@@ -119,13 +119,13 @@ impl Answers {
         }
     }
     /// READs are answered again.
-    pub fn begin_turn(&mut self) {
+    pub fn begin_quantum(&mut self) {
         self.spent = 0;
     }
     /// Whether a READ waits for that.
     #[inline]
-    pub fn wants_turn(&self) -> bool {
-        self.spent >= TURN && matches!(self.queue.front(), Some(Answer::Read(_)))
+    pub fn needs_reschedule(&self) -> bool {
+        self.spent >= QUANTUM_BYTES && matches!(self.queue.front(), Some(Answer::Read(_)))
     }
     /// READs and atomics asked for and not answered, repeated ones apart.
     pub fn fresh(&self) -> usize {
@@ -273,7 +273,7 @@ fn fill_read(
     let from = read.from;
     read.srq.map_or(Ok(()), |srq| cx.choose_srq(srq))?;
     while read.next < read.packets {
-        if *spent < TURN {
+        if *spent < QUANTUM_BYTES {
             match send_fragment(read, conn, batch.is_empty(), cx)? {
                 Fragment::Sent { packets, copied } => {
                     read.next += packets;
@@ -287,7 +287,7 @@ fn fill_read(
         }
         let header = conn.header(read.psn.add(read.next), read.op(1));
         let payload_len = conn.payload_len(from.length as u32, read.next);
-        if *spent >= TURN || !batch.has_room(packet_len(&header, payload_len)) {
+        if *spent >= QUANTUM_BYTES || !batch.has_room(packet_len(&header, payload_len)) {
             return Ok(false);
         }
         let at = u64::from(read.next) * conn.mtu as u64;

@@ -405,15 +405,15 @@ impl Rc {
 
     /// The next turn begins: [`Rc::fill`] answers READs up to a limit, and the rest waits for
     /// another turn. Our own requests have the window as limit, direct copies one of their own.
-    pub fn begin_turn(&mut self) {
-        self.responder.begin_turn();
-        self.requester.begin_turn();
+    pub fn begin_quantum(&mut self) {
+        self.responder.begin_quantum();
+        self.requester.begin_quantum();
     }
-    /// Whether READs, or what is to be copied, wait for the next turn: see [`Rc::begin_turn`]. A
+    /// Whether READs, or what is to be copied, wait for the next turn: see [`Rc::begin_quantum`]. A
     /// caller that holds a lock over [`Rc::fill`] gives it up before it begins one.
     #[inline]
-    pub fn wants_turn(&self) -> bool {
-        self.responder.wants_turn() || self.requester.wants_turn()
+    pub fn needs_reschedule(&self) -> bool {
+        self.responder.needs_reschedule() || self.requester.needs_reschedule()
     }
     /// When [`Rc::expire`] wants to be called at the latest; early calls do nothing.
     #[inline]

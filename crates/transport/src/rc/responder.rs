@@ -101,12 +101,12 @@ impl Responder {
     ) -> Result<(), Fault> {
         self.answers.fill(conn, batch, cx)
     }
-    pub fn begin_turn(&mut self) {
-        self.answers.begin_turn();
+    pub fn begin_quantum(&mut self) {
+        self.answers.begin_quantum();
     }
     #[inline]
-    pub fn wants_turn(&self) -> bool {
-        self.answers.wants_turn()
+    pub fn needs_reschedule(&self) -> bool {
+        self.answers.needs_reschedule()
     }
     #[inline]
     pub fn has_no_answers(&self) -> bool {

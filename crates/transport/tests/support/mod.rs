@@ -300,15 +300,15 @@ impl End {
     }
     /// All that wants to leave, turn by turn, until nothing does.
     pub fn fill(&mut self) -> Vec<Vec<u8>> {
-        let mut sent = self.fill_in_turn();
-        while self.rc.wants_turn() {
-            self.rc.begin_turn();
-            sent.extend(self.fill_in_turn());
+        let mut sent = self.fill_quantum();
+        while self.rc.needs_reschedule() {
+            self.rc.begin_quantum();
+            sent.extend(self.fill_quantum());
         }
         sent
     }
     /// All that may leave before the next turn.
-    pub fn fill_in_turn(&mut self) -> Vec<Vec<u8>> {
+    pub fn fill_quantum(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         let mut batch = TxBatch::new();
         loop {

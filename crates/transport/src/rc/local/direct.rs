@@ -13,7 +13,7 @@ use crate::rc::requester::Requester;
 
 /// Bytes of requests that one turn copies at most, but for the last one of them. The queue pair is
 /// locked meanwhile, and a thread that posted a list waits.
-pub(super) const TURN: u64 = 8 << 20;
+pub(super) const QUANTUM_BYTES: u64 = 8 << 20;
 
 impl Local {
     /// Notes the outcome of a request that was to be executed directly, `number` in order.
@@ -31,14 +31,15 @@ impl Local {
 
 impl Requester {
     /// Begins the next turn: requests are copied again.
-    pub fn begin_turn(&mut self) {
+    pub fn begin_quantum(&mut self) {
         self.local.copied = 0;
     }
 
     /// Whether the oldest request waits for the next turn.
     #[inline]
-    pub fn wants_turn(&self) -> bool {
-        self.local.copied >= TURN && self.queue.front().is_some_and(|next| !next.begun && next.is_one_sided())
+    pub fn needs_reschedule(&self) -> bool {
+        self.local.copied >= QUANTUM_BYTES
+            && self.queue.front().is_some_and(|next| !next.begun && next.is_one_sided())
     }
 
     /// Chooses the way of the request at `at`, which has just begun, and executes it if it needs no

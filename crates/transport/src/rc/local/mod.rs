@@ -52,7 +52,7 @@ pub(super) struct Local {
     proven: bool,
     /// PSNs of requests that were executed without packets.
     unsent_psns: u32,
-    /// Bytes that this turn has copied ([`direct::TURN`]).
+    /// Bytes that this turn has copied ([`direct::QUANTUM_BYTES`]).
     copied: u64,
 }
 

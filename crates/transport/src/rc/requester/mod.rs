@@ -207,7 +207,7 @@ impl Requester {
             if draining || fenced || self.waits_for_reads(at) {
                 return Ok(false);
             }
-            if self.wants_turn() {
+            if self.needs_reschedule() {
                 return Ok(false);
             }
             let Some(request) = self.queue.get_mut(at) else { return Ok(false) };

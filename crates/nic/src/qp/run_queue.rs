@@ -12,7 +12,7 @@ use crate::device::timers::MOMENT;
 
 /// A queue of whatever takes turns: queue pairs, which it does not keep.
 #[derive(Debug)]
-pub(crate) struct Turns<T> {
+pub(crate) struct RunQueue<T> {
     /// Readable without the lock: a polling thread asks each time.
     any: AtomicBool,
     queue: Mutex<Queue<T>>,
@@ -26,14 +26,14 @@ struct Queue<T> {
     at: Option<Instant>,
 }
 
-impl<T> Default for Turns<T> {
+impl<T> Default for RunQueue<T> {
     fn default() -> Self {
         let queue = Queue { waiting: VecDeque::new(), at: None };
-        Turns { any: AtomicBool::new(false), queue: Mutex::new(Rank::Turns, queue) }
+        RunQueue { any: AtomicBool::new(false), queue: Mutex::new(Rank::RunQueue, queue) }
     }
 }
 
-impl<T> Turns<T> {
+impl<T> RunQueue<T> {
     /// Adds one that has had its turn `now`, after all others; when it wants to be served.
     pub fn add(&self, now: Instant, one: Weak<T>) -> Instant {
         let mut queue = self.lock();
