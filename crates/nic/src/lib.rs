@@ -12,7 +12,7 @@
 //! | [`memory`] | protection domains, regions, windows, device memory, and the only code that touches registered bytes |
 //! | [`cq`] | completion queues, their channels, moderation, completion counters |
 //! | [`srq`] | shared receive queues, tag matching |
-//! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`settle`, `schedule`), XRC domains |
+//! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`finish_step`, `schedule`), XRC domains |
 //! | [`rdma_cm`] | events, connection parameters and limits of rdma_cm, as every provider has them |
 //! | [`peer_memory`] | what the adapter asks of an environment whose processes reach each other's memory |
 //! | [`steering`] | which queue pair gets what names none: flow rules, multicast groups, the hash over work queues |

@@ -87,7 +87,7 @@ impl Peer {
         match rc.receive_short(*now, &short, &bytes, *hold, cx) {
             Rest::Step => {}
             // What waited before still may, but for an ACK.
-            Rest::Held => assert!(ack.is_none() || rc.is_settled()),
+            Rest::Held => assert!(ack.is_none() || rc.has_nothing_due()),
             Rest::Acknowledge => rc.acknowledge_oldest(*now, cx),
         }
     }
@@ -153,9 +153,9 @@ fn answered(signaled: bool) -> (End, Rest) {
 fn an_ack_of_all_that_is_under_way_leaves_nothing_to_do_but_what_nobody_waits_for() {
     let (mut a, rest) = answered(true);
     assert_eq!((rest, a.completed()), (Rest::Held, vec![(0, OK), (7, OK)]));
-    assert_eq!((a.rc.deadline(), a.rc.outstanding(), a.rc.is_settled()), (None, 0, true));
+    assert_eq!((a.rc.deadline(), a.rc.outstanding(), a.rc.has_nothing_due()), (None, 0, true));
     let (mut a, rest) = answered(false);
     assert_eq!((rest, a.completed(), a.rc.outstanding()), (Rest::Acknowledge, vec![(0, OK)], 1));
     a.rc.acknowledge_oldest(a.now, &mut a.cx);
-    assert_eq!((a.completed(), a.rc.outstanding(), a.rc.is_settled()), (vec![], 0, true));
+    assert_eq!((a.completed(), a.rc.outstanding(), a.rc.has_nothing_due()), (vec![], 0, true));
 }

@@ -36,7 +36,7 @@ impl PendingFlush {
         }
         let (Engine::Rc(rc), mut context) = inner.split(&qp) else { return };
         rc.flushed(done, &mut context);
-        qp.settle(inner, now());
+        qp.finish_step(inner, now());
     }
 }
 

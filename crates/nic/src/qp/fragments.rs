@@ -206,7 +206,7 @@ impl Qp {
                     self.received.add(1);
                     inner.begin_rendezvous(self);
                 }
-                self.settle(inner, now);
+                self.finish_step(inner, now);
             }
             Err(counter) => {
                 counter.fetch_add(1, Ordering::Relaxed);

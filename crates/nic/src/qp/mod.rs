@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`post`], `now`, `receive` | send requests, and the time at which they are posted; receive requests and the packets of the peer |
 //! | `modify`, [`attr`] | the states and the way between them; attributes, and which of them a transition takes |
-//! | `settle`, `schedule`, `run_queue`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
+//! | `finish_step`, `schedule`, `run_queue`, `delayed_ack` | what follows a step; when the queue pair is looked at again |
 //! | `engine`, `engine_context`, `engine_state` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
 //! | `short` | short messages to and from processes of this host, which need no packets |
 //! | `direct_copy`, `sq_occupancy` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
@@ -31,6 +31,7 @@ pub(crate) mod direct_copy;
 pub(crate) mod engine;
 pub(crate) mod engine_context;
 mod engine_state;
+mod finish_step;
 mod flow_priming;
 mod flush;
 mod fragments;
@@ -45,7 +46,6 @@ mod rendezvous;
 pub(crate) mod run_queue;
 mod schedule;
 pub(crate) mod scratch;
-mod settle;
 pub(crate) mod short;
 pub(crate) mod source_port;
 mod sq_occupancy;

@@ -41,7 +41,7 @@ impl Qp {
         }
         inner.state = to;
         let closed = inner.open_or_close(self);
-        self.settle(inner, now);
+        self.finish_step(inner, now);
         if closed {
             self.await_peer();
         }
@@ -54,7 +54,7 @@ impl Qp {
         if inner.state != QpState::Reset && !inner.destroyed {
             inner.fail(self);
         }
-        self.settle(inner, now);
+        self.finish_step(inner, now);
     }
 }
 
@@ -191,5 +191,5 @@ fn complete(qp: &Qp, serial: u32, now: &mut dyn FnMut() -> Instant) {
         return;
     }
     inner.complete_kept(qp);
-    qp.settle(inner, now());
+    qp.finish_step(inner, now());
 }

@@ -174,7 +174,7 @@ impl Sender<'_> {
     /// unlocks the queue pair.
     #[inline]
     pub fn finish(mut self) {
-        self.qp.settle_asking(self.inner, || self.now.get());
+        self.qp.finish_step_with(self.inner, || self.now.get());
     }
 }
 

@@ -75,7 +75,7 @@ impl Qp {
                 while let Some(packet) = next {
                     next = inner.receive(self, now, hold, &packet, &mut more);
                 }
-                self.settle(inner, now);
+                self.finish_step(inner, now);
             }
             Err(counter) => {
                 let dropped = 1 + std::iter::from_fn(more).count();

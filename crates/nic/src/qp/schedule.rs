@@ -19,7 +19,7 @@ impl Qp {
         }
         let (engine, mut context) = inner.split(self);
         engine.expire(now, &mut context);
-        self.settle(inner, now);
+        self.finish_step(inner, now);
     }
 
     /// The next share of the time for what this queue pair has to do for its peer, or to copy.
@@ -27,7 +27,7 @@ impl Qp {
         let mut inner = self.lock();
         inner.is_queued_to_run = false;
         inner.engine.begin_quantum();
-        self.settle(inner, now);
+        self.finish_step(inner, now);
     }
 
     /// An ACK held back leaves; one that waits for the program until then only where `leaves` says
@@ -41,7 +41,7 @@ impl Qp {
         inner.noted.leave();
         if inner.engine.held() != Hold::No {
             inner.engine.release();
-            self.settle(inner, now);
+            self.finish_step(inner, now);
         }
         None
     }

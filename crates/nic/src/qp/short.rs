@@ -180,11 +180,11 @@ impl Qp {
         }
         if rest == Rest::Step {
             inner.begin_rendezvous(self);
-            // As `settle`, but inlined: most messages with an ACK end here.
-            self.settle_asking(inner, || now);
+            // As `finish_step`, but inlined: most messages with an ACK end here.
+            self.finish_step_with(inner, || now);
         } else {
             let about = inner.note_ack(self, || now);
-            self.let_go(inner, None, about);
+            self.unlock_and_notify(inner, None, about);
         }
         true
     }

@@ -55,7 +55,7 @@ impl Qp {
         while let Some(packet) = more() {
             inner.receive_datagram(self, source, dest, &packet);
         }
-        self.settle(inner, now);
+        self.finish_step(inner, now);
     }
 }
 

@@ -371,7 +371,7 @@ impl Rc {
     /// write ([`Rc::is_at_rest`]), there is nothing to take ([`Rc::take_flush`],
     /// [`Rc::take_path_suspect`]), nor a turn to wait for. So it is after most steps.
     #[inline]
-    pub fn is_settled(&mut self) -> bool {
+    pub fn has_nothing_due(&mut self) -> bool {
         // Where answers are ACKs at most none of them wants a turn.
         self.state == State::Rts
             && self.responder.is_idle()

@@ -33,7 +33,7 @@ impl Qp {
         }
         let (Engine::Raw(raw), mut context) = inner.split(self) else { return };
         device.count(raw.receive(frame, &mut context));
-        self.settle(inner, now);
+        self.finish_step(inner, now);
     }
 
     /// Gives a raw packet queue pair work queues in place of its receive queue, whatever its state.

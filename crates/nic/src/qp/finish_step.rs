@@ -19,29 +19,29 @@ impl Qp {
     /// What follows every step of the engine: packets leave, an engine that failed takes the queue
     /// pair with it, the timer is set, a turn asked for, then everything is unlocked and told.
     #[inline]
-    pub(super) fn settle(&self, inner: MutexGuard<'_, Inner>, now: Instant) {
-        self.settle_asking(inner, || now);
+    pub(super) fn finish_step(&self, inner: MutexGuard<'_, Inner>, now: Instant) {
+        self.finish_step_with(inner, || now);
     }
 
-    /// Like [`Qp::settle`], where the time is to be had by a call. After a step that has nothing
-    /// for a later time the call is not made.
+    /// Like [`Qp::finish_step`], where the time is to be had by a call. After a step that has
+    /// nothing for a later time the call is not made.
     #[inline(always)]
-    pub(super) fn settle_asking(&self, mut inner: MutexGuard<'_, Inner>, now: impl FnOnce() -> Instant) {
+    pub(super) fn finish_step_with(&self, mut inner: MutexGuard<'_, Inner>, now: impl FnOnce() -> Instant) {
         if unlikely(inner.destroyed) {
             return;
         }
-        if likely(inner.is_settled()) {
+        if likely(inner.has_nothing_due()) {
             let ack = inner.note_ack(self, now);
             let wake = inner.set_timer(self);
-            self.let_go(inner, wake, ack);
+            self.unlock_and_notify(inner, wake, ack);
         } else {
-            self.settle_more(inner, now());
+            self.finish_step_in_full(inner, now());
         }
     }
 
-    /// Like [`Qp::settle`], after a step that leaves more to do.
+    /// Like [`Qp::finish_step`], after a step that leaves more to do.
     #[inline(never)]
-    fn settle_more(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
+    fn finish_step_in_full(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
         if inner.current_state() == QpState::Error && inner.state != QpState::Error {
             inner.fail(self);
         }
@@ -61,22 +61,32 @@ impl Qp {
         inner.begin_flush(self);
         let ack = inner.note_ack(self, || now);
         let wake = inner.set_timer(self).into_iter().chain(inner.queue_up(self, now)).min();
-        self.let_go(inner, wake, ack);
+        self.unlock_and_notify(inner, wake, ack);
     }
 
     /// Unlocks, then tells what there is to tell, and the environment when it is to wake: then, and
     /// about then.
     #[inline(always)]
-    pub(super) fn let_go(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
+    pub(super) fn unlock_and_notify(
+        &self,
+        inner: MutexGuard<'_, Inner>,
+        wake: Option<Instant>,
+        about: Option<Instant>,
+    ) {
         if wake.is_some() || about.is_some() {
-            self.let_go_and_wake(inner, wake, about);
+            self.unlock_notify_and_wake(inner, wake, about);
         } else {
             self.unlock(inner);
         }
     }
 
     #[cold]
-    fn let_go_and_wake(&self, inner: MutexGuard<'_, Inner>, wake: Option<Instant>, about: Option<Instant>) {
+    fn unlock_notify_and_wake(
+        &self,
+        inner: MutexGuard<'_, Inner>,
+        wake: Option<Instant>,
+        about: Option<Instant>,
+    ) {
         self.unlock(inner);
         let platform = &self.pd.device.platform;
         wake.inspect(|at| platform.wake_at(*at));
@@ -87,12 +97,12 @@ impl Qp {
     #[inline(always)]
     pub(super) fn unlock(&self, inner: MutexGuard<'_, Inner>) {
         if !inner.engine_state.notes.is_empty() {
-            self.unlock_and_tell(inner);
+            self.unlock_and_deliver(inner);
         }
     }
 
     #[inline(never)]
-    fn unlock_and_tell(&self, mut inner: MutexGuard<'_, Inner>) {
+    fn unlock_and_deliver(&self, mut inner: MutexGuard<'_, Inner>) {
         // Mostly there is one, and its place stays for the next.
         let (only, several) = match inner.engine_state.notes.len() {
             1 => (inner.engine_state.notes.pop(), Vec::new()),
@@ -109,7 +119,7 @@ impl Qp {
         inner.engine.release();
         inner.transmit(self, now);
         let path = inner.carrier.datagram().map(|carrier| carrier.path);
-        self.settle(inner, now);
+        self.finish_step(inner, now);
         path
     }
 
@@ -141,10 +151,10 @@ impl Inner {
     /// Whether all is done after this step of the engine, but for what is told of it: so it is
     /// after most of them.
     #[inline]
-    fn is_settled(&mut self) -> bool {
+    fn has_nothing_due(&mut self) -> bool {
         match &mut self.engine {
             // Its engine is in RTS with it, or has failed.
-            Engine::Rc(engine) => self.state == QpState::Rts && engine.is_settled(),
+            Engine::Rc(engine) => self.state == QpState::Rts && engine.has_nothing_due(),
             _ => false,
         }
     }
