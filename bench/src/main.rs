@@ -159,7 +159,7 @@ fn measure(args: &Args) -> io::Result<()> {
     }
     let mut figures = network::figures(program.as_ref())?;
     figures.extend(connections::figures(connections.as_ref())?);
-    let held = connections.as_ref().map(|p| p.hold(HELD)).transpose()?;
+    let held = connections.as_ref().map(|p| p.ack_delay(HELD)).transpose()?;
     let mut table = report::table(&figures);
     if let Some((client, server)) = held {
         table += &report::memory(HELD, client, server);

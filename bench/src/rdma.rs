@@ -106,7 +106,7 @@ impl Program {
     ///
     /// # Errors
     /// When one of the two processes fails.
-    pub fn hold(&self, count: usize) -> io::Result<(f64, f64)> {
+    pub fn ack_delay(&self, count: usize) -> io::Result<(f64, f64)> {
         let mut server = self.start(&["server", &(count + 1).to_string()])?;
         server.expect("listening")?;
         let mut client = self.start(&["hold", &count.to_string()])?;

@@ -11,7 +11,7 @@ use local::fuzzed::{self, HAZARD_BYTES};
 use local::record::{self, Ends, RING_BYTES};
 use local::ring::{Reader, WakeTarget, Word, Writer, memory_len};
 use nic::peer_memory::{Grant, Region};
-use node::env::{Datagram, Hold};
+use node::env::{AckDelay, Datagram};
 use transport::Short;
 use transport::op::{Remote, ZeroCopy};
 use transport::short::What;
@@ -47,7 +47,7 @@ fn datagram() -> Datagram<'static> {
         dest: SocketAddr::from((dest, 4791)).into(),
         interface: 3,
         forwarded: false,
-        hold: Hold::No,
+        ack_delay: AckDelay::No,
         bytes: &[],
     }
 }

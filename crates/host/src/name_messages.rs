@@ -21,7 +21,7 @@
 //! | 7 | from the owner | a buffer is gone: 8 bytes where it was there |
 
 use local::record::{self, Ends, HEADER};
-use node::env::{Datagram, Hold};
+use node::env::{AckDelay, Datagram};
 
 /// A ring is offered.
 pub const RING: u8 = 1;
@@ -141,5 +141,5 @@ pub fn emit(datagram: &Datagram<'_>) -> [u8; HEADER] {
 pub fn read(message: &[u8]) -> Option<Datagram<'_>> {
     let (Ends { source, dest, interface }, bytes) = record::read(message)?;
     let (source, dest) = (source.into(), dest.into());
-    Some(Datagram { source, dest, interface, forwarded: true, hold: Hold::No, bytes })
+    Some(Datagram { source, dest, interface, forwarded: true, ack_delay: AckDelay::No, bytes })
 }

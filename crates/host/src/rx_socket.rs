@@ -17,7 +17,7 @@ use std::time::Instant;
 use local::lease::Lease;
 use local::{Drained, Rings};
 use locks::{Mutex, Rank};
-use node::env::{Datagram, Hold};
+use node::env::{AckDelay, Datagram};
 use node::{Input, InputHandler};
 use sys::clock::Clock;
 use sys::fork::Fd;
@@ -275,15 +275,15 @@ impl RxSocket {
         let messages = std::iter::from_fn(|| receiver.management.pop()).take(most);
         messages
             .map(|message| {
-                let datagram = self.datagram(message.source, &message.bytes, Hold::No);
+                let datagram = self.datagram(message.source, &message.bytes, AckDelay::No);
                 to.handler.input(Instant::now(), Input::Datagram(datagram));
             })
             .count()
     }
 
-    fn datagram<'a>(&self, source: SocketAddr, bytes: &'a [u8], hold: Hold) -> Datagram<'a> {
+    fn datagram<'a>(&self, source: SocketAddr, bytes: &'a [u8], ack_delay: AckDelay) -> Datagram<'a> {
         let (source, dest, interface) = (source.into(), self.dest.into(), self.interface);
-        Datagram { source, dest, interface, forwarded: false, hold, bytes }
+        Datagram { source, dest, interface, forwarded: false, ack_delay, bytes }
     }
 
     /// One recvmsg and its dispatch.
@@ -320,14 +320,14 @@ impl RxSocket {
         let count = packets.len();
         add(&to.counters.receives, 1);
         add(&to.counters.packets_received, count);
-        let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
+        let ack_delay = if polled.is_some() { AckDelay::ForProgram } else { AckDelay::Briefly };
         let mut data = false;
         // Where the data begins that is not dispatched yet, and where the packet in hand does.
         let (mut begin, mut at) = (0, 0);
         let mut dispatch = |bytes: &[u8]| {
             if !bytes.is_empty() {
                 data = true;
-                let run = self.datagram(source, bytes, hold);
+                let run = self.datagram(source, bytes, ack_delay);
                 to.handler.input(now, Input::Datagrams { run, size });
             }
         };

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use local::PacketHandler;
 use local::record::Ends;
-use node::env::{Before, Datagram, Hold};
+use node::env::{AckDelay, Before, Datagram};
 use node::{Input, InputHandler};
 use transport::Short;
 use transport::op::SharedBytes;
@@ -30,18 +30,25 @@ impl<G: InputHandler> PacketHandler for ToHandler<'_, G> {
     }
 
     #[inline(always)]
-    fn packets(&self, now: Instant, origin: &Origin, hold: Hold, bytes: &[u8], size: usize) {
-        self.0.input(now, Input::Unsealed { run: Datagram { hold, bytes, ..origin.from }, size });
+    fn packets(&self, now: Instant, origin: &Origin, ack_delay: AckDelay, bytes: &[u8], size: usize) {
+        self.0.input(now, Input::Unsealed { run: Datagram { ack_delay, bytes, ..origin.from }, size });
     }
 
     #[inline(always)]
-    fn short(&self, now: Instant, origin: &mut Origin, hold: Hold, short: &Short, bytes: &[u8]) {
-        self.0.short(now, &origin.from, hold, short, bytes, &mut origin.before);
+    fn short(&self, now: Instant, origin: &mut Origin, ack_delay: AckDelay, short: &Short, bytes: &[u8]) {
+        self.0.short(now, &origin.from, ack_delay, short, bytes, &mut origin.before);
     }
 
     #[inline(always)]
-    fn fragment(&self, now: Instant, origin: &Origin, hold: Hold, headers: &[u8], payload: SharedBytes<'_>) {
-        self.0.input(now, Input::Fragment(Datagram { hold, bytes: headers, ..origin.from }, payload));
+    fn fragment(
+        &self,
+        now: Instant,
+        origin: &Origin,
+        ack_delay: AckDelay,
+        headers: &[u8],
+        payload: SharedBytes<'_>,
+    ) {
+        self.0.input(now, Input::Fragment(Datagram { ack_delay, bytes: headers, ..origin.from }, payload));
     }
 
     fn release(&self) {
@@ -52,5 +59,5 @@ impl<G: InputHandler> PacketHandler for ToHandler<'_, G> {
 /// Where a packet comes from and goes to, without its bytes.
 pub(crate) fn datagram(&Ends { source, dest, interface }: &Ends) -> Datagram<'static> {
     let (source, dest) = (source.into(), dest.into());
-    Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &[] }
+    Datagram { source, dest, interface, forwarded: false, ack_delay: AckDelay::No, bytes: &[] }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use nic::{Link, Path};
 use node::Env;
-use node::env::{Datagram, Hold};
+use node::env::{AckDelay, Datagram};
 use support::{BLOCK, LO, Recording, V4, alone, batch, counter, path, start};
 use wire::Qpn;
 
@@ -107,7 +107,7 @@ fn processes_of_the_host_meet_though_descriptors_ran_out() {
         dest: address,
         interface: LO,
         forwarded: false,
-        hold: Hold::No,
+        ack_delay: AckDelay::No,
         bytes: &bytes,
     };
     assert!(other.env().forward(BLOCK, &datagram));

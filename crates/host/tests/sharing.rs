@@ -5,7 +5,7 @@ mod support;
 use std::net::{IpAddr, UdpSocket};
 
 use nic::{Errno, Link};
-use node::env::{ClaimError, Datagram, Hold};
+use node::env::{AckDelay, ClaimError, Datagram};
 use node::{Env, Name};
 use support::{LO, Told, V4, V6, alone, batch, counter, path, settled, start};
 use wire::mad::PortSpace;
@@ -25,7 +25,7 @@ fn forward_until_promoted(
             dest: (*dest).into(),
             interface: LO,
             forwarded: false,
-            hold: Hold::No,
+            ack_delay: AckDelay::No,
             bytes,
         };
         assert!(wrong.env().forward(name, &datagram));
@@ -141,7 +141,7 @@ fn flows_beyond_the_limit_get_no_socket_while_the_others_are_busy() {
                 dest: (V4, 4791).into(),
                 interface: LO,
                 forwarded: false,
-                hold: Hold::No,
+                ack_delay: AckDelay::No,
                 bytes: &[0; 16],
             };
             assert!(owner.env().forward(block, &datagram));
@@ -173,8 +173,8 @@ fn the_flow_that_has_been_silent_for_longest_loses_its_socket_to_a_new_one() {
     let by_another_process = |peer: &UdpSocket| {
         for _ in 0..4 {
             let (source, dest) = (peer.local_addr().unwrap().into(), (V4, 4791).into());
-            let (interface, hold) = (LO, Hold::No);
-            let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &[0; 16] };
+            let (interface, ack_delay) = (LO, AckDelay::No);
+            let datagram = Datagram { source, dest, interface, forwarded: false, ack_delay, bytes: &[0; 16] };
             assert!(owner.env().forward(block, &datagram));
             owner.handler().packet().unwrap();
         }
@@ -213,7 +213,7 @@ fn a_name_is_held_by_one_and_free_again_when_dropped() {
         dest: (V4, 4791).into(),
         interface: LO,
         forwarded: false,
-        hold: Hold::No,
+        ack_delay: AckDelay::No,
         bytes: &[0; 16],
     };
     assert!(!other.env().forward(name, &datagram));

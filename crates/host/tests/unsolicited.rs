@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nic::Link;
-use node::env::{Datagram, Hold};
+use node::env::{AckDelay, Datagram};
 use node::{Env, Name};
 use socket2::{Domain, SockAddr, Socket, Type};
 use support::{LO, V4, alone, batch, counter, path, start};
@@ -273,7 +273,7 @@ fn a_packet_is_not_handed_to_another_user_who_bears_the_name() {
     let host = start();
     let (source, dest) = ((V4, 1).into(), (V4, 4791).into());
     let datagram =
-        Datagram { source, dest, interface: LO, forwarded: false, hold: Hold::No, bytes: &[0; 16] };
+        Datagram { source, dest, interface: LO, forwarded: false, ack_delay: AckDelay::No, bytes: &[0; 16] };
     for _ in 0..3 {
         assert!(!host.env().forward(Name::Block(0x123), &datagram));
         assert!(!host.env().is_known(Name::Block(0x123)));

@@ -11,7 +11,7 @@ use sys::clock::Clock;
 use sys::fork::Fd;
 use transport::Short;
 use transport::op::SharedBytes;
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 
 use crate::counters::Counters;
 use crate::record::Ends;
@@ -100,15 +100,22 @@ pub trait PacketHandler {
     fn come_from(&self, ends: &Ends, origin: &mut Option<Self::Origin>);
     /// Packets, one after the other, each of `size` bytes (1 or more) but for the last, which may
     /// be shorter. The last four bytes of each are room for an ICRC that was not filled in.
-    fn packets(&self, now: Instant, origin: &Self::Origin, hold: Hold, packets: &[u8], size: usize);
+    fn packets(&self, now: Instant, origin: &Self::Origin, ack_delay: AckDelay, packets: &[u8], size: usize);
     /// A short message, perhaps with an ACK, in place of their packets.
-    fn short(&self, now: Instant, origin: &mut Self::Origin, hold: Hold, short: &Short, bytes: &[u8]);
+    fn short(
+        &self,
+        now: Instant,
+        origin: &mut Self::Origin,
+        ack_delay: AckDelay,
+        short: &Short,
+        bytes: &[u8],
+    );
     /// Several packets of a message as one fragment: the headers of one, and all of their payload.
     fn fragment(
         &self,
         now: Instant,
         origin: &Self::Origin,
-        hold: Hold,
+        ack_delay: AckDelay,
         headers: &[u8],
         payload: SharedBytes<'_>,
     );

@@ -8,7 +8,7 @@ use std::time::Instant;
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Access, Buffer, Cq, Device, Error, Pd, Qp, QpCap, QpInit, QpType};
 use support::{Kept, Nobody};
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use transport::short::{Short, What};
 use wire::{Pkey, Psn};
 
@@ -72,11 +72,11 @@ fn a_short_message_for_a_queue_pair_that_is_destroyed_is_not_for_it_whoever_stil
         acknowledged: None,
     };
     let (now, ends) = (Instant::now(), ([127, 0, 0, 1].into(), [127, 0, 0, 1].into()));
-    let found = device.input_short(now, ends, Hold::No, &short, b"abc").unwrap();
-    assert!(Arc::ptr_eq(&found, &made) && found.input_short(now, ends, Hold::No, &short, b"abc"));
+    let found = device.input_short(now, ends, AckDelay::No, &short, b"abc").unwrap();
+    assert!(Arc::ptr_eq(&found, &made) && found.input_short(now, ends, AckDelay::No, &short, b"abc"));
     made.destroy();
-    assert!(!found.input_short(now, ends, Hold::No, &short, b"abc"));
-    assert!(device.input_short(now, ends, Hold::No, &short, b"abc").is_none());
+    assert!(!found.input_short(now, ends, AckDelay::No, &short, b"abc"));
+    assert!(device.input_short(now, ends, AckDelay::No, &short, b"abc").is_none());
     let counted: Vec<_> = device.counted().into_iter().filter(|(_, n)| *n > 0).collect();
     assert_eq!(counted, [("unknown_qp", 1), ("wrong_state", 2)]);
 }

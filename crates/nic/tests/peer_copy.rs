@@ -15,7 +15,7 @@ use nic::{
 };
 use support::{Kept, Nobody};
 use transport::op::{Data, DirectOutcome, RecvWr, SendOp, SendWr, Sge, SgeList, Status};
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use transport::short::{Short, What};
 use wire::bth::{Aeth, Bth, Reth, Syndrome};
 use wire::roce::{Header, Op, Packet, SendTail, Service, WriteAt};
@@ -156,7 +156,7 @@ fn whoever_may_hear_of_its_peer_soon_is_ready_for_it_and_grants_nothing_yet() {
 fn hear(device: &Device, qp: &Qp, psn: u32, op: Op, start: Instant) {
     let bth = Bth { dest_qp: qp.qpn(), psn: Psn::new(psn), ack_request: true, ..Bth::default() };
     let packet = Packet { header: Header { bth, service: Service::Rc, op }, payload: &[] };
-    device.input(start, HERE.into(), HERE.into(), Hold::No, &packet, || None);
+    device.input(start, HERE.into(), HERE.into(), AckDelay::No, &packet, || None);
 }
 
 const TO: Reth = Reth { addr: 0, rkey: Rkey(0), length: 0 };
@@ -314,7 +314,7 @@ fn back_and_forth(max_send_wr: u32) {
             what: What::Send,
             acknowledged: Some(psn),
         };
-        assert!(qp.input_short(start, (HERE.into(), HERE.into()), Hold::ForProgram, &short, b"answer"));
+        assert!(qp.input_short(start, (HERE.into(), HERE.into()), AckDelay::ForProgram, &short, b"answer"));
     };
     let polled = || {
         let mut all = Vec::new();

@@ -13,7 +13,7 @@ use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
 use wire::{Malformed, Mtu, Qpn};
 
-use crate::env::{Before, Datagram, Env, Hold, Input, InputHandler};
+use crate::env::{AckDelay, Before, Datagram, Env, Input, InputHandler};
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
 use crate::{Errno, Node};
@@ -72,9 +72,14 @@ pub(crate) fn count(counter: &AtomicU64) {
 impl<W: Env> InputHandler for Node<W> {
     fn input(&self, now: Instant, input: Input<'_>) {
         match input {
-            Input::Short(message, short) => {
-                self.find_short(now, &message, message.hold, &short, message.bytes, &mut Before::default())
-            }
+            Input::Short(message, short) => self.find_short(
+                now,
+                &message,
+                message.ack_delay,
+                &short,
+                message.bytes,
+                &mut Before::default(),
+            ),
             Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
             Input::Datagrams { run, size } => self.datagrams(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
@@ -104,17 +109,17 @@ impl<W: Env> InputHandler for Node<W> {
         &self,
         now: Instant,
         from: &Datagram<'_>,
-        hold: Hold,
+        ack_delay: AckDelay,
         short: &Short,
         bytes: &[u8],
         before: &mut Before,
     ) {
         let ends = (from.source.address(), from.dest.address());
         match before.qp(short.dest_qp, from.interface) {
-            Some(qp) if qp.input_short(now, ends, hold, short, bytes) => {
+            Some(qp) if qp.input_short(now, ends, ack_delay, short, bytes) => {
                 self.data_came(now, short.dest_qp);
             }
-            _ => self.find_short(now, from, hold, short, bytes, before),
+            _ => self.find_short(now, from, ack_delay, short, bytes, before),
         }
     }
 
@@ -176,7 +181,7 @@ impl<W: Env> Node<W> {
             } else if let Some(device) = self.device_of_arrival(run.interface) {
                 let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open(&mut icrc, bytes));
                 let (source, dest) = (run.source.address(), run.dest.address());
-                device.input(now, source, dest, run.hold, &packet, more);
+                device.input(now, source, dest, run.ack_delay, &packet, more);
                 self.data_came(now, dest_qp);
             } else {
                 count(&self.counters.unknown_device);
@@ -199,7 +204,7 @@ impl<W: Env> Node<W> {
                 let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open_unsealed(bytes));
                 let (source, dest) = (run.source.address(), run.dest.address());
                 if let Some(device) = self.device_of_arrival(run.interface) {
-                    device.input(now, source, dest, run.hold, &packet, more);
+                    device.input(now, source, dest, run.ack_delay, &packet, more);
                     self.data_came(now, dest_qp);
                 } else {
                     count(&self.counters.unknown_device);
@@ -214,7 +219,7 @@ impl<W: Env> Node<W> {
         &self,
         now: Instant,
         from: &Datagram<'_>,
-        hold: Hold,
+        ack_delay: AckDelay,
         short: &Short,
         bytes: &[u8],
         before: &mut Before,
@@ -226,7 +231,7 @@ impl<W: Env> Node<W> {
         let ends = (from.source.address(), from.dest.address());
         match self.device_of_arrival(from.interface) {
             Some(device) => {
-                if let Some(qp) = device.input_short(now, ends, hold, short, bytes) {
+                if let Some(qp) = device.input_short(now, ends, ack_delay, short, bytes) {
                     before.was(&qp, from.interface);
                 }
                 self.data_came(now, dest_qp);
@@ -256,7 +261,7 @@ impl<W: Env> Node<W> {
         let ends = (d.source.address(), d.dest.address());
         match self.device_of_arrival(d.interface) {
             Some(device) => {
-                device.input_fragment(now, ends, d.hold, (&headers, mtu), payload);
+                device.input_fragment(now, ends, d.ack_delay, (&headers, mtu), payload);
                 self.data_came(now, dest_qp);
             }
             None => count(&self.counters.unknown_device),

@@ -8,7 +8,7 @@ use cm::PortSpace;
 use nic::{Errno, Frames, Link, Path, Platform, Qp};
 use transport::TxBatch;
 use transport::op::SharedBytes;
-pub use transport::rc::Hold;
+pub use transport::rc::AckDelay;
 use wire::{Address, Endpoint, Qpn};
 
 /// A network interface with its addresses, as the system reports it.
@@ -128,7 +128,7 @@ pub struct Datagram<'a> {
     /// The datagram came by way of another process of this host (which could not use it).
     pub forwarded: bool,
     /// Whether an ACK for it may wait until [`InputHandler::release`].
-    pub hold: Hold,
+    pub ack_delay: AckDelay,
     /// The bytes.
     pub bytes: &'a [u8],
 }
@@ -288,12 +288,12 @@ pub trait InputHandler: Send + Sync + 'static {
         &self,
         now: Instant,
         from: &Datagram<'_>,
-        hold: Hold,
+        ack_delay: AckDelay,
         short: &transport::Short,
         bytes: &[u8],
         _before: &mut Before,
     ) {
-        self.input(now, Input::Short(Datagram { hold, bytes, ..*from }, *short));
+        self.input(now, Input::Short(Datagram { ack_delay, bytes, ..*from }, *short));
     }
     /// When [`InputHandler::expire`] wants to be called at the latest. It is asked after each such
     /// call; an earlier time is set by [`Platform::wake_at`].

@@ -12,7 +12,7 @@ use node::{Env, Input, InputHandler};
 use sim::{Faults, Sim};
 use support::{Endpoint, RIGHTS, SimNode, Wiring, send, wire_up};
 use transport::op::{RecvWr, SendWr, Status};
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use wire::bth::{Bth, Deth, Reth};
 use wire::icrc::{self, Flow, ICRC_LEN};
 use wire::mad::GSI_QKEY;
@@ -51,11 +51,11 @@ fn post(node: &SimNode, from: &Endpoint, wr: SendWr) {
 
 /// Gives `node`, at 10.0.0.2, a packet as if it came from 10.0.0.1.
 fn forge(node: &SimNode, header: &Header, payload: &[u8]) {
-    forge_held(node, header, payload, Hold::No);
+    forge_held(node, header, payload, AckDelay::No);
 }
 
-/// Like [`forge`]; `hold` says whether an ACK may wait.
-fn forge_held(node: &SimNode, header: &Header, payload: &[u8], hold: Hold) {
+/// Like [`forge`]; `ack_delay` says whether an ACK may wait.
+fn forge_held(node: &SimNode, header: &Header, payload: &[u8], ack_delay: AckDelay) {
     let len = header.len();
     let mut bytes = vec![0; len + payload.len() + ICRC_LEN];
     header.emit(payload.len(), &mut bytes);
@@ -64,7 +64,7 @@ fn forge_held(node: &SimNode, header: &Header, payload: &[u8], hold: Hold) {
     icrc::seal(&Flow { source, dest }, 0, &mut bytes);
     let interface = node.devices()[0].config.interface;
     let (source, dest) = (source.into(), dest.into());
-    let datagram = Datagram { source, dest, interface, forwarded: false, hold, bytes: &bytes };
+    let datagram = Datagram { source, dest, interface, forwarded: false, ack_delay, bytes: &bytes };
     node.input(Env::now(&**node.env()), Input::Datagram(datagram));
 }
 
@@ -212,7 +212,7 @@ fn an_ack_waits_for_the_program_for_200_us_and_no_longer() {
     for (psn, waited) in [(0, us(0)), (1, us(150))] {
         theirs.qp.post_receive(RecvWr { wr_id: 1, sges: [inbox.sge(0, 64)].into_iter().collect() }).unwrap();
         sim.run_for(waited);
-        forge_held(&nodes[1], &message(psn), b"", Hold::ForProgram);
+        forge_held(&nodes[1], &message(psn), b"", AckDelay::ForProgram);
         // All is read that was there; the program does nothing.
         nodes[1].release(false);
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nic::Link;
-use node::env::{Datagram, Hold};
+use node::env::{AckDelay, Datagram};
 use node::{Env, Input, InputHandler};
 use sim::{Faults, Sim, SimEnv};
 use transport::TxBatch;
@@ -60,7 +60,8 @@ fn hear(node: &Node, attribute: u16, body: &[u8]) {
     icrc::seal(&Flow { source, dest }, 0, &mut bytes);
     let interface = node.devices()[0].config.interface;
     let (source, dest) = (source.into(), dest.into());
-    let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &bytes };
+    let datagram =
+        Datagram { source, dest, interface, forwarded: false, ack_delay: AckDelay::No, bytes: &bytes };
     node.input(node.env().now(), Input::Datagram(datagram));
 }
 
@@ -135,7 +136,8 @@ fn what_comes_by_lids_is_for_no_listener_and_ends_no_process() {
     let (_sim, node) = victim();
     let [source, dest] = [9, 1].map(|lid| Endpoint::from(LidAddress::new(lid, 0, 0).unwrap()));
     let interface = node.devices()[0].config.interface;
-    let datagram = |bytes| Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes };
+    let datagram =
+        |bytes| Datagram { source, dest, interface, forwarded: false, ack_delay: AckDelay::No, bytes };
     let bytes = message(0x10, &request_body(1));
     let now = node.env().now();
     // An environment without UDP checks what it takes in: a packet has no ICRC that a node could check.
@@ -163,7 +165,7 @@ fn what_a_neighbour_writes_to_memory_is_checked_as_a_packet_is() {
     let datagram = |bytes| {
         let (source, dest) = ((VICTIM, 50_000).into(), (VICTIM, 4791).into());
         let interface = node.devices()[0].config.interface;
-        Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes }
+        Datagram { source, dest, interface, forwarded: false, ack_delay: AckDelay::No, bytes }
     };
     let hear = |bytes, size| node.input(node.env().now(), Input::Unsealed { run: datagram(bytes), size });
     let of_another = packet(Qpn::new(0xab_cd));

@@ -4,7 +4,7 @@
 mod support;
 
 use support::*;
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use wire::roce::{Op, WriteAt};
 
 #[test]
@@ -19,19 +19,19 @@ fn acks_between_two_fills_become_one() {
 #[test]
 fn an_ack_that_was_held_leaves_last_and_with_the_reply() {
     let mut b = responder_with(2);
-    b.hold = Hold::ForProgram;
+    b.ack_delay = AckDelay::ForProgram;
     b.hear(0, ONLY, &[1]);
     assert_eq!(b.sent(), [], "the program is being told");
     b.post(send(7, sge(0, 0, 8)));
     let sent = b.sent();
     assert_eq!(sent.iter().map(|s| s.op).collect::<Vec<_>>(), [ONLY, ack(1)]);
-    assert_eq!(b.rc.held(), Hold::No);
+    assert_eq!(b.rc.held(), AckDelay::No);
 }
 
 #[test]
 fn an_ack_that_was_held_is_not_lost_with_the_queue_pair() {
     let mut b = responder_with(2);
-    b.hold = Hold::ForProgram;
+    b.ack_delay = AckDelay::ForProgram;
     b.hear(0, ONLY, &[1]);
     let mut batch = transport::TxBatch::new();
     b.rc.on_exit(&mut batch, &mut b.cx);
@@ -44,7 +44,7 @@ fn an_ack_that_was_held_is_not_lost_with_the_queue_pair() {
 #[test]
 fn an_ack_that_was_held_leaves_when_it_is_released() {
     let mut b = responder_with(2);
-    b.hold = Hold::ForProgram;
+    b.ack_delay = AckDelay::ForProgram;
     b.hear(0, ONLY, &[1]);
     b.hear(1, ONLY, &[1]);
     assert_eq!(answers(&mut b), []);
@@ -55,11 +55,11 @@ fn an_ack_that_was_held_leaves_when_it_is_released() {
 #[test]
 fn an_ack_waits_for_the_program_only_where_the_program_is_told_of_something() {
     let mut b = responder_with(1);
-    b.hold = Hold::ForProgram;
+    b.ack_delay = AckDelay::ForProgram;
     b.hear(0, Op::Write(WriteAt::Only(reth(1, 0, 4), None)), &[1; 4]);
-    assert_eq!(b.rc.held(), Hold::Briefly);
+    assert_eq!(b.rc.held(), AckDelay::Briefly);
     b.hear(1, ONLY, &[1]);
-    assert_eq!(b.rc.held(), Hold::ForProgram);
+    assert_eq!(b.rc.held(), AckDelay::ForProgram);
     assert_eq!(answers(&mut b), []);
     b.hear(2, ONLY, &[1]);
     assert_eq!(answers(&mut b), [(1, ack(2)), (2, rnr(12, 2))], "nothing but a lone ACK waits");
@@ -68,10 +68,10 @@ fn an_ack_waits_for_the_program_only_where_the_program_is_told_of_something() {
 #[test]
 fn an_ack_for_many_messages_does_not_wait_for_the_program() {
     let mut b = responder_with(20);
-    b.hold = Hold::ForProgram;
+    b.ack_delay = AckDelay::ForProgram;
     for psn in 0..20 {
         b.hear(psn, ONLY, &[1]);
-        assert_eq!(b.rc.held(), if psn < 15 { Hold::ForProgram } else { Hold::Briefly });
+        assert_eq!(b.rc.held(), if psn < 15 { AckDelay::ForProgram } else { AckDelay::Briefly });
         assert_eq!(answers(&mut b), []);
     }
     b.rc.release();
@@ -81,7 +81,7 @@ fn an_ack_for_many_messages_does_not_wait_for_the_program() {
 #[test]
 fn one_ack_answers_for_all_that_was_read_at_once() {
     let mut b = responder_with(0);
-    b.hold = Hold::Briefly;
+    b.ack_delay = AckDelay::Briefly;
     for psn in 0..3 {
         b.hear(psn, Op::Write(WriteAt::Only(reth(1, 0, 4), None)), &[1; 4]);
         assert_eq!(answers(&mut b), []);

@@ -4,7 +4,7 @@ mod support;
 
 use support::*;
 use transport::op::{AtomicOp, Data, Flush, SendOp, SendWr, Status};
-use transport::rc::{Hold, RtsAttr};
+use transport::rc::{AckDelay, RtsAttr};
 use wire::Mtu;
 use wire::roce::{Op, ReadAt};
 
@@ -213,7 +213,7 @@ fn a_fence_and_a_drained_queue_hold_for_them_too() {
 #[test]
 fn an_ack_held_back_leaves_with_the_first_of_them() {
     let mut a = reaching();
-    a.hold = Hold::ForProgram;
+    a.ack_delay = AckDelay::ForProgram;
     a.post_receive(9, sge(1, 0, 600));
     a.hear(0, ONLY, &[1, 2, 3]);
     assert_eq!(a.sent(), []);

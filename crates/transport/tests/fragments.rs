@@ -4,7 +4,7 @@ mod support;
 
 use support::*;
 use transport::op::{FragmentOutcome, SendOp, SendWr, Status};
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use wire::bth::{Bth, NakCode};
 use wire::roce::{Header, Op, ReadAt, SendAt, SendTail, Service, WriteAt};
 use wire::{Mtu, Psn, Qpn};
@@ -280,9 +280,9 @@ fn a_read_that_is_asked_for_again_is_answered_in_packets() {
 #[test]
 fn an_ack_for_many_packets_does_not_wait_for_the_program_however_few_fragments_they_were() {
     let mut b = receiver(2);
-    b.hold = Hold::ForProgram;
+    b.ack_delay = AckDelay::ForProgram;
     fragment(&mut b, 0, ONLY, &bytes(0, 10 * MTU));
-    assert_eq!(b.rc.held(), Hold::ForProgram, "it may leave with a reply");
+    assert_eq!(b.rc.held(), AckDelay::ForProgram, "it may leave with a reply");
     fragment(&mut b, 10, ONLY, &bytes(0, 10 * MTU));
-    assert_eq!(b.rc.held(), Hold::Briefly);
+    assert_eq!(b.rc.held(), AckDelay::Briefly);
 }

@@ -48,7 +48,14 @@ fn hear_late(a: &mut End, answers: &[Vec<u8>]) {
     for answer in answers {
         match placed(answer) {
             Some(Away { header, place, .. }) => {
-                a.rc.receive_fragment(a.now, &header, a.mtu, Payload::ZeroCopy(place), a.hold, &mut a.cx);
+                a.rc.receive_fragment(
+                    a.now,
+                    &header,
+                    a.mtu,
+                    Payload::ZeroCopy(place),
+                    a.ack_delay,
+                    &mut a.cx,
+                );
             }
             None => a.hear_any(answer),
         }

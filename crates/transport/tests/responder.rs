@@ -5,7 +5,7 @@ mod support;
 
 use support::*;
 use transport::op::{QpEvent, Side, Status, Tail};
-use transport::rc::{Hold, State};
+use transport::rc::{AckDelay, State};
 use wire::bth::{AtomicEth, Feth, NakCode, Reth};
 use wire::roce::{Op, ReadAt, SendAt, SendTail, WriteAt};
 use wire::{Mtu, Rkey};
@@ -60,7 +60,7 @@ fn the_solicited_bit_reaches_the_completion() {
     let mut b = responder_with(1);
     let bth = wire::bth::Bth { solicited: true, psn: b.rc.rq_psn(), ..Default::default() };
     let header = wire::roce::Header { bth, service: wire::roce::Service::Rc, op: ONLY };
-    b.rc.receive(b.now, &wire::roce::Packet { header, payload: &[1] }, Hold::No, &mut b.cx);
+    b.rc.receive(b.now, &wire::roce::Packet { header, payload: &[1] }, AckDelay::No, &mut b.cx);
     assert!(b.cx.completions[0].1.solicited);
 }
 

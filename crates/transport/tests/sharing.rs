@@ -4,7 +4,7 @@ mod support;
 
 use support::*;
 use transport::op::{Status, ZeroCopy};
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use transport::{Remote, Sge};
 use wire::bth::{Aeth, Bth, NakCode, Syndrome};
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service, WriteAt};
@@ -132,7 +132,7 @@ fn what_is_copied_is_acknowledged_at_once() {
     for message in [long_send as Message, long_write] {
         let (mut a, mut b) = ends();
         until_both_copy(&mut a, &mut b, message);
-        b.hold = Hold::ForProgram;
+        b.ack_delay = AckDelay::ForProgram;
         b.post_receive(1, sge(1, 0, LONG));
         a.post(message(1));
         let (mut fragments, mut waiting) = (0, sent(&mut a));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use support::*;
 use transport::op::{SendWr, Status};
-use transport::rc::{Hold, Rest};
+use transport::rc::{AckDelay, Rest};
 use transport::short::{Short, What};
 use wire::{Mtu, Pkey, Psn, Qpn};
 
@@ -21,7 +21,7 @@ enum Step {
     Send { len: u32, signaled: bool },
     /// A message of so many bytes comes from the peer, and with it an ACK: of this one of the
     /// messages under way.
-    Hear { what: What, len: usize, ack: Option<usize>, hold: Hold },
+    Hear { what: What, len: usize, ack: Option<usize>, ack_delay: AckDelay },
     /// One comes whose number is not due, and an ACK of what is not under way.
     Wrong { ahead: i64, ack: Option<i64> },
     /// Nothing comes for a while.
@@ -30,11 +30,12 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let what = prop_oneof![8 => Just(What::Send), 1 => Just(What::SendImmediate([1, 2, 3, 4]))];
-    let hold = prop_oneof![8 => Just(Hold::ForProgram), 1 => Just(Hold::Briefly), 1 => Just(Hold::No)];
+    let ack_delay =
+        prop_oneof![8 => Just(AckDelay::ForProgram), 1 => Just(AckDelay::Briefly), 1 => Just(AckDelay::No)];
     let ack = prop_oneof![8 => Just(Some(0)), 2 => (0..9_usize).prop_map(Some), 2 => Just(None)];
     prop_oneof![
         20 => (0..300_u32, any::<bool>()).prop_map(|(len, signaled)| Step::Send { len, signaled }),
-        20 => (what, 0..200_usize, ack, hold).prop_map(|(what, len, ack, hold)| Step::Hear { what, len, ack, hold }),
+        20 => (what, 0..200_usize, ack, ack_delay).prop_map(|(what, len, ack, ack_delay)| Step::Hear { what, len, ack, ack_delay }),
         1 => (-3..3_i64, prop::option::of(-3..9_i64)).prop_map(|(ahead, ack)| Step::Wrong { ahead, ack }),
         9 => Just(Step::Pause),
     ]
@@ -76,15 +77,15 @@ impl Peer {
         let (dest_qp, pkey) = (Qpn::new(0x11), Pkey::default());
         let short =
             Short { dest_qp, pkey, psn: psn(number), solicited: false, what, acknowledged: ack.map(psn) };
-        let (bytes, End { rc, cx, now, hold, .. }) = (bytes(0, len), &mut self.end);
+        let (bytes, End { rc, cx, now, ack_delay, .. }) = (bytes(0, len), &mut self.end);
         if self.by_packets {
-            rc.receive(*now, &short.packet(&bytes), *hold, cx);
+            rc.receive(*now, &short.packet(&bytes), *ack_delay, cx);
             if let Some(ack) = short.ack() {
-                rc.receive(*now, &ack, *hold, cx);
+                rc.receive(*now, &ack, *ack_delay, cx);
             }
             return;
         }
-        match rc.receive_short(*now, &short, &bytes, *hold, cx) {
+        match rc.receive_short(*now, &short, &bytes, *ack_delay, cx) {
             Rest::Step => {}
             // What waited before still may, but for an ACK.
             Rest::Held => assert!(ack.is_none() || rc.has_nothing_due()),
@@ -98,8 +99,8 @@ impl Peer {
             Step::Send { len, signaled } => {
                 self.send(SendWr { signaled, ..send(u64::from(len), sge(0, 0, len)) }, len as usize);
             }
-            Step::Hear { what, len, ack, hold } => {
-                self.end.hold = hold;
+            Step::Hear { what, len, ack, ack_delay } => {
+                self.end.ack_delay = ack_delay;
                 let under_way = self.next - self.acknowledged;
                 let ack =
                     ack.filter(|_| under_way > 0).map(|turn| self.acknowledged + turn as i64 % under_way);
@@ -145,7 +146,7 @@ fn answered(signaled: bool) -> (End, Rest) {
     a.rc.sent_short(|| a.now, || SendWr { signaled, ..send(7, sge(0, 0, 8)) }, 8, &mut a.cx);
     let (dest_qp, pkey, psn) = (Qpn::new(0x11), Pkey::default(), Psn::new(PSN));
     let short = Short { dest_qp, pkey, psn, solicited: false, what: What::Send, acknowledged: Some(psn) };
-    let rest = a.rc.receive_short(a.now, &short, &[1; 8], Hold::ForProgram, &mut a.cx);
+    let rest = a.rc.receive_short(a.now, &short, &[1; 8], AckDelay::ForProgram, &mut a.cx);
     (a, rest)
 }
 

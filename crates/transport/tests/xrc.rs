@@ -9,7 +9,7 @@ use support::{
     BASE, KEY, PSN, TestContext, ack, atomic, nak, read, rnr, rtr, rts, send, sge, some_instant, write,
 };
 use transport::op::{AtomicOp, Completion, QpEvent, RecvWr, SendOp, SendWr, Side, Status};
-use transport::rc::{Hold, State};
+use transport::rc::{AckDelay, State};
 use transport::{CongestionWindow, Context, Fault, Memory, Rc, TxBatch};
 use wire::bth::{Bth, Feth, NakCode, Reth, XrcEth};
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, SendTail, Service, WriteAt};
@@ -71,13 +71,13 @@ impl Target {
         self.cx.queues.entry(queue).or_default().push_back(RecvWr { wr_id, sges });
     }
     fn hear(&mut self, psn: u32, service: Service, op: Op, payload: &[u8]) {
-        self.hear_held(psn, service, op, payload, Hold::No);
+        self.hear_held(psn, service, op, payload, AckDelay::No);
     }
     /// Like [`Target::hear`], where an ACK may wait.
-    fn hear_held(&mut self, psn: u32, service: Service, op: Op, payload: &[u8], hold: Hold) {
+    fn hear_held(&mut self, psn: u32, service: Service, op: Op, payload: &[u8], ack_delay: AckDelay) {
         let bth = Bth { psn: Psn::new(PSN).add(psn), ack_request: true, ..Bth::default() };
         let packet = Packet { header: Header { bth, service, op }, payload };
-        self.rc.receive(some_instant(), &packet, hold, &mut self.cx);
+        self.rc.receive(some_instant(), &packet, ack_delay, &mut self.cx);
     }
     /// What the target answers; an answer bears no XRCETH.
     fn answers(&mut self) -> Vec<Op> {
@@ -147,12 +147,12 @@ fn an_initiator_hears_answers_only() {
     let bth = Bth { psn: Psn::new(PSN), ack_request: true, ..Bth::default() };
     for (service, op) in [(Service::Rc, ONLY), (to(5), ONLY), (Service::Rc, ack(1))] {
         let packet = Packet { header: Header { bth, service, op }, payload: &[] };
-        rc.receive(some_instant(), &packet, Hold::No, &mut cx);
+        rc.receive(some_instant(), &packet, AckDelay::No, &mut cx);
         assert_eq!((cx.completions.len(), cx.receives.len()), (0, 1), "{op:?} of {service:?}");
     }
     assert!(sent(&mut rc, &mut cx).is_empty());
     let packet = Packet { header: Header { bth, service: Service::Xrc(None), op: ack(1) }, payload: &[] };
-    rc.receive(some_instant(), &packet, Hold::No, &mut cx);
+    rc.receive(some_instant(), &packet, AckDelay::No, &mut cx);
     assert_eq!(cx.completions.len(), 1);
 }
 
@@ -179,8 +179,8 @@ fn a_target_takes_each_receive_from_the_queue_that_the_request_names() {
 fn an_ack_of_a_target_waits_for_more_to_acknowledge_but_for_no_request() {
     let mut t = Target::new();
     t.post_receive(5, 50);
-    t.hear_held(0, to(5), ONLY, &[], Hold::ForProgram);
-    assert_eq!((t.rc.held(), t.answers()), (Hold::Briefly, vec![]));
+    t.hear_held(0, to(5), ONLY, &[], AckDelay::ForProgram);
+    assert_eq!((t.rc.held(), t.answers()), (AckDelay::Briefly, vec![]));
     t.rc.release();
     assert_eq!(t.answers(), [ack(1)]);
 }

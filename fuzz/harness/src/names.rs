@@ -13,7 +13,7 @@ use host::{name_messages, name_text};
 use local::record::{self, Ends, Record};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Cq, Qp, QpCap, QpInit, QpType};
-use node::env::{Datagram, Env, Hold};
+use node::env::{AckDelay, Datagram, Env};
 use node::{EventChannel, Id, Input as Told, InputHandler, Name, Node};
 use sim::{Faults, Mark, ProcessId, Sim, SimEnv};
 use transport::op::SharedBytes;
@@ -146,7 +146,8 @@ impl Scene {
         icrc::seal(&Flow { source, dest }, 0, &mut packet);
         let interface = if input.one_in(16) { 1 } else { INTERFACE };
         let (source, dest) = (source.into(), dest.into());
-        let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &packet };
+        let datagram =
+            Datagram { source, dest, interface, forwarded: false, ack_delay: AckDelay::No, bytes: &packet };
         let mut bytes = [&name_messages::emit(&datagram)[..], &packet].concat();
         if input.one_in(8) {
             let at = input.index(bytes.len());
@@ -183,7 +184,7 @@ impl Scene {
             dest: dest.into(),
             interface,
             forwarded: false,
-            hold: Hold::No,
+            ack_delay: AckDelay::No,
             bytes,
         })
     }
@@ -215,7 +216,8 @@ impl Scene {
         let dest = (HERE, 4791).into();
         let packet = self.packet(input);
         let interface = if input.one_in(16) { 1 } else { INTERFACE };
-        let datagram = Datagram { source, dest, interface, forwarded: false, hold: Hold::No, bytes: &[] };
+        let datagram =
+            Datagram { source, dest, interface, forwarded: false, ack_delay: AckDelay::No, bytes: &[] };
         let mut size = packet.len() as u32;
         if input.one_in(8) {
             size = input.u32();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use transport::Fault;
 use transport::TxBatch;
 use transport::op::Side;
-use transport::rc::{Hold, Rc, RtrAttr, RtsAttr, State};
+use transport::rc::{AckDelay, Rc, RtrAttr, RtsAttr, State};
 use wire::bth::{Bth, XrcEth};
 use wire::roce::{Header, Op, Packet, Service};
 use wire::{Mtu, Pkey, Psn, Qpn};
@@ -191,9 +191,9 @@ impl<'a, 'b> End<'a, 'b> {
         };
         let [ack_request, solicited] = [input.any(), input.any()];
         let bth = Bth { psn, ack_request, solicited, ..Bth::default() };
-        let hold = input.choose(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
+        let ack_delay = input.choose(&[AckDelay::No, AckDelay::Briefly, AckDelay::ForProgram]);
         let packet = Packet { header: Header { bth, service, op }, payload: &payload };
-        self.rc.receive(self.now, &packet, hold, &mut self.ground);
+        self.rc.receive(self.now, &packet, ack_delay, &mut self.ground);
     }
 
     /// Takes what wants to leave, until nothing does.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use transport::TxBatch;
 use transport::op::{QpEvent, Side};
-use transport::rc::{Hold, Rc, State};
+use transport::rc::{AckDelay, Rc, State};
 use wire::icrc::{self, Flow};
 use wire::roce::Packet;
 use wire::{Pkey, Qpn};
@@ -133,14 +133,14 @@ impl<'a, 'b> Pair<'a, 'b> {
                 self.ends[if self.xrc { 1 } else { e }].post_receive(queue);
             }
             n => {
-                let hold = if n == 18 {
-                    Hold::ForProgram
+                let ack_delay = if n == 18 {
+                    AckDelay::ForProgram
                 } else if n < 22 {
-                    Hold::Briefly
+                    AckDelay::Briefly
                 } else {
-                    Hold::No
+                    AckDelay::No
                 };
-                self.deliver(e, hold);
+                self.deliver(e, ack_delay);
             }
         }
     }
@@ -151,12 +151,12 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 
     /// The oldest packet from an end arrives.
-    fn deliver(&mut self, from: usize, hold: Hold) {
+    fn deliver(&mut self, from: usize, ack_delay: AckDelay) {
         let Some(bytes) = self.wires[from].pop_front() else { return };
         let opened = icrc::open(&flow(from), &bytes).expect("what was sealed opens");
         let packet = Packet::parse(opened).expect("the engine sends legal packets");
         let to = &mut self.ends[1 - from];
-        to.rc.receive(self.now, &packet, hold, &mut to.ground);
+        to.rc.receive(self.now, &packet, ack_delay, &mut to.ground);
     }
 
     /// The oldest packet from an end arrives with a bit turned over, and is dropped.
@@ -242,7 +242,7 @@ impl<'a, 'b> Pair<'a, 'b> {
                 return;
             }
             match (0..2).find(|e| !self.wires[*e].is_empty()) {
-                Some(e) => self.deliver(e, Hold::No),
+                Some(e) => self.deliver(e, AckDelay::No),
                 None if self.ends.iter().all(|end| end.rc.outstanding() == 0) => return,
                 None => {
                     let next = self.ends.iter().filter_map(|end| end.rc.deadline()).min();

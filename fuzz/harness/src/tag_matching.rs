@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use nic::{Access, Buffer, Cq, Qp, QpType, Srq, SrqAttr, TagOp, TagWr};
 use transport::op::{Completed, Completion, RecvWr, Status};
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use wire::bth::{Aeth, Bth, NakCode, Reth, Syndrome};
 use wire::roce::{Header, Op, Packet, ReadAt, SendAt, SendTail, Service};
 use wire::tm::{RENDEZVOUS_LEN, TMH_LEN, TmMessage, Tmh};
@@ -285,7 +285,7 @@ impl<'a, 'b> Scene<'a, 'b> {
         let bth = Bth { psn, ack_request: true, dest_qp: self.qp.qpn(), ..Bth::default() };
         let packet = Packet { header: Header { bth, service: Service::Rc, op }, payload };
         let ends = (THERE.into(), HERE.into());
-        self.adapter.device.input(self.adapter.now, ends.0, ends.1, Hold::No, &packet, || None);
+        self.adapter.device.input(self.adapter.now, ends.0, ends.1, AckDelay::No, &packet, || None);
     }
 
     /// Any packet at all; from now on the model does not know which messages are taken.

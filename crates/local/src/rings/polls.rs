@@ -120,7 +120,7 @@ mod tests {
 
     use transport::Short;
     use transport::op::SharedBytes;
-    use transport::rc::Hold;
+    use transport::rc::AckDelay;
 
     use super::*;
     use crate::counters::Counters;
@@ -133,9 +133,9 @@ mod tests {
     impl PacketHandler for &Released {
         type Origin = ();
         fn come_from(&self, _: &Ends, _: &mut Option<()>) {}
-        fn packets(&self, _: Instant, (): &(), _: Hold, _: &[u8], _: usize) {}
-        fn short(&self, _: Instant, (): &mut (), _: Hold, _: &Short, _: &[u8]) {}
-        fn fragment(&self, _: Instant, (): &(), _: Hold, _: &[u8], _: SharedBytes<'_>) {}
+        fn packets(&self, _: Instant, (): &(), _: AckDelay, _: &[u8], _: usize) {}
+        fn short(&self, _: Instant, (): &mut (), _: AckDelay, _: &Short, _: &[u8]) {}
+        fn fragment(&self, _: Instant, (): &(), _: AckDelay, _: &[u8], _: SharedBytes<'_>) {}
         fn release(&self) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }

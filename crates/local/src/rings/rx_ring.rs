@@ -9,7 +9,7 @@ use locks::{Mutex, MutexGuard, Rank};
 use nic::Tally;
 use sys::fork::Fd;
 use transport::likely::unlikely;
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 
 use crate::counters::{Counters, add};
 use crate::env::{Connection, Delivery, Drained, Env, PacketHandler};
@@ -236,10 +236,10 @@ impl<O: Send> RxRing<O> {
         self.was_empty.store(false, Ordering::Relaxed);
         let limit = if comes_alone { 1 } else { limit };
         let now = polled.unwrap_or_else(Instant::now);
-        let hold = if polled.is_some() { Hold::ForProgram } else { Hold::Briefly };
+        let ack_delay = if polled.is_some() { AckDelay::ForProgram } else { AckDelay::Briefly };
         let (mut any, mut bulk) = (false, false);
         for n in 0..limit {
-            match dispatch(receiver, &self.messages, now, hold, to) {
+            match dispatch(receiver, &self.messages, now, ack_delay, to) {
                 Ok(None) => break,
                 Ok(Some(Taken { bytes, is_short })) => {
                     (any, bulk) = (true, bulk || bytes >= BULK);
@@ -302,12 +302,12 @@ fn dispatch<H: PacketHandler>(
     receiver: &mut Receiver<H::Origin>,
     messages: &Tally,
     now: Instant,
-    hold: Hold,
+    ack_delay: AckDelay,
     to: &Delivery<'_, H>,
 ) -> Result<Option<Taken>, Broken> {
     let Some(found) = receiver.reader.peek()? else { return Ok(None) };
     if record::is_fragment(receiver.reader.words(&found)[0].load(Ordering::Relaxed)) {
-        return dispatch_fragment(receiver, found, now, hold, to).map(Some);
+        return dispatch_fragment(receiver, found, now, ack_delay, to).map(Some);
     }
     let len = found.len();
     if unlikely(len > receiver.bytes.len()) {
@@ -318,7 +318,7 @@ fn dispatch<H: PacketHandler>(
     if let Some((short, bytes)) = record::read_short(&receiver.bytes[..len]) {
         let origin = receiver.origin.as_mut().ok_or(Broken)?;
         messages.add(1);
-        to.handler.short(now, origin, hold, &short, bytes);
+        to.handler.short(now, origin, ack_delay, &short, bytes);
         return Ok(Some(Taken { bytes: len, is_short: true }));
     }
     let record = record::read_record(&receiver.bytes[..len]);
@@ -328,7 +328,7 @@ fn dispatch<H: PacketHandler>(
     }
     let origin = receiver.origin.as_ref().ok_or(Broken)?;
     add(&to.counters.ring_packets_received, bytes.len().div_ceil(size));
-    to.handler.packets(now, origin, hold, bytes, size);
+    to.handler.packets(now, origin, ack_delay, bytes, size);
     Ok(Some(Taken { bytes: len, is_short: false }))
 }
 
@@ -344,7 +344,7 @@ fn dispatch_fragment<H: PacketHandler>(
     receiver: &mut Receiver<H::Origin>,
     found: Found,
     now: Instant,
-    hold: Hold,
+    ack_delay: AckDelay,
     to: &Delivery<'_, H>,
 ) -> Result<Taken, Broken> {
     let Receiver { reader, origin, .. } = receiver;
@@ -357,6 +357,6 @@ fn dispatch_fragment<H: PacketHandler>(
     let body_len = len.checked_sub(crate::ring::BODY).ok_or(Broken)?;
     let body = &held.words()[crate::ring::BODY / size_of::<Word>()..];
     add(&to.counters.ring_fragments_received, 1);
-    to.handler.fragment(now, origin, hold, headers, shared(body, body_len));
+    to.handler.fragment(now, origin, ack_delay, headers, shared(body, body_len));
     Ok(Taken { bytes: len.max(BULK), is_short: false })
 }

@@ -18,7 +18,7 @@ use std::time::Instant;
 use locks::{Rank, RwLock};
 use transport::Short;
 use transport::op::Payload;
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use wire::roce::{Header, Packet};
 use wire::{Address, Mtu, Qpn};
 
@@ -156,19 +156,19 @@ impl Device {
     }
 
     /// A packet whose ICRC is good, and those to the same queue pair that came with it, as `more`
-    /// gives them; `source` and `dest` as on the wire. `hold`: whether ACKs may wait until
+    /// gives them; `source` and `dest` as on the wire. `ack_delay`: whether ACKs may wait until
     /// [`Device::release`].
     pub fn input<'a>(
         &self,
         now: Instant,
         source: Address,
         dest: Address,
-        hold: Hold,
+        ack_delay: AckDelay,
         packet: &Packet<'a>,
         mut more: impl FnMut() -> Option<Packet<'a>>,
     ) {
         match self.qp(packet.header.bth.dest_qp) {
-            Some(qp) => qp.input(now, source, dest, hold, packet, more),
+            Some(qp) => qp.input(now, source, dest, ack_delay, packet, more),
             None => {
                 let count = 1 + std::iter::from_fn(&mut more).count();
                 self.counters.unknown_qp.fetch_add(count as u64, Ordering::Relaxed);
@@ -183,12 +183,12 @@ impl Device {
         &self,
         now: Instant,
         ends: (Address, Address),
-        hold: Hold,
+        ack_delay: AckDelay,
         short: &Short,
         bytes: &[u8],
     ) -> Option<Arc<Qp>> {
         let qp = self.qp(short.dest_qp);
-        let taken = qp.as_ref().is_some_and(|qp| qp.input_short(now, ends, hold, short, bytes));
+        let taken = qp.as_ref().is_some_and(|qp| qp.input_short(now, ends, ack_delay, short, bytes));
         if !taken {
             self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
         }
@@ -201,12 +201,12 @@ impl Device {
         &self,
         now: Instant,
         ends: (Address, Address),
-        hold: Hold,
+        ack_delay: AckDelay,
         (header, mtu): (&Header, Mtu),
         payload: Payload<'_>,
     ) {
         match self.qp(header.bth.dest_qp) {
-            Some(qp) => qp.input_fragment(now, ends, hold, (header, mtu), payload),
+            Some(qp) => qp.input_fragment(now, ends, ack_delay, (header, mtu), payload),
             None => {
                 self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
             }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use transport::TxBatch;
 use transport::op::{Completed, Data, RecvWr, SendOp, SendWr, SgeList, Status};
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use wire::icrc::ICRC_LEN;
 use wire::roce::{Packet, SendTail};
 use wire::{Address, Guid, LidAddress, Mtu, Qpn};
@@ -150,7 +150,7 @@ impl Bench {
                 return delivered;
             };
             let packet = Packet::parse(&bytes).unwrap();
-            self.device.input(self.now, path.source, path.dest, Hold::No, &packet, || None);
+            self.device.input(self.now, path.source, path.dest, AckDelay::No, &packet, || None);
             delivered.push((path, bytes));
         }
     }
@@ -228,7 +228,7 @@ fn a_packet_from_another_lid_is_not_the_peers() {
     let unsolicited =
         [(lid(7, 0), ends[0]), (ends[1], lid(5, 1)), (THERE.into(), HERE.into()), (ends[0], ends[1])];
     for (source, dest) in unsolicited {
-        bench.device.input(bench.now, source, dest, Hold::No, &packet, || None);
+        bench.device.input(bench.now, source, dest, AckDelay::No, &packet, || None);
     }
     let counted = bench.device.counted();
     assert!(counted.contains(&("wrong_peer", unsolicited.len() as u64)), "{counted:?}");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, MutexGuard, Rank};
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 
 /// How long an ACK may wait where the program does nothing: far less than any peer waits for it.
 const HOLD: Duration = Duration::from_micros(200);
@@ -35,11 +35,11 @@ struct List<T> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Noted {
     /// How its ACK is held back.
-    held: Hold,
+    held: AckDelay,
     /// Until when, where it waits for the program.
     until: Option<Instant>,
     /// The queue pair is in the list, for an ACK that was held back so.
-    listed: Hold,
+    listed: AckDelay,
 }
 
 impl<T> Default for DelayedAcks<T> {
@@ -108,7 +108,7 @@ impl Noted {
     #[inline(always)]
     pub fn change<T>(
         &mut self,
-        held: Hold,
+        held: AckDelay,
         now: Instant,
         me: &Weak<T>,
         acks: &DelayedAcks<T>,
@@ -117,16 +117,16 @@ impl Noted {
             return None;
         }
         let before = std::mem::replace(&mut self.held, held);
-        if held == Hold::No {
+        if held == AckDelay::No {
             acks.held.fetch_sub(1, Ordering::Release);
             return None;
         }
-        if before == Hold::No {
+        if before == AckDelay::No {
             acks.held.fetch_add(1, Ordering::Release);
         }
-        let waits = held == Hold::ForProgram;
+        let waits = held == AckDelay::ForProgram;
         self.until = waits.then(|| now + HOLD);
-        if waits && self.listed == Hold::ForProgram {
+        if waits && self.listed == AckDelay::ForProgram {
             return None;
         }
         self.enlist(me, acks)
@@ -136,15 +136,15 @@ impl Noted {
     #[cold]
     fn enlist<T>(&mut self, me: &Weak<T>, acks: &DelayedAcks<T>) -> Option<Instant> {
         let held = self.held;
-        let is_listed = self.listed == Hold::ForProgram || self.listed == held;
+        let is_listed = self.listed == AckDelay::ForProgram || self.listed == held;
         let mut list = acks.lock();
-        if self.listed == Hold::No {
+        if self.listed == AckDelay::No {
             list.qps.push(me.clone());
         }
         if !is_listed {
             self.listed = held;
         }
-        if held != Hold::ForProgram {
+        if held != AckDelay::ForProgram {
             acks.any_brief.store(true, Ordering::Release);
             return None;
         }
@@ -155,25 +155,25 @@ impl Noted {
 
     /// Whether [`Noted::change`] has something to do.
     #[inline]
-    pub fn differs(&self, held: Hold) -> bool {
+    pub fn differs(&self, held: AckDelay) -> bool {
         self.held != held
     }
 
     /// Until when the ACK waits for the program, where it does.
     pub fn waits_until(&self) -> Option<Instant> {
-        self.until.filter(|_| self.held == Hold::ForProgram)
+        self.until.filter(|_| self.held == AckDelay::ForProgram)
     }
 
     /// None is held back any more.
     pub fn end<T>(&mut self, acks: &DelayedAcks<T>) {
-        if std::mem::take(&mut self.held) != Hold::No {
+        if std::mem::take(&mut self.held) != AckDelay::No {
             acks.held.fetch_sub(1, Ordering::Release);
         }
     }
 
     /// The queue pair leaves the list.
     pub fn leave(&mut self) {
-        self.listed = Hold::No;
+        self.listed = AckDelay::No;
     }
 }
 
@@ -187,12 +187,12 @@ mod tests {
         let (acks, one, mut noted, now) =
             (DelayedAcks::default(), Arc::new(()), Noted::default(), Instant::now());
         let me = Arc::downgrade(&one);
-        assert_eq!(noted.change(Hold::ForProgram, now, &me, &acks), Some(now + HOLD));
+        assert_eq!(noted.change(AckDelay::ForProgram, now, &me, &acks), Some(now + HOLD));
         assert!(!acks.is_empty() && acks.none_is_brief());
-        assert_eq!(noted.change(Hold::No, now, &me, &acks), None);
+        assert_eq!(noted.change(AckDelay::No, now, &me, &acks), None);
         assert!(acks.is_empty());
         let later = now + HOLD / 2;
-        assert_eq!(noted.change(Hold::ForProgram, later, &me, &acks), None, "that is known already");
+        assert_eq!(noted.change(AckDelay::ForProgram, later, &me, &acks), None, "that is known already");
         assert_eq!(acks.deadline(), Some(now + HOLD));
         let mut visits = 0;
         acks.visit(|_| {
@@ -200,13 +200,13 @@ mod tests {
             noted.waits_until()
         });
         assert_eq!((visits, acks.deadline()), (1, Some(later + HOLD)), "it waits from then on");
-        noted.change(Hold::No, later, &me, &acks);
+        noted.change(AckDelay::No, later, &me, &acks);
         acks.visit(|_| {
             noted.leave();
             noted.waits_until()
         });
         assert_eq!(acks.deadline(), None);
-        assert_eq!(noted.change(Hold::ForProgram, later, &me, &acks), Some(later + HOLD), "listed anew");
+        assert_eq!(noted.change(AckDelay::ForProgram, later, &me, &acks), Some(later + HOLD), "listed anew");
     }
 
     #[test]
@@ -214,15 +214,15 @@ mod tests {
         let (acks, one, mut noted, now) =
             (DelayedAcks::default(), Arc::new(()), Noted::default(), Instant::now());
         let me = Arc::downgrade(&one);
-        noted.change(Hold::ForProgram, now, &me, &acks);
-        assert_eq!(noted.change(Hold::Briefly, now, &me, &acks), None);
+        noted.change(AckDelay::ForProgram, now, &me, &acks);
+        assert_eq!(noted.change(AckDelay::Briefly, now, &me, &acks), None);
         assert!(!acks.none_is_brief());
         acks.visit(|_| noted.waits_until());
         assert!(acks.none_is_brief() && acks.deadline().is_none());
         // One that was brief first has a time from when it waits on.
         let mut other = Noted::default();
-        assert_eq!(other.change(Hold::Briefly, now, &me, &acks), None);
-        assert_eq!(other.change(Hold::ForProgram, now, &me, &acks), Some(now + HOLD));
+        assert_eq!(other.change(AckDelay::Briefly, now, &me, &acks), None);
+        assert_eq!(other.change(AckDelay::ForProgram, now, &me, &acks), Some(now + HOLD));
         other.end(&acks);
         noted.end(&acks);
         assert!(acks.is_empty());

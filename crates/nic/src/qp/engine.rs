@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use transport::op::{Context, SendWr};
 use transport::pacing::Pace;
-use transport::rc::{FlushTask, Hold, RtrAttr, RtsAttr};
+use transport::rc::{AckDelay, FlushTask, RtrAttr, RtsAttr};
 use transport::ud::Destination;
 use transport::{Rc, TxBatch, Uc, Ud, pacing, rc, uc};
 use wire::roce::Packet;
@@ -129,8 +129,8 @@ impl Engine {
     }
     /// How an ACK is held back.
     #[inline]
-    pub fn held(&self) -> Hold {
-        if let Engine::Rc(e) = self { e.held() } else { Hold::No }
+    pub fn held(&self) -> AckDelay {
+        if let Engine::Rc(e) = self { e.held() } else { AckDelay::No }
     }
     /// An ACK held back may leave.
     pub fn release(&mut self) {
@@ -206,13 +206,13 @@ impl Engine {
     /// A packet of a reliable connection, where it is a whole SEND in its turn, and nothing changes
     /// by it but what it completes; else nothing has changed.
     #[inline]
-    pub fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
-        if let Engine::Rc(e) = self { e.receive_plain(packet, hold, cx) } else { false }
+    pub fn receive_plain(&mut self, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) -> bool {
+        if let Engine::Rc(e) = self { e.receive_plain(packet, ack_delay, cx) } else { false }
     }
     /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
-    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) {
         match self {
-            Engine::Rc(e) => e.receive(now, packet, hold, cx),
+            Engine::Rc(e) => e.receive(now, packet, ack_delay, cx),
             Engine::Uc(e) => e.receive(packet, cx),
             Engine::Ud(_) | Engine::Raw(_) => {}
         }

@@ -8,7 +8,7 @@ use transport::op::{
     Access, DirectOutcome, Fault, FragmentOutcome, Memory, Part, Payload, RecvWr, Remote, Sge, SharedBytes,
     Source, ZeroCopy,
 };
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use wire::roce::{Header, Op};
 use wire::{Address, Mtu};
 
@@ -178,7 +178,7 @@ impl Qp {
         &self,
         now: Instant,
         (source, dest): (Address, Address),
-        hold: Hold,
+        ack_delay: AckDelay,
         (header, mtu): (&Header, Mtu),
         payload: Payload<'_>,
     ) {
@@ -201,7 +201,7 @@ impl Qp {
                         context.reaching(peer);
                     }
                     if let Engine::Rc(engine) = engine {
-                        engine.receive_fragment(now, header, mtu, payload, hold, &mut context);
+                        engine.receive_fragment(now, header, mtu, payload, ack_delay, &mut context);
                     }
                     self.received.add(1);
                     inner.begin_rendezvous(self);

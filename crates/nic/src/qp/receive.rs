@@ -6,7 +6,7 @@ use std::time::Instant;
 use locks::MutexGuard;
 use transport::likely::unlikely;
 use transport::op::RecvWr;
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 use wire::roce::Packet;
 use wire::{Address, Pkey};
 
@@ -55,14 +55,14 @@ impl Qp {
         Ok(())
     }
 
-    /// A packet for this queue pair, and those that came with it; `hold` says whether an ACK for
-    /// them may wait. Those that are not from its peer are counted and dropped.
+    /// A packet for this queue pair, and those that came with it; `ack_delay` says whether an ACK
+    /// for them may wait. Those that are not from its peer are counted and dropped.
     pub(crate) fn input<'a>(
         &self,
         now: Instant,
         source: Address,
         dest: Address,
-        hold: Hold,
+        ack_delay: AckDelay,
         first: &Packet<'a>,
         mut more: impl FnMut() -> Option<Packet<'a>>,
     ) {
@@ -71,9 +71,9 @@ impl Qp {
         }
         match self.of_peer(source, dest) {
             Ok(mut inner) => {
-                let mut next = inner.receive(self, now, hold, first, &mut more);
+                let mut next = inner.receive(self, now, ack_delay, first, &mut more);
                 while let Some(packet) = next {
-                    next = inner.receive(self, now, hold, &packet, &mut more);
+                    next = inner.receive(self, now, ack_delay, &packet, &mut more);
                 }
                 self.finish_step(inner, now);
             }
@@ -124,7 +124,7 @@ impl Inner {
         &mut self,
         qp: &Qp,
         now: Instant,
-        hold: Hold,
+        ack_delay: AckDelay,
         packet: &Packet<'_>,
         more: &mut impl FnMut() -> Option<Packet<'a>>,
     ) -> Option<Packet<'a>> {
@@ -132,11 +132,11 @@ impl Inner {
             return more();
         }
         let (engine, mut context) = self.split(qp);
-        engine.receive(now, packet, hold, &mut context);
+        engine.receive(now, packet, ack_delay, &mut context);
         let (mut taken, mut next) = (1, more());
         while let Some(packet) = &next
             && port::is_of_partition(packet.header.bth.pkey)
-            && engine.receive_plain(packet, hold, &mut context)
+            && engine.receive_plain(packet, ack_delay, &mut context)
         {
             taken += 1;
             next = more();

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use transport::rc::Hold;
+use transport::rc::AckDelay;
 
 use crate::qp::carrier::Carrier;
 use crate::qp::{Inner, Qp};
@@ -39,7 +39,7 @@ impl Qp {
             return waits;
         }
         inner.noted.leave();
-        if inner.engine.held() != Hold::No {
+        if inner.engine.held() != AckDelay::No {
             inner.engine.release();
             self.finish_step(inner, now);
         }
@@ -57,7 +57,7 @@ impl Inner {
             return None;
         }
         let wakes = self.noted.change(held, now(), &qp.me, &qp.device.delayed_acks);
-        if held == Hold::Briefly {
+        if held == AckDelay::Briefly {
             qp.pd.device.platform.ack_waits();
         }
         wakes

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use transport::likely::{likely, rare, unlikely};
 use transport::op::{Data, Memory, SendWr};
-use transport::rc::{Hold, Rest};
+use transport::rc::{AckDelay, Rest};
 use transport::short::{MAX_SHORT, What};
 use transport::{Sge, Short};
 use wire::Address;
@@ -153,7 +153,7 @@ impl Qp {
         &self,
         now: Instant,
         (source, dest): (Address, Address),
-        hold: Hold,
+        ack_delay: AckDelay,
         short: &Short,
         bytes: &[u8],
     ) -> bool {
@@ -172,7 +172,7 @@ impl Qp {
         let mut rest = Rest::Step;
         let (engine, mut context) = inner.split(self);
         if let Engine::Rc(engine) = engine {
-            rest = engine.receive_short(now, short, bytes, hold, &mut context);
+            rest = engine.receive_short(now, short, bytes, ack_delay, &mut context);
         }
         self.received.add(1);
         if rest == Rest::Acknowledge {

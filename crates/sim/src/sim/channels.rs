@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::sync::atomic::AtomicU64;
 
 use nic::peer_memory::Copy;
-use node::env::{Datagram, Hold, Input, InputHandler};
+use node::env::{AckDelay, Datagram, Input, InputHandler};
 use transport::op::SharedBytes;
 
 use super::{Sim, What};
@@ -85,8 +85,8 @@ impl Sim {
 
     /// A record is read, often with those after it: by a thread of the program, or by the engine.
     pub(super) fn arrive_by_channel(&mut self, from: ProcessId, to: ProcessId, record: &Record) {
-        let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
-        self.read(to, hold, record);
+        let ack_delay = self.dice.pick(&[AckDelay::No, AckDelay::Briefly, AckDelay::ForProgram]);
+        self.read(to, ack_delay, record);
         let now = self.shared.clock.nanos();
         for _ in 1..RECORDS_PER_ACK {
             if !self.dice.chance(self.network.faults.together) {
@@ -101,7 +101,7 @@ impl Sim {
             }
             let Some(Reverse(due)) = self.due.pop() else { break };
             if let What::ByChannel { record, .. } = due.what {
-                self.read(to, hold, &record);
+                self.read(to, ack_delay, &record);
             }
         }
         if let Some(node) = self.node(to) {
@@ -109,7 +109,7 @@ impl Sim {
         }
     }
 
-    fn read(&mut self, to: ProcessId, hold: Hold, record: &Record) {
+    fn read(&mut self, to: ProcessId, ack_delay: AckDelay, record: &Record) {
         // It may have died of what came before.
         self.flush();
         let Some(_) = self.node(to) else { return };
@@ -117,7 +117,7 @@ impl Sim {
         self.counters.delivered += bytes.len().div_ceil((*size).max(1)) as u64;
         self.note_record("read", record);
         let (source, dest, interface, forwarded) = ((*source).into(), (*dest).into(), INTERFACE, false);
-        let run = Datagram { source, dest, interface, forwarded, hold, bytes };
+        let run = Datagram { source, dest, interface, forwarded, ack_delay, bytes };
         if let Some(headers) = headers {
             let words: Vec<AtomicU64> = bytes.chunks(8).map(word).collect();
             let piece = SharedBytes::new(&words, bytes.len());

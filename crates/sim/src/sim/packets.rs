@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use node::env::{Datagram, Hold, Input, InputHandler};
+use node::env::{AckDelay, Datagram, Input, InputHandler};
 use transport::batch::MAX_RUN;
 use wire::icrc::Flow;
 
@@ -133,9 +133,9 @@ impl Sim {
         }
         // The program may read the packet itself, and never comes back soon, or the engine with
         // others.
-        let hold = self.dice.pick(&[Hold::No, Hold::Briefly, Hold::ForProgram]);
+        let ack_delay = self.dice.pick(&[AckDelay::No, AckDelay::Briefly, AckDelay::ForProgram]);
         let (source, dest, interface) = (flow.source.into(), flow.dest.into(), INTERFACE);
-        let run = Datagram { source, dest, interface, forwarded, hold, bytes: run };
+        let run = Datagram { source, dest, interface, forwarded, ack_delay, bytes: run };
         self.tell(to, Input::Datagrams { run, size: size.max(1) });
         if let Some(node) = self.node(to) {
             node.release(false);

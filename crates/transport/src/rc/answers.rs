@@ -98,23 +98,23 @@ impl Answers {
     }
     /// Whether an ACK is all there is to say.
     #[inline]
-    pub fn is_lone_ack(&self) -> bool {
+    pub fn is_sole_ack(&self) -> bool {
         let is_ack =
             |a: &Answer| matches!(a, Answer::Acknowledge(_, Aeth { syndrome: Syndrome::Ack { .. }, .. }));
         self.queue.len() == 1 && self.queue.front().is_some_and(is_ack)
     }
     /// The number of the ACK that is all there is to say.
     #[inline]
-    pub fn lone_ack(&self) -> Option<Psn> {
+    pub fn sole_ack(&self) -> Option<Psn> {
         match self.queue.front() {
-            Some(&Answer::Acknowledge(psn, _)) if self.is_lone_ack() => Some(psn),
+            Some(&Answer::Acknowledge(psn, _)) if self.is_sole_ack() => Some(psn),
             _ => None,
         }
     }
-    /// The ACK that was all there is to say ([`Answers::lone_ack`]) has left.
+    /// The ACK that was all there is to say ([`Answers::sole_ack`]) has left.
     #[inline]
-    pub fn lone_ack_left(&mut self) {
-        if self.is_lone_ack() {
+    pub fn sole_ack_left(&mut self) {
+        if self.is_sole_ack() {
             self.queue.clear();
         }
     }

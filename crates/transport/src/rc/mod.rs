@@ -40,7 +40,7 @@ pub use timers::{rnr_timer_of, timeout_of};
 
 /// How long an ACK may wait, as the thread that reads the packets knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Hold {
+pub enum AckDelay {
     /// Does not wait at all.
     #[default]
     No,
@@ -127,7 +127,7 @@ pub struct Rc {
     requester: Requester,
     responder: Responder,
     /// How an ACK waits.
-    held: Hold,
+    held: AckDelay,
     /// Request packets that came since an answer left.
     unanswered: u32,
 }
@@ -153,7 +153,7 @@ impl Rc {
             conn: Connection { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes(), role },
             requester: Requester::default(),
             responder: Responder::default(),
-            held: Hold::No,
+            held: AckDelay::No,
             unanswered: 0,
         }
     }
@@ -260,12 +260,12 @@ impl Rc {
     /// A packet for this queue pair, whose ICRC and source address are checked already. Follow with
     /// [`Rc::fill`].
     ///
-    /// `hold` says whether an ACK may wait, for more to acknowledge or for a request to leave with.
-    /// Call [`Rc::release`] when it has waited for long enough.
+    /// `ack_delay` says whether an ACK may wait, for more to acknowledge or for a request to leave
+    /// with. Call [`Rc::release`] when it has waited for long enough.
     #[inline]
-    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) {
-        if !self.receive_plain(packet, hold, cx) {
-            self.receive_any(now, packet, hold, cx);
+    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) {
+        if !self.receive_plain(packet, ack_delay, cx) {
+            self.receive_any(now, packet, ack_delay, cx);
         }
     }
     /// Like [`Rc::receive`], for a packet that is not as most are ([`Rc::receive_plain`]).
@@ -274,7 +274,7 @@ impl Rc {
         &mut self,
         now: Instant,
         packet: &Packet<'_>,
-        hold: Hold,
+        ack_delay: AckDelay,
         cx: &mut impl Context,
     ) {
         let srq = match (self.conn.role, packet.header.service) {
@@ -292,35 +292,35 @@ impl Rc {
             }
             op => {
                 self.request(&Arrival::of(packet), srq, cx);
-                self.hold_back(op, 1, hold);
+                self.delay_ack(op, 1, ack_delay);
             }
         }
     }
     /// Notes how long what answers so many request packets may wait.
     #[inline]
-    fn hold_back(&mut self, op: Op, packets: u32, hold: Hold) {
+    fn delay_ack(&mut self, op: Op, packets: u32, ack_delay: AckDelay) {
         self.unanswered = self.unanswered.saturating_add(packets);
         // A target has no request that an ACK could leave with.
-        let hold = match (hold, self.conn.role) {
-            (Hold::ForProgram, Role::Target) => Hold::Briefly,
-            (Hold::ForProgram, _) if self.unanswered >= MANY => Hold::Briefly,
-            _ => hold,
+        let ack_delay = match (ack_delay, self.conn.role) {
+            (AckDelay::ForProgram, Role::Target) => AckDelay::Briefly,
+            (AckDelay::ForProgram, _) if self.unanswered >= MANY => AckDelay::Briefly,
+            _ => ack_delay,
         };
-        self.held = match hold {
-            _ if !self.responder.has_lone_ack() => Hold::No,
-            Hold::ForProgram if self.held == Hold::ForProgram || completes_receive(op) => hold,
-            Hold::No => Hold::No,
-            Hold::Briefly | Hold::ForProgram => Hold::Briefly,
+        self.held = match ack_delay {
+            _ if !self.responder.has_sole_ack() => AckDelay::No,
+            AckDelay::ForProgram if self.held == AckDelay::ForProgram || completes_receive(op) => ack_delay,
+            AckDelay::No => AckDelay::No,
+            AckDelay::Briefly | AckDelay::ForProgram => AckDelay::Briefly,
         };
     }
     /// An ACK held back leaves with the next [`Rc::fill`].
     pub fn release(&mut self) {
-        self.held = Hold::No;
+        self.held = AckDelay::No;
     }
     /// The delayed ACK, if any: the queue pair is about to go. The peer, which may stay, is told of
     /// the PSNs of requests that sent no packet, so a later queue pair finds these used.
     pub fn on_exit(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
-        if std::mem::take(&mut self.held) != Hold::No {
+        if std::mem::take(&mut self.held) != AckDelay::No {
             self.respond(batch, cx);
         }
         if let Some((psn, count)) = self.requester.take_unsent_psns() {
@@ -329,7 +329,7 @@ impl Rc {
     }
     /// How an ACK is held back.
     #[inline]
-    pub fn held(&self) -> Hold {
+    pub fn held(&self) -> AckDelay {
         self.held
     }
 
@@ -337,16 +337,16 @@ impl Rc {
     /// until it stays empty. Responses come before requests, but for an ACK that nothing follows:
     /// at the end it is the short last packet of a segmented send.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
-        let ack_last = self.responder.has_lone_ack();
+        let ack_last = self.responder.has_sole_ack();
         if ack_last {
             batch.set_aside(ACK_LEN);
         } else {
             self.respond(batch, cx);
         }
         self.ask(now, batch, cx);
-        if ack_last && !(self.held != Hold::No && batch.is_empty()) {
+        if ack_last && !(self.held != AckDelay::No && batch.is_empty()) {
             batch.set_aside(0);
-            self.held = Hold::No;
+            self.held = AckDelay::No;
             self.respond(batch, cx);
         }
     }
@@ -356,7 +356,7 @@ impl Rc {
     #[inline(always)]
     pub fn is_at_rest(&mut self) -> bool {
         let is_silent = self.responder.has_no_answers();
-        let waits = self.held != Hold::No && self.responder.has_lone_ack();
+        let waits = self.held != AckDelay::No && self.responder.has_sole_ack();
         let asks = matches!(self.state, State::Rts | State::Sqd) && !self.requester.is_at_rest();
         if asks || !(is_silent || waits) {
             return false;
@@ -399,7 +399,7 @@ impl Rc {
     /// Requests may have been executed: no packet of theirs leaves that an ACK could wait for.
     fn executed_directly(&mut self) {
         if self.requester.local.take_executed() {
-            self.held = Hold::No;
+            self.held = AckDelay::No;
         }
     }
 
@@ -482,7 +482,7 @@ impl Rc {
     /// Answers queued before still leave: the NAK that says why must.
     fn enter_error(&mut self, cx: &mut impl Context) {
         self.state = State::Error;
-        self.held = Hold::No;
+        self.held = AckDelay::No;
         cx.local().revoke();
         self.requester.flush(&self.conn, cx);
         self.responder.flush(&self.conn, cx);

@@ -8,7 +8,7 @@ use wire::Psn;
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 
 use super::responder::Responder;
-use super::{Connection, Hold, Rc, Role, State, request};
+use super::{AckDelay, Connection, Rc, Role, State, request};
 use crate::likely::{likely, unlikely};
 use crate::op::{Completed, Completion, Context, DirectOutcome, SendWr, Whole};
 use crate::short::{Short, What};
@@ -42,9 +42,9 @@ impl Rc {
         cx: &mut impl Context,
     ) -> Option<Short> {
         let works = self.state == State::Rts && self.conn.role == Role::Rc && len <= self.conn.mtu;
-        let acknowledged = match self.responder.answers.lone_ack() {
+        let acknowledged = match self.responder.answers.sole_ack() {
             None if unlikely(!self.responder.has_no_answers()) => return None,
-            lone_ack => lone_ack,
+            sole_ack => sole_ack,
         };
         let psn = if likely(works) { self.requester.next_plain(oldest_is_done, cx)? } else { return None };
         let (dest_qp, pkey) = (self.conn.dest, self.conn.pkey);
@@ -97,8 +97,8 @@ impl Rc {
         cx: &mut impl Context,
     ) {
         self.requester.sent_plain(now, request, len as u32, cx);
-        self.responder.answers.lone_ack_left();
-        (self.held, self.unanswered) = (Hold::No, 0);
+        self.responder.answers.sole_ack_left();
+        (self.held, self.unanswered) = (AckDelay::No, 0);
     }
 
     /// Takes in a short message, and the ACK that came with it; returns what is left to do after
@@ -109,7 +109,7 @@ impl Rc {
         now: Instant,
         short: &Short,
         bytes: &[u8],
-        hold: Hold,
+        ack_delay: AckDelay,
         cx: &mut impl Context,
     ) -> Rest {
         let works = matches!(self.state, State::Rts | State::Sqd) && self.conn.role == Role::Rc;
@@ -124,26 +124,26 @@ impl Rc {
             && let Some(message) = tail.map(message)
             && likely(self.responder.execute_plain(&self.conn, short.psn, &message, true, cx))
         {
-            self.hold_back(Op::SEND_ONLY, 1, hold);
-            if self.held == Hold::ForProgram && self.state == State::Rts {
+            self.delay_ack(Op::SEND_ONLY, 1, ack_delay);
+            if self.held == AckDelay::ForProgram && self.state == State::Rts {
                 rest = Rest::Held;
             }
         } else {
-            self.receive_any(now, &short.packet(bytes), hold, cx);
+            self.receive_any(now, &short.packet(bytes), ack_delay, cx);
         }
         let Some(psn) = short.acknowledged else { return rest };
-        if rest == Rest::Held && self.requester.is_lone(psn) {
+        if rest == Rest::Held && self.requester.is_sole(psn) {
             // After it nothing is under way: no packet leaves, and no timer runs.
             if !self.requester.completes_visibly() {
                 return Rest::Acknowledge;
             }
-            self.requester.acknowledged_lone(now, &self.conn, cx);
+            self.requester.acknowledged_sole(now, &self.conn, cx);
             return Rest::Held;
         }
         if !(works && self.requester.acknowledged_plain(now, &self.conn, psn, cx))
             && let Some(ack) = short.ack()
         {
-            self.receive_any(now, &ack, hold, cx);
+            self.receive_any(now, &ack, ack_delay, cx);
         }
         Rest::Step
     }
@@ -159,7 +159,7 @@ impl Rc {
     /// mostly is: then nothing has changed, and it is for [`Rc::receive`]. The state
     /// of the connection is as before.
     #[inline]
-    pub fn receive_plain(&mut self, packet: &Packet<'_>, hold: Hold, cx: &mut impl Context) -> bool {
+    pub fn receive_plain(&mut self, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) -> bool {
         let Packet { header: Header { bth, service: Service::Rc, op }, payload: bytes } = *packet else {
             return false;
         };
@@ -171,7 +171,7 @@ impl Rc {
             && matches!(self.state, State::Rts | State::Sqd)
             && self.responder.execute_plain(&self.conn, bth.psn, &message, bth.ack_request, cx);
         if is_plain {
-            self.hold_back(Op::SEND_ONLY, 1, hold);
+            self.delay_ack(Op::SEND_ONLY, 1, ack_delay);
         }
         is_plain
     }

@@ -113,8 +113,8 @@ impl Responder {
         self.answers.is_empty()
     }
     #[inline]
-    pub fn has_lone_ack(&self) -> bool {
-        self.answers.is_lone_ack()
+    pub fn has_sole_ack(&self) -> bool {
+        self.answers.is_sole_ack()
     }
     #[inline]
     pub fn take_path_suspect(&mut self) -> bool {

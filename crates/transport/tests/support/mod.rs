@@ -25,7 +25,7 @@ use transport::op::{
     Access, AtomicOp, Completion, Data, Flush, FragmentOutcome, LocalPath, NetworkHeader, Part, Payload,
     QpEvent, RecvWr, SendOp, SendWr, SharedBytes, Side, Source, Status, Tail, Whole,
 };
-use transport::rc::{Hold, RtrAttr, RtsAttr};
+use transport::rc::{AckDelay, RtrAttr, RtsAttr};
 use transport::{CongestionWindow, Context, Fault, Memory, Rc, Remote, Sge, TxBatch};
 use wire::bth::{Aeth, AtomicEth, Bth, NakCode, Reth, Syndrome};
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
@@ -248,7 +248,7 @@ pub struct End {
     pub now: Instant,
     pub mtu: Mtu,
     /// What the reader of packets says.
-    pub hold: Hold,
+    pub ack_delay: AckDelay,
 }
 
 /// Attributes that most tests share.
@@ -290,7 +290,7 @@ impl End {
         for bytes in [counting, vec![0; len]] {
             cx.memory.regions.push(Region { bytes: RefCell::new(bytes), remote: true });
         }
-        End { rc, cx, now: some_instant(), mtu, hold: Hold::No }
+        End { rc, cx, now: some_instant(), mtu, ack_delay: AckDelay::No }
     }
     pub fn post(&mut self, wr: SendWr) {
         self.rc.post(wr, &mut self.cx);
@@ -342,7 +342,7 @@ impl End {
         let psn = Psn::new((i64::from(PSN) + psn) as u32);
         let bth = Bth { psn, ack_request, dest_qp: Qpn::new(0x11), ..Bth::default() };
         let header = Header { bth, service: Service::Rc, op };
-        self.rc.receive(self.now, &Packet { header, payload }, self.hold, &mut self.cx);
+        self.rc.receive(self.now, &Packet { header, payload }, self.ack_delay, &mut self.cx);
     }
     /// A packet of a peer; a fragment where it is too long for one.
     pub fn hear_any(&mut self, bytes: &[u8]) {
@@ -368,13 +368,13 @@ impl End {
             header,
             self.mtu,
             Payload::Shared(shared),
-            self.hold,
+            self.ack_delay,
             &mut self.cx,
         );
     }
     pub fn hear_bytes(&mut self, bytes: &[u8]) {
         if let Ok(packet) = Packet::parse(bytes) {
-            self.rc.receive(self.now, &packet, self.hold, &mut self.cx);
+            self.rc.receive(self.now, &packet, self.ack_delay, &mut self.cx);
         }
     }
     /// Time passes.

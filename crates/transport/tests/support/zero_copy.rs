@@ -114,6 +114,6 @@ impl End {
             self.have(away);
         }
         let payload = Payload::ZeroCopy(away.place);
-        self.rc.receive_fragment(self.now, &away.header, self.mtu, payload, self.hold, &mut self.cx);
+        self.rc.receive_fragment(self.now, &away.header, self.mtu, payload, self.ack_delay, &mut self.cx);
     }
 }

@@ -12,7 +12,7 @@ use crate::op::{Context, Payload, ZeroCopy};
 #[cfg(doc)]
 use crate::op::{FragmentBytes, LocalPath};
 use crate::rc::responder::Responder;
-use crate::rc::{Connection, Hold, Rc, Role, State};
+use crate::rc::{AckDelay, Connection, Rc, Role, State};
 
 /// Packets of a fragment in the ring, at most: while they are copied the next ones are on their
 /// way.
@@ -119,7 +119,7 @@ impl Rc {
         header: &Header,
         mtu: Mtu,
         payload: Payload<'_>,
-        hold: Hold,
+        ack_delay: AckDelay,
         cx: &mut impl Context,
     ) {
         let psn = header.bth.psn;
@@ -152,8 +152,9 @@ impl Rc {
             Op::Send(_) | Op::Write(_) | Op::ReadRequest(_) => {
                 self.request(&arrival, None, cx);
                 // The peer may have to wait with the next one until it knows that this one is done.
-                let hold = if matches!(payload, Payload::ZeroCopy(_)) { Hold::No } else { hold };
-                self.hold_back(header.op, arrival.packets, hold);
+                let ack_delay =
+                    if matches!(payload, Payload::ZeroCopy(_)) { AckDelay::No } else { ack_delay };
+                self.delay_ack(header.op, arrival.packets, ack_delay);
             }
             _ => {}
         }

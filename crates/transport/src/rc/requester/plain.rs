@@ -109,10 +109,10 @@ impl Requester {
     }
 
     /// All that is queued is acknowledged, which is one request of one packet
-    /// ([`Requester::is_lone`]) that completes visibly. As [`Requester::acknowledged_plain`], in
+    /// ([`Requester::is_sole`]) that completes visibly. As [`Requester::acknowledged_plain`], in
     /// fewer steps: nothing is under way or queued after it.
     #[inline]
-    pub fn acknowledged_lone(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
+    pub fn acknowledged_sole(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
         let Some(front) = self.queue.front() else { return };
         cx.complete(Side::Send, front.completion(Status::Success, conn));
         self.queue.clear();
@@ -130,7 +130,7 @@ impl Requester {
 
     /// Whether this number is that of all that is queued: one request of one packet.
     #[inline]
-    pub fn is_lone(&self, psn: Psn) -> bool {
+    pub fn is_sole(&self, psn: Psn) -> bool {
         let is_plain = |r: &Request| r.packets == 1 && r.done == 0 && !r.awaits_answer();
         psn == self.una
             && self.next == self.una.add(1)
