@@ -106,8 +106,8 @@ impl LinuxEnv {
 
     /// What has been done so far. Waits 100 ms at most, for the lock over the rings.
     pub fn counters(&self) -> &Counters {
-        self.rings.tell(&self.counters.local);
-        self.tx.tell(&self.counters);
+        self.rings.fold_counters(&self.counters.local);
+        self.tx.fold_counters(&self.counters);
         &self.counters
     }
 

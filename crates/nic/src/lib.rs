@@ -69,10 +69,11 @@
 //!
 //! [`Signal`]s are called under the lock of their queue. Completion events and asynchronous events
 //! are told when queue pairs, shared receive queues and completion queues are unlocked
-//! (`cq::Note`). [`Link::send`] is called under a queue pair's lock.
+//! (`cq::Notification`). [`Link::send`] is called under a queue pair's lock.
 #![deny(unsafe_code)]
 
 pub mod cq;
+mod deferred_counter;
 pub mod device;
 mod errno;
 mod error;
@@ -89,11 +90,11 @@ pub mod rdma_cm;
 pub mod srq;
 pub mod steering;
 mod sync;
-mod tally;
 
 pub use cq::counter::CompletionCounter;
 pub use cq::moderation::{Moderated, Moderation};
 pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Stamp};
+pub use deferred_counter::DeferredCounter;
 pub use device::async_events::{AsyncEvent, Element, EventKind, Subject};
 pub use device::gid::{GidEntry, GidTable};
 pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
@@ -115,4 +116,3 @@ pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};
 pub use steering::flow::{Flow, FlowId, FlowKind};
 pub use steering::rss::{Spread, Wq, WqState};
-pub use tally::Tally;

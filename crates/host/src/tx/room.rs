@@ -60,7 +60,7 @@ impl Tx {
     }
 
     /// Brings what was counted to the counters.
-    pub(crate) fn tell(&self, counters: &Counters) {
+    pub(crate) fn fold_counters(&self, counters: &Counters) {
         for (from, to) in [
             (&self.closed.idle, &counters.idle_sockets_closed),
             (&self.closed.given_up, &counters.sockets_given_up),

@@ -266,7 +266,7 @@ impl<O: Send> Rings<O> {
         match tx.get(&block) {
             Some(PeerChannel::Ring(ring)) if ring.owner().token() == owner.token() => {
                 ring.end();
-                ring.tell(env.counters());
+                ring.fold_counters(env.counters());
             }
             Some(PeerChannel::Declined { owner: token }) if *token == owner.token() => {}
             _ => return,
@@ -377,7 +377,7 @@ impl<O: Send> Rings<O> {
         let rings = self.rx.load();
         let Some(ring) = rings.iter().find(|ring| ring.token() == token) else { return };
         sweep(ring, to);
-        ring.tell(to.counters);
+        ring.fold_counters(to.counters);
         let _changing = self.changing.lock();
         let left = self.rx.load().iter().filter(|ring| ring.token() != token).cloned().collect();
         self.rx.store(Arc::new(left));
@@ -441,14 +441,14 @@ impl<O: Send> Rings<O> {
     /// Brings what the rings have counted to the counters. The engine thread may just then remove a
     /// ring whose peer has ended: that is waited for, up to `LOCK_PATIENCE`. The lock's holder
     /// may itself be what reads the counters, in a signal handler that ends the process.
-    pub fn tell(&self, counters: &Counters) {
-        self.rx.load().iter().for_each(|ring| ring.tell(counters));
+    pub fn fold_counters(&self, counters: &Counters) {
+        self.rx.load().iter().for_each(|ring| ring.fold_counters(counters));
         for _ in 0..LOCK_PATIENCE.as_millis() {
             if let Some(tx) = self.tx.try_read() {
                 let rings = tx
                     .values()
                     .filter_map(|way| if let PeerChannel::Ring(ring) = way { Some(ring) } else { None });
-                return rings.for_each(|ring| ring.tell(counters));
+                return rings.for_each(|ring| ring.fold_counters(counters));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -456,13 +456,13 @@ impl<O: Send> Rings<O> {
 
     /// Forgets all of them.
     pub fn close(&self, counters: &Counters) {
-        self.tell(counters);
+        self.fold_counters(counters);
         let tx = std::mem::take(&mut *self.tx.write());
         // Queue pairs may know their way without asking here.
         for way in tx.values() {
             if let PeerChannel::Ring(ring) = way {
                 ring.end();
-                ring.tell(counters);
+                ring.fold_counters(counters);
             }
         }
         let _changing = self.changing.lock();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use locks::{Mutex, MutexGuard, Rank};
-use nic::Tally;
+use nic::DeferredCounter;
 use sys::fork::Fd;
 use transport::likely::unlikely;
 use transport::rc::AckDelay;
@@ -50,7 +50,7 @@ pub(crate) struct RxRing<O> {
     /// The writer knows that the ring is of no use.
     told: AtomicBool,
     /// Short messages; the thread that has the token counts.
-    messages: Tally,
+    messages: DeferredCounter,
 }
 
 /// What the holder of the token works with.
@@ -93,7 +93,7 @@ impl<O: Send> RxRing<O> {
             was_empty: AtomicBool::new(true),
             broken: AtomicBool::new(false),
             told: AtomicBool::new(false),
-            messages: Tally::default(),
+            messages: DeferredCounter::default(),
         })
     }
 
@@ -170,8 +170,8 @@ impl<O: Send> RxRing<O> {
     }
 
     /// Brings what it has counted to the counters.
-    pub(crate) fn tell(&self, counters: &Counters) {
-        self.messages.bring_to(&counters.ring_messages_received);
+    pub(crate) fn fold_counters(&self, counters: &Counters) {
+        self.messages.fold_into(&counters.ring_messages_received);
     }
 
     #[inline]
@@ -300,7 +300,7 @@ struct Taken {
 #[inline(always)]
 fn dispatch<H: PacketHandler>(
     receiver: &mut Receiver<H::Origin>,
-    messages: &Tally,
+    messages: &DeferredCounter,
     now: Instant,
     ack_delay: AckDelay,
     to: &Delivery<'_, H>,

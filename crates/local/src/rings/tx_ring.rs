@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use arc_swap::ArcSwapOption;
 use locks::{Mutex, MutexGuard, Rank};
 use nic::link::Fill;
-use nic::{Path, Tally};
+use nic::{DeferredCounter, Path};
 use sys::fork::Fd;
 use transport::Short;
 use transport::batch::Run;
@@ -48,7 +48,7 @@ pub(crate) struct TxRing {
     /// What wakes a thread of the reader's that waits.
     wake_fd: ArcSwapOption<Fd>,
     /// Short messages; the thread that has the lock counts.
-    messages: Tally,
+    messages: DeferredCounter,
     /// The reader's engine is to be woken for what was sent, if it still sleeps ([`TxRing::pay`]).
     owes: AtomicBool,
 }
@@ -143,7 +143,7 @@ impl TxRing {
             theirs: Mutex::new(Rank::TheirBuffers, Theirs::default()),
             proof,
             wake_fd: ArcSwapOption::empty(),
-            messages: Tally::default(),
+            messages: DeferredCounter::default(),
             owes: AtomicBool::new(false),
         })
     }
@@ -323,8 +323,8 @@ impl TxRing {
     }
 
     /// Brings what it has counted to the counters.
-    pub(crate) fn tell(&self, counters: &Counters) {
-        self.messages.bring_to(&counters.ring_messages_sent);
+    pub(crate) fn fold_counters(&self, counters: &Counters) {
+        self.messages.fold_into(&counters.ring_messages_sent);
     }
 
     /// The other end wants no ring, or is gone.

@@ -143,35 +143,35 @@ pub struct Cq {
 }
 
 /// Something to tell once all locks are released.
-pub enum Note {
+pub enum Notification {
     /// A completion event.
     Channel(Arc<Channel>, Arc<Cq>),
     /// An asynchronous event.
     Async(Arc<AsyncEventQueue>, AsyncEvent),
     /// A completion event that is held back until then.
-    Later(Instant, Arc<Cq>),
+    Moderated(Instant, Arc<Cq>),
     /// A peer's FLUSH is to be done, or a peer to be waited for.
     Persist(Arc<dyn Platform>, Persist),
 }
 
-impl std::fmt::Debug for Note {
+impl std::fmt::Debug for Notification {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Note")
     }
 }
 
-impl Note {
+impl Notification {
     /// Tells it.
     pub fn send(self) {
         match self {
-            Note::Channel(channel, cq) => channel.push(cq),
-            Note::Async(queue, event) => queue.push(event),
-            Note::Later(at, cq) => {
+            Notification::Channel(channel, cq) => channel.push(cq),
+            Notification::Async(queue, event) => queue.push(event),
+            Notification::Moderated(at, cq) => {
                 if let Some(moderated) = cq.extras.moderated.upgrade() {
                     moderated.add(at, &cq);
                 }
             }
-            Note::Persist(platform, work) => platform.persist(work),
+            Notification::Persist(platform, work) => platform.persist(work),
         }
     }
 }
@@ -300,9 +300,9 @@ impl Cq {
             state.armed = Some(arm);
         }
     }
-    /// Adds a completion; what must be told afterwards is added to `notes`.
+    /// Adds a completion; what must be told afterwards is added to `notifications`.
     #[inline(always)]
-    pub(crate) fn push(&self, completion: Completion, notes: &mut Vec<Note>) {
+    pub(crate) fn push(&self, completion: Completion, notifications: &mut Vec<Notification>) {
         let stamp = if self.extras.stamped { self.stamp() } else { Stamp::default() };
         let mut state = self.lock();
         if unlikely(state.overrun) {
@@ -310,7 +310,7 @@ impl Cq {
         }
         let queue = &state.queue;
         let fits = queue.len() < queue.capacity().min(state.capacity);
-        if unlikely(!fits) && !self.make_room(&mut state, notes) {
+        if unlikely(!fits) && !self.make_room(&mut state, notifications) {
             return;
         }
         state.queue.push_back((completion, stamp));
@@ -321,7 +321,7 @@ impl Cq {
         if let Some(armed) = state.armed
             && (armed == Arm::Next || completion.solicited)
         {
-            self.fire(&mut state, completion.status, notes);
+            self.fire(&mut state, completion.status, notifications);
         }
     }
     #[cold]
@@ -330,7 +330,7 @@ impl Cq {
     }
     /// Room for one more completion, where there is none ready; false where it is lost.
     #[cold]
-    fn make_room(&self, state: &mut State, notes: &mut Vec<Note>) -> bool {
+    fn make_room(&self, state: &mut State, notifications: &mut Vec<Notification>) -> bool {
         // A queue that can not grow, for want of memory, is full.
         if state.queue.len() < state.capacity && state.queue.try_reserve(1).is_ok() {
             return true;
@@ -339,7 +339,7 @@ impl Cq {
             state.overrun = true;
             if let Some(me) = self.me.upgrade() {
                 let event = AsyncEvent { kind: EventKind::CqError, element: Element::Cq(me) };
-                notes.push(Note::Async(self.events.clone(), event));
+                notifications.push(Notification::Async(self.events.clone(), event));
             }
             return false;
         }
@@ -347,7 +347,7 @@ impl Cq {
         state.queue.pop_front().is_some()
     }
     /// A completion that raises an event: now, or as the moderation says. Errors are not held back.
-    fn fire(&self, state: &mut State, status: Status, notes: &mut Vec<Note>) {
+    fn fire(&self, state: &mut State, status: Status, notifications: &mut Vec<Notification>) {
         let (Some(channel), Some(me)) = (&self.channel, self.me.upgrade()) else {
             state.armed = None;
             return;
@@ -358,7 +358,7 @@ impl Cq {
             state.held_back += 1;
             if state.held_back == 1 {
                 let at = clock.now() + Duration::from_micros(period_us.into());
-                notes.push(Note::Later(at, me.clone()));
+                notifications.push(Notification::Moderated(at, me.clone()));
             }
             if state.held_back < count {
                 return;
@@ -366,7 +366,7 @@ impl Cq {
         }
         state.held_back = 0;
         state.armed = None;
-        notes.push(Note::Channel(channel.clone(), me));
+        notifications.push(Notification::Channel(channel.clone(), me));
     }
     /// Whether completions were lost because the queue was full.
     pub fn is_overrun(&self) -> bool {

@@ -62,10 +62,10 @@ fn ticking() -> CqExtras {
 /// Adds completions and tells what there is to tell; the times at which events held back want to be
 /// looked at.
 fn add(cq: &Cq, ids: std::ops::Range<u64>, status: Status) -> usize {
-    let mut notes = Vec::new();
-    ids.for_each(|id| cq.push(completion(id, status), &mut notes));
-    let later = notes.iter().filter(|n| matches!(n, Note::Later(..))).count();
-    notes.into_iter().for_each(Note::send);
+    let mut notifications = Vec::new();
+    ids.for_each(|id| cq.push(completion(id, status), &mut notifications));
+    let later = notifications.iter().filter(|n| matches!(n, Notification::Moderated(..))).count();
+    notifications.into_iter().for_each(Notification::send);
     later
 }
 

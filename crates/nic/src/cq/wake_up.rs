@@ -122,7 +122,7 @@ impl Reader {
     /// What the adapter does: a completion, its event when nothing is locked, and what waits until
     /// then.
     fn bring(&self) {
-        let mut notes = Vec::new();
+        let mut notifications = Vec::new();
         let completion = Completion {
             wr_id: 1,
             status: Status::Success,
@@ -135,8 +135,8 @@ impl Reader {
             header: Default::default(),
             tm: Default::default(),
         };
-        self.cq.push(completion, &mut notes);
-        notes.into_iter().for_each(Note::send);
+        self.cq.push(completion, &mut notifications);
+        notifications.into_iter().for_each(Notification::send);
         self.later.run();
     }
 

@@ -171,9 +171,10 @@ impl Inner {
             self.engine_state.sq_occupancy.take();
             if signaled {
                 self.engine_state.sq_occupancy.ends(&qp.init.send_cq);
-                qp.init
-                    .send_cq
-                    .push(engine.completion_of(wr_id, opcode, byte_len), &mut self.engine_state.notes);
+                qp.init.send_cq.push(
+                    engine.completion_of(wr_id, opcode, byte_len),
+                    &mut self.engine_state.notifications,
+                );
             }
         }
         done

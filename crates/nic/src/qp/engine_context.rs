@@ -53,14 +53,20 @@ impl Context for EngineContext<'_> {
     #[inline]
     fn take_receive(&mut self) -> Option<RecvWr> {
         match self.chosen.as_ref().or(self.qp.init.srq.as_ref()) {
-            Some(srq) => srq.take(&mut self.engine_state.notes),
+            Some(srq) => srq.take(&mut self.engine_state.notifications),
             None => self.engine_state.receives.pop_front(),
         }
     }
     #[inline]
     fn place(&mut self, first: &[u8], whole: bool) -> Option<Place> {
         if let Some((srq, tags)) = self.qp.init.tags() {
-            return tags.place(srq, first, whole, &mut self.engine_state.fetch, &mut self.engine_state.notes);
+            return tags.place(
+                srq,
+                first,
+                whole,
+                &mut self.engine_state.fetch,
+                &mut self.engine_state.notifications,
+            );
         }
         Some(Place::ordinary(self.take_receive()?, first))
     }
@@ -86,7 +92,7 @@ impl Context for EngineContext<'_> {
             header: NetworkHeader::Unseen,
             ..receive.completion(Status::Success, self.qp.qpn())
         };
-        init.recv_cq.push(completion, &mut self.engine_state.notes);
+        init.recv_cq.push(completion, &mut self.engine_state.notifications);
         self.engine_state.receives.pop_front();
         true
     }
@@ -95,7 +101,7 @@ impl Context for EngineContext<'_> {
         self.hear();
         if let Some((_, tags)) = self.qp.init.tags() {
             rare();
-            return tags.complete(side, completion, &mut self.engine_state.notes);
+            return tags.complete(side, completion, &mut self.engine_state.notifications);
         }
         if let Some(counted) = &mut self.engine_state.counted {
             rare();
@@ -116,7 +122,7 @@ impl Context for EngineContext<'_> {
             }
             (Side::Receive, None) => &self.qp.init.recv_cq,
         };
-        cq.push(completion, &mut self.engine_state.notes);
+        cq.push(completion, &mut self.engine_state.notifications);
     }
     fn event(&mut self, event: QpEvent) {
         let kind = match event {
@@ -125,7 +131,7 @@ impl Context for EngineContext<'_> {
             QpEvent::AccessError => EventKind::QpAccessError,
             QpEvent::Fatal => EventKind::QpFatal,
         };
-        self.engine_state.notes.extend(self.qp.note(kind));
+        self.engine_state.notifications.extend(self.qp.note(kind));
     }
     fn choose_srq(&mut self, number: u32) -> Result<(), Fault> {
         self.choose(number)

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use transport::op::RecvWr;
 
-use crate::cq::Note;
+use crate::cq::Notification;
 use crate::cq::counter::Counted;
 use crate::link::PathCache;
 use crate::qp::advertised::Advertised;
@@ -19,7 +19,7 @@ pub(super) struct EngineState {
     /// Of requests that were executed at once.
     pub sq_occupancy: SqOccupancy,
     /// To be told when the lock is released.
-    pub notes: Vec<Note>,
+    pub notifications: Vec<Notification>,
     /// The completion counters it counts into, where there are some.
     pub counted: Option<Box<Counted>>,
     /// A rendezvous that was matched just now.

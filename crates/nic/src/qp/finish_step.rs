@@ -6,7 +6,7 @@ use std::time::Instant;
 use locks::MutexGuard;
 use transport::likely::{likely, unlikely};
 
-use crate::cq::Note;
+use crate::cq::Notification;
 use crate::device::async_events::EventKind;
 use crate::link::Path;
 use crate::qp::attr::QpState;
@@ -56,7 +56,7 @@ impl Qp {
         }
         if inner.drain_awaited && inner.state == QpState::Sqd && inner.engine.drained() {
             inner.drain_awaited = false;
-            inner.engine_state.notes.extend(self.note(EventKind::SqDrained));
+            inner.engine_state.notifications.extend(self.note(EventKind::SqDrained));
         }
         inner.begin_flush(self);
         let ack = inner.note_ack(self, || now);
@@ -96,7 +96,7 @@ impl Qp {
     /// Unlocks, then tells what there is to tell.
     #[inline(always)]
     pub(super) fn unlock(&self, inner: MutexGuard<'_, Inner>) {
-        if !inner.engine_state.notes.is_empty() {
+        if !inner.engine_state.notifications.is_empty() {
             self.unlock_and_deliver(inner);
         }
     }
@@ -104,12 +104,12 @@ impl Qp {
     #[inline(never)]
     fn unlock_and_deliver(&self, mut inner: MutexGuard<'_, Inner>) {
         // Mostly there is one, and its place stays for the next.
-        let (only, several) = match inner.engine_state.notes.len() {
-            1 => (inner.engine_state.notes.pop(), Vec::new()),
-            _ => (None, std::mem::take(&mut inner.engine_state.notes)),
+        let (only, several) = match inner.engine_state.notifications.len() {
+            1 => (inner.engine_state.notifications.pop(), Vec::new()),
+            _ => (None, std::mem::take(&mut inner.engine_state.notifications)),
         };
         drop(inner);
-        only.into_iter().chain(several).for_each(Note::send);
+        only.into_iter().chain(several).for_each(Notification::send);
     }
 
     /// An ACK held back leaves now; by which way. What is said next by the same way does not

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use transport::rc::FlushTask;
 
-use crate::cq::Note;
+use crate::cq::Notification;
 use crate::link::Persist;
 use crate::qp::engine::Engine;
 use crate::qp::{Inner, Qp};
@@ -57,6 +57,6 @@ impl Inner {
         let (pd, access) = (context.view().pd(), context.access);
         let flush = PendingFlush { qp: me, task, pd, access, serial };
         let work = Persist::new(move |now| flush.run(now));
-        self.engine_state.notes.push(Note::Persist(qp.pd().device.platform.clone(), work));
+        self.engine_state.notifications.push(Notification::Persist(qp.pd().device.platform.clone(), work));
     }
 }

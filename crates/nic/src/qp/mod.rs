@@ -60,7 +60,8 @@ use locks::{Mutex, MutexGuard, Rank};
 use wire::Qpn;
 
 use crate::cq::counter::CompletionCounter;
-use crate::cq::{Cq, Note};
+use crate::cq::{Cq, Notification};
+use crate::deferred_counter::DeferredCounter;
 use crate::device::Device;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::error::{Error, in_range};
@@ -75,7 +76,6 @@ use crate::qp::engine_state::EngineState;
 use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
 use crate::steering::rss::Spread;
-use crate::tally::Tally;
 
 /// Sizes of a queue pair's queues (`struct ibv_qp_cap`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,7 +120,7 @@ pub struct Qp {
     /// In the table of regions.
     regular: u32,
     /// Packets and messages that its engine has had; the thread that has the lock counts.
-    received: Tally,
+    received: DeferredCounter,
     device: Arc<Device>,
     pd: Arc<Pd>,
     pub(crate) init: QpInit,
@@ -242,7 +242,7 @@ impl Qp {
             me: me.clone(),
             qpn,
             regular: pd.device.memory.new_regular(),
-            received: Tally::default(),
+            received: DeferredCounter::default(),
             device: device.clone(),
             pd: pd.clone(),
             init,
@@ -391,13 +391,13 @@ impl Qp {
 
     /// What came is counted at the device, too.
     pub(crate) fn tell_received(&self) {
-        self.received.bring_to(&self.pd.device.counters.received);
+        self.received.fold_into(&self.pd.device.counters.received);
     }
 
     /// An asynchronous event of this queue pair, to be told when it is unlocked.
-    pub(crate) fn note(&self, kind: EventKind) -> Option<Note> {
+    pub(crate) fn note(&self, kind: EventKind) -> Option<Notification> {
         let event = AsyncEvent { kind, element: Element::Qp(self.me.upgrade()?) };
-        Some(Note::Async(self.init.events.clone(), event))
+        Some(Notification::Async(self.init.events.clone(), event))
     }
 
     #[inline]

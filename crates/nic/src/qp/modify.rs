@@ -5,7 +5,7 @@ use std::time::Instant;
 use transport::op::{RecvWr, Side, Status};
 use wire::Mtu;
 
-use crate::cq::Note;
+use crate::cq::Notification;
 use crate::device::async_events::EventKind;
 use crate::error::{Error, in_range};
 use crate::link::Persist;
@@ -86,7 +86,7 @@ impl Inner {
         engine.fail(&mut context);
         if self.state != QpState::Error && qp.init.srq.is_some() {
             // What it had taken is flushed, and it takes no more (IBA 1.4 §10.2.9.5).
-            self.engine_state.notes.extend(qp.note(EventKind::LastWqeReached));
+            self.engine_state.notifications.extend(qp.note(EventKind::LastWqeReached));
         }
         self.state = QpState::Error;
         self.engine_state.cache.forget();
@@ -104,7 +104,7 @@ impl Inner {
             counted.completed(Side::Receive, &flushed);
         }
         if !self.engine_state.advertised.keeps(Side::Receive, &flushed) {
-            qp.init.recv_cq.push(flushed, &mut self.engine_state.notes);
+            qp.init.recv_cq.push(flushed, &mut self.engine_state.notifications);
         }
     }
 
@@ -163,7 +163,7 @@ impl Inner {
         self.engine_state.advertised.is_awaited = true;
         let serial = self.engine_state.advertised.serial;
         let work = Persist::new(move |now| complete(&me, serial, now));
-        self.engine_state.notes.push(Note::Persist(qp.pd.device.platform.clone(), work));
+        self.engine_state.notifications.push(Notification::Persist(qp.pd.device.platform.clone(), work));
     }
 
     fn complete_kept(&mut self, qp: &Qp) {
@@ -175,7 +175,7 @@ impl Inner {
                 }
                 Side::Receive => &qp.init.recv_cq,
             };
-            cq.push(completion, &mut self.engine_state.notes);
+            cq.push(completion, &mut self.engine_state.notifications);
         }
         self.engine_state.advertised.forget();
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use locks::{Mutex, MutexGuard, Rank};
 use transport::op::RecvWr;
 
-use crate::cq::{Cq, Note};
+use crate::cq::{Cq, Notification};
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::error::{Error, PostError, in_range};
 use crate::limits;
@@ -162,7 +162,7 @@ impl Srq {
         }
         let note = self.limit_reached(&mut inner);
         drop(inner);
-        note.into_iter().for_each(Note::send);
+        note.into_iter().for_each(Notification::send);
         Ok(())
     }
 
@@ -177,11 +177,11 @@ impl Srq {
         Ok(())
     }
 
-    /// Takes the oldest receive; what must be told afterwards is added to `notes`.
-    pub(crate) fn take(&self, notes: &mut Vec<Note>) -> Option<RecvWr> {
+    /// Takes the oldest receive; what must be told afterwards is added to `notifications`.
+    pub(crate) fn take(&self, notifications: &mut Vec<Notification>) -> Option<RecvWr> {
         let mut inner = self.lock();
         let wr = inner.receives.pop_front()?;
-        notes.extend(self.limit_reached(&mut inner));
+        notifications.extend(self.limit_reached(&mut inner));
         Some(wr)
     }
 
@@ -195,13 +195,13 @@ impl Srq {
         self.events.forget(self);
     }
 
-    fn limit_reached(&self, inner: &mut Inner) -> Option<Note> {
+    fn limit_reached(&self, inner: &mut Inner) -> Option<Notification> {
         if inner.receives.len() >= inner.limit as usize {
             return None;
         }
         inner.limit = 0;
         let event = AsyncEvent { kind: EventKind::SrqLimit, element: Element::Srq(self.me.upgrade()?) };
-        Some(Note::Async(self.events.clone(), event))
+        Some(Notification::Async(self.events.clone(), event))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

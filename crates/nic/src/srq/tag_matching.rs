@@ -28,7 +28,7 @@ use wire::bth::Reth;
 use wire::roce::SendTail;
 use wire::tm::{RENDEZVOUS_LEN, TMH_LEN, TmMessage, Tmh};
 
-use crate::cq::{Cq, Note};
+use crate::cq::{Cq, Notification};
 use crate::error::{Error, PostError, in_range};
 use crate::limits;
 use crate::srq::Srq;
@@ -150,7 +150,7 @@ impl TagMatching {
         first: &[u8],
         whole: bool,
         fetch: &mut Option<Box<Rendezvous>>,
-        notes: &mut Vec<Note>,
+        notifications: &mut Vec<Notification>,
     ) -> Option<Place> {
         let mut list = self.lock();
         let opcode = match TmMessage::parse(first) {
@@ -170,7 +170,7 @@ impl TagMatching {
             }
             TmMessage::Rendezvous(..) => Completed::TmReceive,
         };
-        let receive = srq.take(notes)?;
+        let receive = srq.take(notifications)?;
         if opcode == Completed::TmReceive {
             list.unexpected = list.unexpected.wrapping_add(1);
         }
@@ -179,7 +179,7 @@ impl TagMatching {
     }
 
     /// A completion of a queue pair of ours: what it received, or had to send for a rendezvous.
-    pub fn complete(&self, side: Side, completion: Completion, notes: &mut Vec<Note>) {
+    pub fn complete(&self, side: Side, completion: Completion, notifications: &mut Vec<Notification>) {
         let completion = match (side, completion.opcode) {
             (Side::Receive, _) => completion,
             (Side::Send, Completed::Read) => {
@@ -190,7 +190,7 @@ impl TagMatching {
             // A FIN that fails takes the queue pair with it; its tag has completed.
             (Side::Send, _) => return,
         };
-        self.cq.push(completion, notes);
+        self.cq.push(completion, notifications);
     }
 
     fn lock(&self) -> MutexGuard<'_, TagList> {
@@ -259,7 +259,7 @@ impl Srq {
         let Some(TagMatching { cq, list }) = &self.tags else {
             return Err(PostError::Invalid("the shared receive queue matches no tags"));
         };
-        let mut notes = Vec::new();
+        let mut notifications = Vec::new();
         let mut list = list.lock();
         if matches!(wr.op, TagOp::Add { .. }) && list.entries.len() >= list.max_tags {
             return Err(PostError::Full);
@@ -282,10 +282,10 @@ impl Srq {
             let tm = TagInfo { sync_required: !list.in_step(), ..TagInfo::default() };
             let done = Completion { tm, ..Completion::new(wr.wr_id, status, opcode, Qpn::default()) };
             // The list stays locked: the completions of matches come after that of the tag.
-            cq.push(done, &mut notes);
+            cq.push(done, &mut notifications);
         }
         drop(list);
-        notes.into_iter().for_each(Note::send);
+        notifications.into_iter().for_each(Notification::send);
         Ok(handle)
     }
 }

@@ -12,7 +12,7 @@ use transport::op::{RecvWr, Status};
 use transport::ud::Taken;
 use wire::Qpn;
 
-use crate::cq::{Cq, Note};
+use crate::cq::{Cq, Notification};
 use crate::error::{Error, PostError, in_range};
 use crate::limits;
 use crate::memory::pd::Pd;
@@ -127,7 +127,7 @@ impl Wq {
             }
             _ => {}
         }
-        let mut notes = Vec::new();
+        let mut notifications = Vec::new();
         match to {
             WqState::Ready => inner.state = to,
             WqState::Reset => {
@@ -135,10 +135,10 @@ impl Wq {
                 inner.receives.clear();
                 self.cq.forget_qp(self.number);
             }
-            WqState::Error => self.fail(&mut inner, &mut notes),
+            WqState::Error => self.fail(&mut inner, &mut notifications),
         }
         drop(inner);
-        notes.into_iter().for_each(Note::send);
+        notifications.into_iter().for_each(Notification::send);
         Ok(())
     }
 
@@ -149,10 +149,10 @@ impl Wq {
         match inner.state {
             WqState::Reset => Err(PostError::Invalid("work queue is in state RESET")),
             WqState::Error => {
-                let mut notes = Vec::new();
-                self.cq.push(wr.completion(Status::WrFlush, self.number), &mut notes);
+                let mut notifications = Vec::new();
+                self.cq.push(wr.completion(Status::WrFlush, self.number), &mut notifications);
                 drop(inner);
-                notes.into_iter().for_each(Note::send);
+                notifications.into_iter().for_each(Notification::send);
                 Ok(())
             }
             WqState::Ready if inner.receives.len() >= self.max_wr as usize => Err(PostError::Full),
@@ -179,21 +179,21 @@ impl Wq {
             Err(_) => return Taken::NoRoom,
         };
         inner.receives.pop_front();
-        let mut notes = Vec::new();
-        self.cq.push(completion, &mut notes);
+        let mut notifications = Vec::new();
+        self.cq.push(completion, &mut notifications);
         if taken != Taken::Yes {
-            self.fail(&mut inner, &mut notes);
+            self.fail(&mut inner, &mut notifications);
         }
         drop(inner);
-        notes.into_iter().for_each(Note::send);
+        notifications.into_iter().for_each(Notification::send);
         taken
     }
 
     /// To state Error: all receives are flushed.
-    fn fail(&self, inner: &mut Inner, notes: &mut Vec<Note>) {
+    fn fail(&self, inner: &mut Inner, notifications: &mut Vec<Notification>) {
         inner.state = WqState::Error;
         for wr in inner.receives.drain(..) {
-            self.cq.push(wr.completion(Status::WrFlush, self.number), notes);
+            self.cq.push(wr.completion(Status::WrFlush, self.number), notifications);
         }
     }
 

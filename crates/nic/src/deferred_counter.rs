@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A count that one thread at a time adds to, under a lock that it holds anyhow: see the module.
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct DeferredCounter {
     count: AtomicU64,
     /// What of it was brought to the counter.
     told: AtomicU64,
 }
 
-impl Tally {
+impl DeferredCounter {
     /// Counts so many more; no other thread does meanwhile.
     #[inline]
     pub fn add(&self, n: u64) {
@@ -21,7 +21,7 @@ impl Tally {
 
     /// Brings what has not been brought yet to a counter, always the same. Each thread that reads
     /// that may do so, also several at once.
-    pub fn bring_to(&self, counter: &AtomicU64) {
+    pub fn fold_into(&self, counter: &AtomicU64) {
         let count = self.count.load(Ordering::Relaxed);
         let before = self.told.swap(count, Ordering::Relaxed);
         // Less than nothing where another thread was between these two lines, and has brought more.
@@ -35,14 +35,14 @@ mod tests {
 
     #[test]
     fn all_is_brought_once_however_many_read() {
-        let (tally, counter) = (Tally::default(), AtomicU64::new(5));
+        let (deferred, counter) = (DeferredCounter::default(), AtomicU64::new(5));
         std::thread::scope(|scope| {
             for _ in 0..3 {
-                scope.spawn(|| (0..10_000).for_each(|_| tally.bring_to(&counter)));
+                scope.spawn(|| (0..10_000).for_each(|_| deferred.fold_into(&counter)));
             }
-            (0..10_000).for_each(|_| tally.add(2));
+            (0..10_000).for_each(|_| deferred.add(2));
         });
-        tally.bring_to(&counter);
+        deferred.fold_into(&counter);
         assert_eq!(counter.load(Ordering::Relaxed), 20_005);
     }
 }
