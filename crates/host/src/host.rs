@@ -12,7 +12,7 @@ use local::Drained;
 use local::rings::driver_slot::LOOK_NANOS;
 use locks::{Mutex, Rank};
 use nic::cq::Stamp;
-use nic::{Cq, Error, Later};
+use nic::{Cq, DeferredWork, Error};
 use node::{Input, InputHandler};
 use transport::likely::unlikely;
 use transport::op::Completion;
@@ -78,7 +78,7 @@ pub struct Host<G: InputHandler> {
     time: AtomicU64,
     /// `packets_sent` when the sockets were emptied last.
     drained: AtomicU64,
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
 }
 
 /// After so many polls in a row that bring packets their ACKs leave: a sender's window is wider.
@@ -112,7 +112,7 @@ impl<G: InputHandler> Host<G> {
         let handler = make_handler(env.clone());
         handler.input(Instant::now(), Input::Interfaces(&env.interfaces()));
         let stop = Arc::new(AtomicBool::new(false));
-        let later = Arc::new(Later::default());
+        let later = Arc::new(DeferredWork::default());
         let engine = {
             let (env, handler, stop, later) = (env.clone(), handler.clone(), stop.clone(), later.clone());
             let at_work = Arc::new(Barrier::new(2));
@@ -149,7 +149,7 @@ impl<G: InputHandler> Host<G> {
     }
 
     /// Work that is to be done when no lock is held, by the engine thread and by threads that poll.
-    pub fn later(&self) -> &Arc<Later> {
+    pub fn later(&self) -> &Arc<DeferredWork> {
         &self.later
     }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use local::Drained;
 use local::lease;
 use local::rings::driver_slot::Watch;
-use nic::Later;
+use nic::DeferredWork;
 use node::{Input, InputHandler};
 use sys::Room;
 
@@ -95,7 +95,7 @@ struct Engine<G> {
 pub(crate) fn run<G: InputHandler>(
     env: Arc<LinuxEnv>,
     handler: Arc<G>,
-    later: &Later,
+    later: &DeferredWork,
     stop: &AtomicBool,
     at_work: Arc<Barrier>,
 ) {

@@ -194,7 +194,7 @@ ranks! {
     /// fetches.
     EventQueue,
     /// The adapter: what waits until no lock is held.
-    Later,
+    DeferredWork,
     /// The Rust crate: tasks of a simulation that are awake.
     Woken,
     /// The Rust crate: which tasks sleep until when.

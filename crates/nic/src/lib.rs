@@ -74,10 +74,10 @@
 
 pub mod cq;
 mod deferred_counter;
+pub mod deferred_work;
 pub mod device;
 mod errno;
 mod error;
-pub mod later;
 pub mod limits;
 pub mod link;
 #[expect(unsafe_code, reason = "memory of the program is read and written here, and nowhere else")]
@@ -95,12 +95,12 @@ pub use cq::counter::CompletionCounter;
 pub use cq::moderation::{Moderated, Moderation};
 pub use cq::{Arm, Channel, Clock, Cq, CqExtras, Stamp};
 pub use deferred_counter::DeferredCounter;
+pub use deferred_work::{DeferredWork, Work};
 pub use device::async_events::{AsyncEvent, Element, EventKind, Subject};
 pub use device::gid::{GidEntry, GidTable};
 pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
 pub use errno::Errno;
 pub use error::{Error, PostError, Value, in_range};
-pub use later::{Later, Work};
 pub use link::{Frames, Link, Path, PathCache, Persist, Platform, Signal, Storage};
 pub use memory::buffer::Buffer;
 pub use memory::pd::Pd;

@@ -11,7 +11,7 @@ use abi::cma::{RAI_PASSIVE, RDMA_PS_IB, rdma_addrinfo, rdma_cm_id, rdma_event_ch
 use abi::verbs::{IBV_QPT_UC, ibv_context};
 use libc::{AF_INET, AF_INET6, sockaddr_in, sockaddr_in6};
 use locks::{Mutex, Rank};
-use nic::{Error, Later, QpType, Signal, Work};
+use nic::{DeferredWork, Error, QpType, Signal, Work};
 use sys::per_process::PerProcess;
 
 use crate::device::Device;
@@ -26,7 +26,7 @@ use crate::{minus_one, object};
 /// share.
 pub struct System {
     pub(crate) calls: Calls,
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     pub(crate) reactor: Reactor,
     pub(crate) channel: AtomicPtr<rdma_event_channel>,
     /// Held while the channel is read, so that events are told in order.
@@ -88,7 +88,7 @@ impl System {
         // SAFETY: just made.
         let fd = unsafe { channel.as_ref() }.fd;
         crate::reactor::set_nonblocking(fd).map_err(Failure::Call)?;
-        let later = Arc::new(Later::default());
+        let later = Arc::new(DeferredWork::default());
         let reactor = Reactor::start(&later).map_err(Failure::Call)?;
         let system = Arc::new(System {
             calls,
@@ -107,7 +107,7 @@ impl System {
     }
 
     /// What waits until no lock is held.
-    pub fn later(&self) -> &Arc<Later> {
+    pub fn later(&self) -> &Arc<DeferredWork> {
         &self.later
     }
     /// Whether this process made it; false in a forked child, which must not use it.

@@ -1,6 +1,6 @@
 //! The thread that waits for descriptors of the libraries: completion channels, and the event
 //! channel. It says so to the object that waits for the descriptor, and does what was asked for
-//! then ([`Later`]). One a [`System`](crate::System).
+//! then ([`DeferredWork`]). One a [`System`](crate::System).
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, c_int, epoll_event};
 use locks::{Mutex, Rank};
-use nic::{Errno, Error, Later, Signal};
+use nic::{DeferredWork, Errno, Error, Signal};
 
 /// Descriptors told of at once.
 const BATCH: usize = 64;
@@ -53,7 +53,7 @@ impl Reactor {
     /// # Errors
     ///
     /// EMFILE, EAGAIN, ENOMEM.
-    pub fn start(later: &Arc<Later>) -> Result<Reactor, Error> {
+    pub fn start(later: &Arc<DeferredWork>) -> Result<Reactor, Error> {
         // SAFETY: no pointers.
         let fd = check(unsafe { libc::epoll_create1(EPOLL_CLOEXEC) })?;
         let shared = Arc::new(Shared {
@@ -99,7 +99,7 @@ impl Reactor {
 }
 
 impl Shared {
-    fn run(&self, later: &Later) {
+    fn run(&self, later: &DeferredWork) {
         let mut events = [const { MaybeUninit::<epoll_event>::uninit() }; BATCH];
         loop {
             // SAFETY: there is room for so many events.

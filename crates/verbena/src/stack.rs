@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nic::Later;
+use nic::DeferredWork;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::thread_safe::ThreadSafe;
@@ -38,7 +38,7 @@ pub(crate) enum Ours {
 pub(crate) struct SimProcess {
     pub node: Arc<node::Node<sim::SimEnv>>,
     /// Run by the executor, after each step of the simulation and each task.
-    pub later: Arc<Later>,
+    pub later: Arc<DeferredWork>,
 }
 
 #[cfg(any(feature = "software", feature = "sim"))]
@@ -109,7 +109,7 @@ impl Stack {
         }
     }
     /// What waits until no lock is held.
-    pub fn later(&self) -> &Arc<Later> {
+    pub fn later(&self) -> &Arc<DeferredWork> {
         match self {
             Stack::Ours(ours) => ours.later(),
             #[cfg(feature = "system")]
@@ -252,7 +252,7 @@ impl Ours {
             Ours::Sim(_) => self.now(),
         }
     }
-    fn later(&self) -> &Arc<Later> {
+    fn later(&self) -> &Arc<DeferredWork> {
         match *self {
             #[cfg(feature = "software")]
             Ours::Software(ref instance) => instance.host.later(),

@@ -110,7 +110,7 @@ impl Shared {
     /// A queue pair and a region are exported, and there is page 1.
     fn new() -> Arc<Shared> {
         let words = |len| (0..len).map(|_| Word::new(0)).collect::<Vec<_>>();
-        let kernel = Kernel(Mutex::new(Rank::Later, Known { page: Some(1), calls: [false; 2] }));
+        let kernel = Kernel(Mutex::new(Rank::DeferredWork, Known { page: Some(1), calls: [false; 2] }));
         let (exports, hazards) = (words(10), words(4));
         let shared = Arc::new(Shared { exports, hazards, region: UnsafeCell::new(()), kernel });
         shared.open(QPN, FROM, PD);

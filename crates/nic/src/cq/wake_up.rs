@@ -1,7 +1,7 @@
 //! A thread that waits for a completion is woken, in every order of the threads that bring, drain
-//! and wait. [`Cq`], its channel, [`Later`] and [`Cq::attend`] run as they ship, on loom's models
-//! of locks and atomics. They run under a reader that does what the queue pair of the Rust crate
-//! does. Each model fails where a thread waits for ever.
+//! and wait. [`Cq`], its channel, [`DeferredWork`] and [`Cq::attend`] run as they ship, on loom's
+//! models of locks and atomics. They run under a reader that does what the queue pair of the Rust
+//! crate does. Each model fails where a thread waits for ever.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-nic --lib --target-dir target/loom
 //! cq::wake_up`
@@ -18,7 +18,7 @@ use wire::Qpn;
 use wire::roce::SendTail;
 
 use super::*;
-use crate::later::{Later, Work};
+use crate::deferred_work::{DeferredWork, Work};
 
 /// How a reader looks at its queue.
 #[derive(Clone, Copy, PartialEq)]
@@ -34,7 +34,7 @@ enum Way {
 struct Reader {
     cq: Arc<Cq>,
     channel: Arc<Channel>,
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     way: Way,
     results: Mutex<Results>,
 }
@@ -49,7 +49,7 @@ struct Results {
 
 /// Has the reader look when no lock is held.
 struct EventSignal {
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     reader: OnceLock<Weak<Reader>>,
 }
 
@@ -89,7 +89,7 @@ impl Work for Reader {
 
 impl Reader {
     fn new(way: Way) -> Arc<Reader> {
-        let later = Arc::new(Later::default());
+        let later = Arc::new(DeferredWork::default());
         let signal = Arc::new(EventSignal { later: later.clone(), reader: OnceLock::new() });
         let channel = Channel::new(Box::new(Rings(signal.clone())));
         let events = AsyncEventQueue::new(Box::new(Unheard));

@@ -1,6 +1,6 @@
 //! An identifier of the node and its events. Each has a channel of its own; what comes there is
-//! folded into [`Seen`], when no lock is held ([`nic::Later`]), and the task that waits for it is
-//! woken. The end of a connection is acted on here, whether or not a task waits.
+//! folded into [`Seen`], when no lock is held ([`nic::DeferredWork`]), and the task that waits for
+//! it is woken. The end of a connection is acted on here, whether or not a task waits.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use locks::{Mutex, Rank};
 use nic::program::wake_all;
 use nic::rdma_cm::{EventKind, UdParam};
-use nic::{Errno, Later, QpState, QpType, Signal, Work};
+use nic::{DeferredWork, Errno, QpState, QpType, Signal, Work};
 use wire::mad::sidr_status;
 
 use super::below::{Event, Events, Id};
@@ -185,7 +185,7 @@ impl AsRef<Mutex<Seen>> for Inbox {
 
 /// Has an inbox looked at when no lock is held.
 struct EventSignal {
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     inbox: Weak<Inbox>,
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use nic::device::CqSlot;
 use nic::device::async_events::AsyncEventQueue;
-use nic::{Arm, Channel, Cq, Later, Signal, Work};
+use nic::{Arm, Channel, Cq, DeferredWork, Signal, Work};
 use transport::op::Completion;
 
 use crate::provider::{Adapter, Device, Stack};
@@ -152,13 +152,13 @@ const OTHER: nic::Error = nic::Error::Unsupported("a completion queue of another
 
 /// Has a queue pair, or the queue that many share, look for completions when no lock is held.
 pub(crate) struct EventSignal {
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     /// Once it is made.
     qp: OnceLock<Weak<dyn Work>>,
 }
 
 impl EventSignal {
-    pub fn new(later: &Arc<Later>) -> Arc<EventSignal> {
+    pub fn new(later: &Arc<DeferredWork>) -> Arc<EventSignal> {
         Arc::new(EventSignal { later: later.clone(), qp: OnceLock::new() })
     }
     /// Sets the queue pair to wake. Once.

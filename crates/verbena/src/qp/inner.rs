@@ -1,9 +1,9 @@
 //! What the handles of a queue pair share. Completions come to one completion queue of its own,
 //! which is large enough for all that may be under way. While a task waits it is armed: the thread
 //! that brings a completion (one that polls, or the engine's) drains it when no lock is held
-//! ([`nic::Later`]), puts each result where its owner looks, and wakes that owner. A future looks
-//! and leaves its waker, and arms it, under the same lock, so no wake-up is lost. While no task
-//! waits it is armed for errors only, and a thread that looks drains it.
+//! ([`nic::DeferredWork`]), puts each result where its owner looks, and wakes that owner. A future
+//! looks and leaves its waker, and arms it, under the same lock, so no wake-up is lost. While no
+//! task waits it is armed for errors only, and a thread that looks drains it.
 
 #[cfg(all(test, feature = "sim"))]
 mod census;

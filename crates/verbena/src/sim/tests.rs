@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use locks::{Mutex, Rank};
 use nic::rdma_cm::EventKind;
-use nic::{Later, Signal, Work};
+use nic::{DeferredWork, Signal, Work};
 use node::{Event, EventChannel};
 use wire::mad::PortSpace;
 
 use super::{Faults, Host, Task, addresses_of};
 use crate::provider::{Provider, node};
 
-/// What an event channel wakes, by way of `Later`.
+/// What an event channel wakes, by way of `DeferredWork`.
 struct Reader {
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     me: Weak<Reader>,
     waiter: Mutex<Option<Waker>>,
 }
@@ -166,7 +166,7 @@ async fn what_a_killed_host_held_may_be_dropped_later_and_elsewhere(left: Host, 
 /// Work that adds to another host's, then wakes a task there.
 struct Pass {
     to: Option<Arc<dyn Work>>,
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     waker: Mutex<Option<Waker>>,
 }
 
@@ -189,7 +189,7 @@ async fn work_may_ask_for_work_on_a_host_whose_turn_is_over(left: Host, right: H
         if std::mem::replace(&mut asked, true) {
             return Poll::Ready(());
         }
-        let pass = |to, later: &Arc<Later>, waker| {
+        let pass = |to, later: &Arc<DeferredWork>, waker| {
             Arc::new(Pass { to, later: later.clone(), waker: Mutex::new(Rank::ConnectionState, waker) })
         };
         let last: Arc<dyn Work> = pass(None, &first, Some(cx.waker().clone()));

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! loop {
-//!     poll the tasks that are awake, those woken first first; after each what waits in `Later`
-//!     let one thing happen in the network, or time pass to the next timer; then what waits in `Later`
+//!     poll the tasks that are awake, those woken first first; after each what waits in `DeferredWork`
+//!     let one thing happen in the network, or time pass to the next timer; then what waits in `DeferredWork`
 //!     wake the timers that are due
 //! }
 //! ```
 //!
-//! User code (polls, drops, work in `Later`) runs with no borrow of a cell held and the process it
-//! belongs to noted as current.
+//! User code (polls, drops, work in `DeferredWork`) runs with no borrow of a cell held and the
+//! process it belongs to noted as current.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use ::sim::{HostId, ProcessId, Sim};
-use nic::Later;
+use nic::DeferredWork;
 use nic::program::{Kept, wake_all};
 
 use super::hosts::{HostState, addresses};
@@ -256,7 +256,7 @@ impl World {
         }
     }
 
-    fn asked_later(&self) -> Option<(usize, Arc<Later>)> {
+    fn asked_later(&self) -> Option<(usize, Arc<DeferredWork>)> {
         let processes = self.processes.borrow();
         let asked = processes.iter().enumerate().find(|(_, p)| !p.provider.stack().later().is_empty());
         asked.map(|(place, p)| (place, p.provider.stack().later().clone()))

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use nic::rdma_cm::ConnParam;
-use nic::{Later, QpType, Signal, Work};
+use nic::{DeferredWork, QpType, Signal, Work};
 
 use crate::cm::below::{Events, Id};
 use crate::cm::listener::taken;
@@ -27,7 +27,7 @@ struct Answers {
 
 /// Has the questions answered when no lock is held.
 struct EventSignal {
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     answers: Weak<Answers>,
 }
 

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use locks::{Mutex, Rank};
 use nic::device::async_events::{self, AsyncEventQueue, EventKind};
 use nic::program::wake_all;
-use nic::{Later, Signal, Work};
+use nic::{DeferredWork, Signal, Work};
 
 use crate::cm::wait;
 use crate::cm::waiters::{Awaited, Owner, Standing, Waiters, until};
@@ -166,7 +166,7 @@ impl AsRef<Mutex<State>> for AsyncEvents {
 
 /// Has the events taken in when no lock is held.
 struct EventSignal {
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     events: Weak<AsyncEvents>,
 }
 

@@ -40,7 +40,7 @@ use std::sync::{Arc, Weak};
 
 use locks::{Mutex, Rank};
 use nic::program::wake_all;
-use nic::{Later, Signal, Work};
+use nic::{DeferredWork, Signal, Work};
 
 use super::wait;
 use super::waiters::{Awaited, Owner, Waiters, until};
@@ -90,7 +90,7 @@ impl AsRef<Mutex<State>> for Channel {
 
 /// Has the channel's waiters woken when no lock is held.
 struct EventSignal {
-    later: Arc<Later>,
+    later: Arc<DeferredWork>,
     channel: Weak<Channel>,
 }
 

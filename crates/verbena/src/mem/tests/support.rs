@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::device::async_events::AsyncEventQueue;
-use nic::{AddressVector, Cq, Later, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
+use nic::{AddressVector, Cq, DeferredWork, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use sim::{Faults, HostId, Mark, Sim};
 use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::{Mtu, Psn};
@@ -17,7 +17,7 @@ use crate::thread_safe::ThreadSafe;
 /// A provider on a new process of a host.
 pub fn provider(sim: &mut Sim, host: HostId) -> Provider {
     let process = sim.start(host, &node::Config::default());
-    let process = SimProcess { node: sim.node(process).unwrap(), later: Arc::new(Later::default()) };
+    let process = SimProcess { node: sim.node(process).unwrap(), later: Arc::new(DeferredWork::default()) };
     Provider::over(Stack::Ours(Ours::Sim(ThreadSafe::new(Arc::new(process)))))
 }
 

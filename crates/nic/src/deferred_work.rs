@@ -17,25 +17,25 @@ pub trait Work: Send + Sync {
 }
 
 /// What waits to be done, in the order in which it was asked for.
-pub struct Later {
+pub struct DeferredWork {
     /// Readable without the lock: a polling thread asks each time.
     any: AtomicBool,
     queue: Mutex<Vec<Arc<dyn Work>>>,
 }
 
-impl Default for Later {
-    fn default() -> Later {
-        Later { any: AtomicBool::new(false), queue: Mutex::new(Rank::Later, Vec::new()) }
+impl Default for DeferredWork {
+    fn default() -> DeferredWork {
+        DeferredWork { any: AtomicBool::new(false), queue: Mutex::new(Rank::DeferredWork, Vec::new()) }
     }
 }
 
-impl std::fmt::Debug for Later {
+impl std::fmt::Debug for DeferredWork {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Later")
     }
 }
 
-impl Later {
+impl DeferredWork {
     /// Asks for something to be done; with any lock held.
     pub fn add(&self, work: Arc<dyn Work>) {
         let mut queue = self.queue.lock();
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     struct Again {
-        later: Weak<Later>,
+        later: Weak<DeferredWork>,
         runs: AtomicU32,
     }
 
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn work_behind_one_that_panics_is_done_and_the_panic_goes_on() {
-        let later = Arc::new(Later::default());
+        let later = Arc::new(DeferredWork::default());
         let again = Arc::new(Again { later: Arc::downgrade(&later), runs: AtomicU32::new(0) });
         let works: [Arc<dyn Work>; 3] = [Arc::new(Panics), again.clone(), Arc::new(Panics)];
         works.into_iter().for_each(|work| later.add(work));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn work_that_asks_for_more_is_done_until_there_is_none() {
-        let later = Arc::new(Later::default());
+        let later = Arc::new(DeferredWork::default());
         let again = Arc::new(Again { later: Arc::downgrade(&later), runs: AtomicU32::new(0) });
         later.add(again.clone());
         later.run();
