@@ -382,7 +382,7 @@ impl<G: InputHandler> Host<G> {
 
     fn leave_driver_slot(&self, counter: Option<&Counter>, closed: bool) {
         let LinuxEnv { rings, alarm, counters, .. } = &*self.env;
-        rings.pay(&counters.local);
+        rings.send_pending_wakes(&counters.local);
         counter.into_iter().for_each(|counter| counter.waits_in(None));
         if closed {
             rings.driver_slot.close();
@@ -429,7 +429,7 @@ impl<G: InputHandler> Host<G> {
             }
             return if counter.take_in_hand() { Wait::Over } else { Wait::AtCounter };
         }
-        rings.pay(&self.env.counters.local);
+        rings.send_pending_wakes(&self.env.counters.local);
         alarm.set(clock.now() + LOOK_NANOS);
         Wait::InDriverSlot(rings.driver_slot.waits())
     }

@@ -33,7 +33,7 @@ impl<G: InputHandler> Engine<G> {
     /// does. Returns how soon to come back at the latest.
     pub(super) fn rings(&mut self) -> Option<Duration> {
         let env = self.env.clone();
-        env.rings.pay(&env.counters.local);
+        env.rings.send_pending_wakes(&env.counters.local);
         let retry = self.write_backlog(&env);
         if env.rings.is_empty() {
             return retry;

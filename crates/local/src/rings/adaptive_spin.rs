@@ -201,7 +201,7 @@ impl<O: Send> Rings<O> {
         has_event: &impl Fn() -> bool,
         to: &Delivery<'_, H>,
     ) -> bool {
-        self.pay(to.counters);
+        self.send_pending_wakes(to.counters);
         let rings = self.rx.load();
         for _ in 0..looks {
             if !rings.iter().all(|ring| ring.seems_empty()) {

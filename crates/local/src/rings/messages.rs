@@ -50,22 +50,25 @@ impl<O: Send> Rings<O> {
 
     /// Sends messages by a ring; false where that is of no use. Those of a thread that drives are
     /// answers to what came just now, as a rule. The peer that waits for them is about to look, so
-    /// its engine is woken a little later, if it still sleeps then ([`Rings::pay`]).
+    /// its engine is woken a little later, if it still sleeps then ([`Rings::send_pending_wakes`]).
     fn push_message(&self, ring: &TxRing, head: Head, batch: &mut TxBatch, env: &impl Env) -> bool {
         let (bytes, runs) = batch.parts_mut();
-        let (sent, owes) = ring.send_message(head, bytes, runs, self.driver_slot.is_mine(), env.counters());
-        if owes {
-            self.owes.store(true, Ordering::Release);
+        let (sent, has_pending_wake) =
+            ring.send_message(head, bytes, runs, self.driver_slot.is_mine(), env.counters());
+        if has_pending_wake {
+            self.has_pending_wake.store(true, Ordering::Release);
         }
         self.have_sent(sent, batch, env)
     }
 
     /// Wakes the readers that are owed a wake and still sleep.
-    pub fn pay(&self, counters: &Counters) {
-        if self.owes.load(Ordering::Relaxed) && self.owes.swap(false, Ordering::AcqRel) {
+    pub fn send_pending_wakes(&self, counters: &Counters) {
+        if self.has_pending_wake.load(Ordering::Relaxed)
+            && self.has_pending_wake.swap(false, Ordering::AcqRel)
+        {
             for way in self.tx.read().values() {
                 if let PeerChannel::Ring(ring) = way {
-                    ring.pay(counters);
+                    ring.send_pending_wakes(counters);
                 }
             }
         }

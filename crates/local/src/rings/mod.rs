@@ -119,7 +119,7 @@ pub struct Rings<O> {
     /// The driver slot of a thread that reads the rings while it waits.
     pub driver_slot: Arc<DriverSlot>,
     /// The thread in the driver slot owes wakes to readers of what it sent.
-    owes: AtomicBool,
+    has_pending_wake: AtomicBool,
     /// What the processes that write the rings may reach.
     exports: ExportTable,
     /// The regions that it is of.
@@ -148,7 +148,7 @@ impl<O: Send> Rings<O> {
             busy: AtomicBool::new(false),
             ack_waits: AtomicBool::new(false),
             driver_slot: Arc::new(DriverSlot::new()?),
-            owes: AtomicBool::new(false),
+            has_pending_wake: AtomicBool::new(false),
             exports: ExportTable::default(),
             exportable: Exportable::default(),
         })

@@ -49,8 +49,9 @@ pub(crate) struct TxRing {
     wake_fd: ArcSwapOption<Fd>,
     /// Short messages; the thread that has the lock counts.
     messages: DeferredCounter,
-    /// The reader's engine is to be woken for what was sent, if it still sleeps ([`TxRing::pay`]).
-    owes: AtomicBool,
+    /// The reader's engine is to be woken for what was sent, if it still sleeps
+    /// ([`TxRing::send_pending_wakes`]).
+    has_pending_wake: AtomicBool,
 }
 
 struct State {
@@ -144,7 +145,7 @@ impl TxRing {
             proof,
             wake_fd: ArcSwapOption::empty(),
             messages: DeferredCounter::default(),
-            owes: AtomicBool::new(false),
+            has_pending_wake: AtomicBool::new(false),
         })
     }
 
@@ -161,14 +162,15 @@ impl TxRing {
         self.send_locked(state, bytes, runs, counters)
     }
 
-    /// Like [`TxRing::send`], for messages, which come alone. `may_owe`: an engine that sleeps is
-    /// not woken, as a thread of its process may be about to look; true where that is owed.
+    /// Like [`TxRing::send`], for messages, which come alone. `may_defer_wake`: an engine that
+    /// sleeps is not woken, as a thread of its process may be about to look; true where that is
+    /// owed.
     pub(crate) fn send_message(
         &self,
         head: Head,
         bytes: &[u8],
         runs: &[Run],
-        may_owe: bool,
+        may_defer_wake: bool,
         counters: &Counters,
     ) -> (Sent, bool) {
         let mut state = self.state.lock();
@@ -177,19 +179,19 @@ impl TxRing {
             state.writer.begin_again();
         }
         let sent = state.send(bytes, runs, counters);
-        let owes = may_owe && state.writer.sleeper() == Some(WakeTarget::Engine);
-        if owes {
-            self.owes.store(true, Ordering::Release);
+        let has_pending_wake = may_defer_wake && state.writer.sleeper() == Some(WakeTarget::Engine);
+        if has_pending_wake {
+            self.has_pending_wake.store(true, Ordering::Release);
         }
-        let wakes = if owes { None } else { state.writer.must_wake() };
+        let wakes = if has_pending_wake { None } else { state.writer.must_wake() };
         drop(state);
         self.wake_reader(wakes, counters);
-        (sent, owes)
+        (sent, has_pending_wake)
     }
 
     /// Wakes the reader, where that is owed and it still sleeps.
-    pub(crate) fn pay(&self, counters: &Counters) {
-        if self.owes.swap(false, Ordering::AcqRel) {
+    pub(crate) fn send_pending_wakes(&self, counters: &Counters) {
+        if self.has_pending_wake.swap(false, Ordering::AcqRel) {
             let wakes = self.state.lock().writer.must_wake();
             self.wake_reader(wakes, counters);
         }
