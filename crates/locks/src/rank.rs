@@ -171,7 +171,7 @@ ranks! {
     /// The adapter: binding and invalidating of memory windows.
     Binding,
     /// The adapter: which queue pair uses a region without being counted.
-    Regulars,
+    LockPinned,
     /// The adapter: the free slots of the table of memory regions.
     FreeSlots,
     /// The adapter: the regions whose small pages may become large.

@@ -18,7 +18,7 @@
 //! | 44..48 | serial number: counts the windows that have had the slot |
 //! | 48..52 | windows bound to this region |
 //! | 52..56 | of a window: the slot of its region |
-//! | 56..60 | of a window: the one queue pair it is good on; of a region: the queue pair that uses it without being counted (`regular`); or 0 |
+//! | 56..60 | of a window: the one queue pair it is good on; of a region: the queue pair that uses it without being counted (`lock_pinned`); or 0 |
 //! | 60..64 | of a region that may be flushed to persistence: how that is done (`backing`) |
 //!
 //! A thread that copies counts itself in, then reads the key. A thread that deregisters clears the
@@ -33,7 +33,7 @@
 //! | [`pd`], [`buffer`] | protection domains, through which all is registered; memory that belongs to its registration |
 //! | `table`, `slot`, `free`, `rights` | registration and its end; a slot, and which are free; access flags |
 //! | `view`, `copy` | what a queue pair sees of the table, each range checked, then copied |
-//! | `regular` | the queue pair that uses a region again and again |
+//! | `lock_pinned` | the queue pair that uses a region again and again |
 //! | `window`, `rereg` | memory windows; regions that change |
 //! | `reached`, `transfer` | what other processes reach by themselves; what is copied so |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
@@ -53,10 +53,10 @@ mod free;
 mod guard;
 mod large;
 mod late;
+pub(crate) mod lock_pinned;
 mod pages;
 pub mod pd;
 pub(crate) mod peer_copy;
-pub(crate) mod regular;
 pub(crate) mod rereg;
 pub(crate) mod rights;
 mod slot;

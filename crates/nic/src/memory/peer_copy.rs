@@ -254,7 +254,7 @@ impl<'a> View<'a> {
             let slot = self.table.slot(index);
             // Before it is looked at. A thread that takes the key back afterwards waits for this,
             // or for the queue pair. The queue pair is locked as long as the view is used.
-            if !self.is_regular(index, slot, key)
+            if !self.is_lock_pinned(index, slot, key)
                 && held.counted.try_push(InFlight::enter(&slot.in_flight)).is_err()
             {
                 return false;

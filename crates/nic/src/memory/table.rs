@@ -13,8 +13,8 @@ use super::free::Free;
 use super::guard;
 use super::large::Large;
 use super::late::LATE;
+use super::lock_pinned::LockPinned;
 use super::pages::bring_in;
-use super::regular::Regulars;
 use super::rights::Access;
 use super::slot::{InFlight, SLOTS, Slot, Slots, kind};
 use crate::error::Error;
@@ -37,7 +37,7 @@ pub struct Table {
     /// The table of regions that other processes reach.
     pub(super) reached: OnceLock<Option<u8>>,
     /// The queue pairs that use regions without being counted.
-    pub(super) regulars: Regulars,
+    pub(super) lock_pinned: LockPinned,
     /// Regions whose small pages may become large.
     pub(super) large: Arc<Large>,
 }
@@ -66,7 +66,7 @@ impl Table {
             platform: None,
             link: None,
             reached: OnceLock::new(),
-            regulars: Regulars::default(),
+            lock_pinned: LockPinned::default(),
             large: Arc::default(),
         }
     }

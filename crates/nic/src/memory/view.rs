@@ -11,7 +11,7 @@ use wire::{Qpn, Rkey};
 
 use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
 use super::late::{self, LATE};
-use super::regular::Step;
+use super::lock_pinned::PinningLock;
 use super::rights::Access;
 use super::slot::{InFlight, kind};
 use super::table::Table;
@@ -30,7 +30,7 @@ impl Table {
     /// The memory that a queue pair of this protection domain sees, whose peers have these rights.
     #[inline]
     pub fn view(&self, pd: u32, remote_access: u32) -> View<'_> {
-        View { table: self, pd, remote_access, qpn: 0, seals: true, step: None, number: 0, peer: None }
+        View { table: self, pd, remote_access, qpn: 0, seals: true, lock: None, number: 0, peer: None }
     }
 }
 
@@ -46,7 +46,7 @@ pub struct View<'a> {
     /// What is copied out leaves in packets that bear an ICRC.
     seals: bool,
     /// The user that is locked for as long as the view is used, and its number.
-    pub(super) step: Option<&'a dyn Step>,
+    pub(super) lock: Option<&'a dyn PinningLock>,
     pub(super) number: u32,
     /// The peer whose memory is reached, too, where it exports any.
     pub(super) peer: Option<&'a Peer<'a>>,
@@ -56,8 +56,8 @@ impl<'a> View<'a> {
     /// The view, for a user that is locked for as long as the view is used.
     #[must_use]
     #[inline]
-    pub fn in_step_of<T: Step>(self, who: &'a T) -> Self {
-        View { number: who.number(), step: Some(who), ..self }
+    pub fn pinned_by<T: PinningLock>(self, who: &'a T) -> Self {
+        View { number: who.number(), lock: Some(who), ..self }
     }
 
     /// The view, with what this peer exports.
@@ -102,8 +102,8 @@ impl View<'_> {
     fn place(&self, range: Remote, right: u32, who: Who) -> Result<(Place, Option<InFlight<'_>>), Fault> {
         let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
         let slot = self.table.slot(index);
-        let is_regular = self.is_regular(index, slot, key);
-        let here = if is_regular { None } else { Some(InFlight::enter(&slot.in_flight)) };
+        let is_lock_pinned = self.is_lock_pinned(index, slot, key);
+        let here = if is_lock_pinned { None } else { Some(InFlight::enter(&slot.in_flight)) };
         let is_its_key =
             key != 0 && slot.key.load(Ordering::SeqCst) == key && slot.pd.load(Ordering::Relaxed) == self.pd;
         if unlikely(!is_its_key) {
@@ -114,7 +114,7 @@ impl View<'_> {
             (kind::REGION, _) => true,
             // The slot was a region's just now, and what it is since then was not there when this
             // began.
-            _ if is_regular => false,
+            _ if is_lock_pinned => false,
             (kind::NULL, Who::Us) | (kind::WINDOW_1, Who::Peer) => true,
             (kind::WINDOW_2, Who::Peer) => slot.user.load(Ordering::Relaxed) == self.qpn,
             _ => false,

@@ -163,7 +163,7 @@ impl Inner {
         if unlikely(!carrier.is_local || !engine.begins_alone(what == Copy::Read)) {
             return false;
         }
-        let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).in_step_of(qp);
+        let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).pinned_by(qp);
         let transfer = Transfer { path: &carrier.path, from: qp.qpn, mtu: carrier.mtu, remote, what };
         let became = transfer.copy_one(local, sge, &view, &mut self.engine_state.cache);
         let done = engine.executed_alone(became, sge.length);

@@ -182,7 +182,7 @@ impl<'a> EngineContext<'a> {
         }
         // Between processes of a host packets bear no ICRC.
         let view = table.view(qp.pd().id, self.access).on(qp.qpn()).sealing(self.local_path.is_none());
-        view.in_step_of(qp).reaching(self.exporter)
+        view.pinned_by(qp).reaching(self.exporter)
     }
 
     /// Memory that receives name.

@@ -66,8 +66,8 @@ use crate::device::Device;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::error::{Error, in_range};
 use crate::limits;
+use crate::memory::lock_pinned::PinningLock;
 use crate::memory::pd::Pd;
-use crate::memory::regular::Step;
 use crate::qp::attr::{QpAttr, QpState, QpType};
 use crate::qp::carrier::Carrier;
 use crate::qp::delayed_ack::Noted;
@@ -118,7 +118,7 @@ pub struct Qp {
     pub(crate) me: Weak<Qp>,
     qpn: Qpn,
     /// In the table of regions.
-    regular: u32,
+    pinning_lock: u32,
     /// Packets and messages that its engine has had; the thread that has the lock counts.
     received: DeferredCounter,
     device: Arc<Device>,
@@ -166,15 +166,15 @@ struct Inner {
     was_open: bool,
 }
 
-impl Step for Qp {
+impl PinningLock for Qp {
     #[inline]
     fn number(&self) -> u32 {
-        self.regular
+        self.pinning_lock
     }
     fn wait(&self) {
         drop(self.lock());
     }
-    fn weak(&self) -> Weak<dyn Step> {
+    fn weak(&self) -> Weak<dyn PinningLock> {
         self.me.clone()
     }
 }
@@ -241,7 +241,7 @@ impl Qp {
         let qp = Arc::new_cyclic(|me| Qp {
             me: me.clone(),
             qpn,
-            regular: pd.device.memory.new_regular(),
+            pinning_lock: pd.device.memory.new_pinning_lock(),
             received: DeferredCounter::default(),
             device: device.clone(),
             pd: pd.clone(),
@@ -322,7 +322,7 @@ impl Qp {
             inner.engine_state.receives.clear();
             inner.engine_state.cache.forget();
             self.tell_received();
-            self.pd.device.memory.no_regular(self.as_ref());
+            self.pd.device.memory.forget_pinning_lock(self.as_ref());
             inner.no_ack_waits(self);
             inner.engine_state.counted = None;
             // What a shared receive queue completes in its own queue.

@@ -18,17 +18,17 @@ use super::view::View;
 const FIRST: u32 = 1 << 31;
 
 /// A user of regions, as a queue pair, that uses memory only while it is locked.
-pub trait Step: std::fmt::Debug + Send + Sync {
-    /// The number that [`Table::new_regular`] gave it.
+pub trait PinningLock: std::fmt::Debug + Send + Sync {
+    /// The number that [`Table::new_pinning_lock`] gave it.
     fn number(&self) -> u32;
     /// Waits until it is not locked.
     fn wait(&self);
     /// Itself.
-    fn weak(&self) -> Weak<dyn Step>;
+    fn weak(&self) -> Weak<dyn PinningLock>;
 }
 
 /// The noted users of regions.
-pub(super) struct Regulars {
+pub(super) struct LockPinned {
     next: AtomicU32,
     noted: Mutex<Noted>,
 }
@@ -36,28 +36,28 @@ pub(super) struct Regulars {
 #[derive(Default)]
 struct Noted {
     /// By the index of the slot.
-    by_slot: BTreeMap<u32, Weak<dyn Step>>,
+    by_slot: BTreeMap<u32, Weak<dyn PinningLock>>,
     /// The slots of each, by its number.
     slots: BTreeSet<(u32, u32)>,
 }
 
-impl Default for Regulars {
+impl Default for LockPinned {
     fn default() -> Self {
-        Regulars { next: AtomicU32::new(FIRST), noted: Mutex::new(Rank::Regulars, Noted::default()) }
+        LockPinned { next: AtomicU32::new(FIRST), noted: Mutex::new(Rank::LockPinned, Noted::default()) }
     }
 }
 
 impl Table {
     /// A number for one that will use regions; 0, which is never noted, where none is left.
-    pub fn new_regular(&self) -> u32 {
+    pub fn new_pinning_lock(&self) -> u32 {
         let next = |n: u32| n.checked_add(1);
-        self.regulars.next.try_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0)
+        self.lock_pinned.next.try_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0)
     }
 
     /// A user ends, and is locked now: others may take its places.
-    pub fn no_regular(&self, who: &dyn Step) {
+    pub fn forget_pinning_lock(&self, who: &dyn PinningLock) {
         let number = who.number();
-        let mut noted = self.regulars.noted.lock();
+        let mut noted = self.lock_pinned.noted.lock();
         let slots: Vec<u32> =
             noted.slots.range((number, 0)..=(number, u32::MAX)).map(|(_, slot)| *slot).collect();
         for index in slots {
@@ -76,11 +76,13 @@ impl Table {
         // A user that is noted from now on reads this, and so sees that there is no key.
         let number = slot.user.swap(0, Ordering::AcqRel);
         if number != 0 {
-            let mut noted = self.regulars.noted.lock();
-            let regular = noted.by_slot.remove(&(index & 0xffff));
+            let mut noted = self.lock_pinned.noted.lock();
+            let pinning_lock = noted.by_slot.remove(&(index & 0xffff));
             noted.slots.remove(&(number, index & 0xffff));
             drop(noted);
-            regular.and_then(|regular| regular.upgrade()).inspect(|regular| regular.wait());
+            pinning_lock
+                .and_then(|pinning_lock| pinning_lock.upgrade())
+                .inspect(|pinning_lock| pinning_lock.wait());
         }
         slot.wait();
     }
@@ -90,26 +92,26 @@ impl View<'_> {
     /// Whether it need not be counted in: it is noted in the slot, perhaps since now. Ask for the
     /// key after that.
     #[inline(always)]
-    pub(super) fn is_regular(&self, index: u32, slot: &Slot, key: u32) -> bool {
-        let Some(step) = self.step else { return false };
+    pub(super) fn is_lock_pinned(&self, index: u32, slot: &Slot, key: u32) -> bool {
+        let Some(lock) = self.lock else { return false };
         match slot.user.load(Ordering::Acquire) {
-            0 => self.becomes_regular(step, index, slot, key),
+            0 => self.becomes_lock_pinned(lock, index, slot, key),
             user => user == self.number && slot.kind.load(Ordering::Relaxed) == kind::REGION,
         }
     }
 
     #[cold]
-    fn becomes_regular(&self, step: &dyn Step, index: u32, slot: &Slot, key: u32) -> bool {
+    fn becomes_lock_pinned(&self, lock: &dyn PinningLock, index: u32, slot: &Slot, key: u32) -> bool {
         let is_region = slot.kind.load(Ordering::Relaxed) == kind::REGION;
         if self.number == 0 || key == 0 || slot.key.load(Ordering::Acquire) != key || !is_region {
             return false;
         }
         // No user is waited for: any lock may be held here.
-        let Some(mut noted) = self.table.regulars.noted.try_lock() else { return false };
+        let Some(mut noted) = self.table.lock_pinned.noted.try_lock() else { return false };
         // In this order: a thread that takes the region back, and reads which user is noted in the
         // slot, finds it here.
         let index = index & 0xffff;
-        let before = noted.by_slot.insert(index, step.weak());
+        let before = noted.by_slot.insert(index, lock.weak());
         let is_first =
             slot.user.compare_exchange(0, self.number, Ordering::AcqRel, Ordering::Relaxed).is_ok();
         match before {
@@ -142,7 +144,7 @@ mod tests {
 
     impl User {
         fn new(table: &Table) -> Arc<User> {
-            let (number, lock) = (table.new_regular(), Mutex::new(Rank::Qp, ()));
+            let (number, lock) = (table.new_pinning_lock(), Mutex::new(Rank::Qp, ()));
             Arc::new_cyclic(|me| User { me: me.clone(), number, lock })
         }
         /// A byte of a region, and the lock that is held since it was read.
@@ -150,19 +152,19 @@ mod tests {
             let held = self.lock.lock();
             let mut byte = [0];
             let sge = Sge { addr: 0, length: 1, lkey: mr.key };
-            table.view(1, 0).in_step_of(self).get(&sge, &mut byte).ok()?;
+            table.view(1, 0).pinned_by(self).get(&sge, &mut byte).ok()?;
             Some((byte[0], held))
         }
     }
 
-    impl Step for User {
+    impl PinningLock for User {
         fn number(&self) -> u32 {
             self.number
         }
         fn wait(&self) {
             drop(self.lock.lock());
         }
-        fn weak(&self) -> Weak<dyn Step> {
+        fn weak(&self) -> Weak<dyn PinningLock> {
             self.me.clone()
         }
     }
@@ -208,17 +210,17 @@ mod tests {
             assert_eq!(who.read(&table, mr).map(|(byte, _)| byte), Some(7));
             assert_eq!(user(), one.number);
         }
-        table.no_regular(&*other);
+        table.forget_pinning_lock(&*other);
         assert_eq!(user(), one.number);
         {
             let _locked = one.lock.lock();
-            table.no_regular(&*one);
+            table.forget_pinning_lock(&*one);
         }
         assert_eq!(user(), 0);
         assert!(other.read(&table, mr).is_some() && user() == other.number);
         table.deregister(mr).unwrap();
         assert_eq!(user(), 0);
-        let noted = table.regulars.noted.lock();
+        let noted = table.lock_pinned.noted.lock();
         assert!(noted.by_slot.is_empty() && noted.slots.is_empty());
     }
 
