@@ -77,8 +77,8 @@ fn takes(address: u64, says: impl FnOnce(&Offer, u64) -> [u64; 4]) -> bool {
     let remote = Remote { addr: 0, length: 8, rkey: Rkey(KEY) };
     let pieces = [Piece { addr: (&raw const says) as u64, len: 8 }];
     // SAFETY: the piece is `says`, which lives across the call and is read only.
-    let became = unsafe { copy(victim.env(), remote, Copy::Write, &pieces) };
-    assert_ne!(became, DirectOutcome::Done);
+    let outcome = unsafe { copy(victim.env(), remote, Copy::Write, &pieces) };
+    assert_ne!(outcome, DirectOutcome::Done);
     refused == 0
 }
 

@@ -94,8 +94,8 @@ fn a_fragment_whose_bytes_can_not_be_had_is_not_sent() {
             to.store(&[0xff; 30_000]);
             Err(Fault::Unmapped)
         };
-        let became = sender.env().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill);
-        assert_eq!(became, Err(Fault::Unmapped));
+        let outcome = sender.env().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill);
+        assert_eq!(outcome, Err(Fault::Unmapped));
     }
     assert_eq!(send_fragment(&sender, V4, &body(1, 60_000)), Ok(FragmentOutcome::Sent));
     sender.env().send(&path(V4), &mut batch(2, &[64]));

@@ -108,8 +108,8 @@ impl Honest {
         let remote = Remote { addr: 8, length: 8, rkey: Rkey(key(USED)) };
         let pieces = [Piece { addr: (&raw const word) as u64, len: 8 }];
         // SAFETY: the piece is `word`, which lives across the call and is read only.
-        let became = unsafe { copy(self.0.env(), remote, Copy::Write, &pieces) };
-        became == DirectOutcome::Done
+        let outcome = unsafe { copy(self.0.env(), remote, Copy::Write, &pieces) };
+        outcome == DirectOutcome::Done
     }
 
     /// Sends packets and writes while `during` runs, and checks that all arrive; how often it was

@@ -42,8 +42,8 @@ fn what_both_map_is_copied_from_and_to_lists_of_any_pieces() {
     let gone = [Piece { addr: 8, len: 8 }];
     for what in [Copy::Write, Copy::Read] {
         // SAFETY: nothing is there, and nothing will be.
-        let became = unsafe { copy(pair.initiator.env(), pair.remote(0, 8), what, &gone) };
-        assert_eq!(became, DirectOutcome::Refused);
+        let outcome = unsafe { copy(pair.initiator.env(), pair.remote(0, 8), what, &gone) };
+        assert_eq!(outcome, DirectOutcome::Refused);
     }
     assert!(pair.copies(Copy::Write, pair.remote(0, 8), &mut [77]) && pair.word(0) == 77);
 }
@@ -57,8 +57,8 @@ fn atomics_of_both_ends_count_each_other_s() {
         let mut before = 0_u64;
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
         // SAFETY: the piece is `before`, a variable of ours.
-        let became = unsafe { copy(pair.initiator.env(), pair.remote(at, 8), Copy::Atomic(op), &[piece]) };
-        if became == DirectOutcome::Done { Ok(before) } else { Err(became) }
+        let outcome = unsafe { copy(pair.initiator.env(), pair.remote(at, 8), Copy::Atomic(op), &[piece]) };
+        if outcome == DirectOutcome::Done { Ok(before) } else { Err(outcome) }
     };
     // SAFETY: words of the target's memory, which no code looks at otherwise meanwhile.
     let [ours, turns] = [0, 1].map(|at| unsafe { AtomicU64::from_ptr(pair.memory.as_ptr().add(at)) });

@@ -368,6 +368,6 @@ fn where_rings_are_off_nothing_is_reached() {
     let (mut word, remote) = ([0_u64], Remote { addr: IOVA, length: 8, rkey: Rkey(KEY) });
     let pieces = [Piece { addr: word.as_mut_ptr() as u64, len: 8 }];
     // SAFETY: the piece is `word`, which lives across the call.
-    let became = unsafe { copy(initiator.env(), remote, Copy::Read, &pieces) };
-    assert_eq!(became, DirectOutcome::Unavailable);
+    let outcome = unsafe { copy(initiator.env(), remote, Copy::Read, &pieces) };
+    assert_eq!(outcome, DirectOutcome::Unavailable);
 }

@@ -95,7 +95,7 @@ impl nic::LocalLink for LinuxEnv {
     }
 
     fn copy(&self, prepared: &Prepared<'_>, cache: &mut PathCache) -> DirectOutcome {
-        let became = self.rings.copy(prepared, cache, self);
+        let outcome = self.rings.copy(prepared, cache, self);
         let counter = match prepared.transfer().what {
             Copy::Atomic(_) => &self.counters.local.direct_atomics,
             Copy::Write => &self.counters.local.direct_writes,
@@ -104,7 +104,7 @@ impl nic::LocalLink for LinuxEnv {
             Copy::Put => &self.counters.local.fragments_put,
             Copy::Flush(_) => &self.counters.local.direct_flushes,
         };
-        add(counter, (became == DirectOutcome::Done).into());
-        became
+        add(counter, (outcome == DirectOutcome::Done).into());
+        outcome
     }
 }

@@ -193,11 +193,11 @@ impl Transfer<'_> {
         let mut before = 0_u64;
         let piece = Piece { addr: (&raw mut before) as u64, len: 8 };
         // SAFETY: a variable of ours.
-        let became = unsafe { self.carry_out(local, &[piece], cache) };
-        if became == DirectOutcome::Done && sges.is_some() {
+        let outcome = unsafe { self.carry_out(local, &[piece], cache) };
+        if outcome == DirectOutcome::Done && sges.is_some() {
             put(&held, before);
         }
-        became
+        outcome
     }
 
     /// Copies bytes of our own to the peer's memory.

@@ -74,7 +74,7 @@ impl EngineContext<'_> {
             Transfer { path, from, mtu, remote, what }
         };
         let len = wr.data.len_bytes();
-        let became = match (&wr.op, &wr.data) {
+        let outcome = match (&wr.op, &wr.data) {
             (&SendOp::Write { addr, rkey, .. }, data) => {
                 let transfer = to(Copy::Write, addr, rkey, len);
                 match data {
@@ -115,13 +115,13 @@ impl EngineContext<'_> {
             }
             _ => return DirectOutcome::Unavailable,
         };
-        if became == DirectOutcome::Done && self.engine_state.counted.is_none() {
+        if outcome == DirectOutcome::Done && self.engine_state.counted.is_none() {
             self.engine_state.sq_occupancy.take();
             if wr.signaled {
                 self.engine_state.sq_occupancy.ends(&self.qp.init.send_cq);
             }
         }
-        became
+        outcome
     }
 }
 
@@ -165,8 +165,8 @@ impl Inner {
         }
         let view = qp.pd.device.memory.view(qp.pd.id, self.attr.access).pinned_by(qp);
         let transfer = Transfer { path: &carrier.path, from: qp.qpn, mtu: carrier.mtu, remote, what };
-        let became = transfer.copy_one(local, sge, &view, &mut self.engine_state.cache);
-        let done = engine.executed_alone(became, sge.length);
+        let outcome = transfer.copy_one(local, sge, &view, &mut self.engine_state.cache);
+        let done = engine.executed_alone(outcome, sge.length);
         if likely(done) {
             self.engine_state.sq_occupancy.take();
             if signaled {

@@ -72,8 +72,8 @@ impl Rc {
 
     /// What became of it, which is of so many bytes; whether it is done. Else it is to be posted.
     #[inline]
-    pub fn executed_alone(&mut self, became: DirectOutcome, len: u32) -> bool {
-        let done = self.requester.executed_alone(became, &self.conn, len);
+    pub fn executed_alone(&mut self, outcome: DirectOutcome, len: u32) -> bool {
+        let done = self.requester.executed_alone(outcome, &self.conn, len);
         if done {
             self.executed_directly();
         }

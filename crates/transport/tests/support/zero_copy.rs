@@ -58,11 +58,11 @@ impl TestContext {
     pub(super) fn ask(&self, header: &Header, part: Part<'_>) -> FragmentOutcome {
         let Source::List([to]) = part.from else { return FragmentOutcome::Unavailable };
         let place = Remote { addr: to.addr + part.at, length: part.len as u64, rkey: to.lkey };
-        let became = self.outcome.unwrap_or(FragmentOutcome::Sent);
-        if became == FragmentOutcome::Sent {
+        let outcome = self.outcome.unwrap_or(FragmentOutcome::Sent);
+        if outcome == FragmentOutcome::Sent {
             self.tell(header, place);
         }
-        became
+        outcome
     }
 
     fn tell(&self, header: &Header, place: Remote) {
@@ -84,8 +84,8 @@ impl TestContext {
         if read.is_err() {
             return FragmentOutcome::Unavailable;
         }
-        let became = self.outcome.unwrap_or(FragmentOutcome::Sent);
-        if became == FragmentOutcome::Sent {
+        let outcome = self.outcome.unwrap_or(FragmentOutcome::Sent);
+        if outcome == FragmentOutcome::Sent {
             let exported = Remote { addr: addr + part.at, length: part.len as u64, rkey };
             let place =
                 if to.is_some() { ZeroCopy::Placed(part.len as u32) } else { ZeroCopy::Exported(exported) };
@@ -95,7 +95,7 @@ impl TestContext {
             let record = [&[MARK][..], &to, &place.to_bytes(), &[len as u8], &head[..len], &bytes];
             self.fragments.borrow_mut().push(record.concat());
         }
-        became
+        outcome
     }
 }
 

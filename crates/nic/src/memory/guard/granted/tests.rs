@@ -132,9 +132,9 @@ fn atomics_change_what_is_granted_and_say_what_was_there() {
     }
     word.store(SAYS, Ordering::Relaxed);
     // SAFETY: nothing is there.
-    let became =
+    let outcome =
         unsafe { change_granted(64 as *mut u64, AtomicOp::FetchAdd(1), Grant { word: &word, says: SAYS }) };
-    assert_eq!(became, Err(Ended::Fault));
+    assert_eq!(outcome, Err(Ended::Fault));
 }
 
 /// What the handler of a signal does in the midst of a copy: it takes the word back, and uses the
@@ -179,17 +179,17 @@ fn a_thread_that_is_interrupted_in_the_midst_stores_nothing_that_was_taken_back_
                 // SAFETY: the thread that waits for this one.
                 unsafe { libc::pthread_kill(me as libc::pthread_t, libc::SIGUSR2) };
             });
-            let became = loop {
+            let outcome = loop {
                 let at = PLACE.load(Ordering::Relaxed);
                 // SAFETY: as long as both.
-                let became =
+                let outcome =
                     unsafe { copy_granted(at, from.as_ptr(), len, Grant { word: &WORD, says: SAYS }) };
-                if became.is_err() {
-                    break became;
+                if outcome.is_err() {
+                    break outcome;
                 }
             };
             sender.join().unwrap();
-            assert_eq!(became, Err(Ended::TakenBack));
+            assert_eq!(outcome, Err(Ended::TakenBack));
             assert!(TAKEN.load(Ordering::SeqCst));
             assert!(to.iter().all(|byte| *byte == 0xaa), "stored behind what took the memory back");
         }
