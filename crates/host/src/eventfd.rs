@@ -39,7 +39,7 @@ struct Inner {
     /// The number of the thread that takes the next event and reads what comes meanwhile; 0 for
     /// none. What it brings itself it has in hand, and the descriptor is not told of it.
     taker: AtomicU32,
-    in_hand: AtomicBool,
+    taken_inline: AtomicBool,
     /// Whether it looks for a moment before it sleeps.
     spin: AdaptiveSpin,
     /// The program had not set O_NONBLOCK when that was asked last.
@@ -84,7 +84,7 @@ impl Counter {
             driver_slot: ArcSwapOption::empty(),
             waits: AtomicBool::new(false),
             taker: AtomicU32::new(0),
-            in_hand: AtomicBool::new(false),
+            taken_inline: AtomicBool::new(false),
             spin: AdaptiveSpin::new(moment),
             blocked: AtomicBool::new(false),
         })))
@@ -114,13 +114,14 @@ impl Counter {
     /// Keeps an event in hand that the thread brings which is about to take one.
     fn hand_over(&self) -> bool {
         let taker = self.0.taker.load(Ordering::Relaxed);
-        taker != 0 && taker == own_thread() && !self.0.in_hand.swap(true, Ordering::SeqCst)
+        taker != 0 && taker == own_thread() && !self.0.taken_inline.swap(true, Ordering::SeqCst)
     }
 
     /// Takes the event that is in hand, as [`wait`] takes one from the descriptor; false where
     /// there is none.
-    pub(crate) fn take_in_hand(&self) -> bool {
-        let is_there = self.0.in_hand.load(Ordering::Relaxed) && self.0.in_hand.swap(false, Ordering::SeqCst);
+    pub(crate) fn take_inline(&self) -> bool {
+        let is_there =
+            self.0.taken_inline.load(Ordering::Relaxed) && self.0.taken_inline.swap(false, Ordering::SeqCst);
         if is_there {
             self.taken();
         }
@@ -198,7 +199,7 @@ impl Signal for Counter {
         if take_now(self.fd()) {
             self.taken();
         } else {
-            self.take_in_hand();
+            self.take_inline();
         }
     }
 }
@@ -381,18 +382,18 @@ mod tests {
         counter.signal();
         assert!(is_readable(&counter));
         drop(taker);
-        assert!(counter.take_in_hand() && !counter.take_in_hand());
+        assert!(counter.take_inline() && !counter.take_inline());
         counter.take_back();
         assert!(!counter.has_events() && !is_readable(&counter));
         counter.signal();
-        assert!(is_readable(&counter) && !counter.take_in_hand(), "nobody looks any more");
+        assert!(is_readable(&counter) && !counter.take_inline(), "nobody looks any more");
         counter.take_back();
         let _taker = counter.taker();
         std::thread::scope(|scope| scope.spawn(|| counter.signal()).join().unwrap());
-        assert!(is_readable(&counter) && !counter.take_in_hand(), "another thread brings it");
+        assert!(is_readable(&counter) && !counter.take_inline(), "another thread brings it");
         counter.take_back();
         counter.signal();
         counter.take_back();
-        assert!(!counter.has_events() && !counter.take_in_hand(), "what was in hand is taken back");
+        assert!(!counter.has_events() && !counter.take_inline(), "what was in hand is taken back");
     }
 }

@@ -319,7 +319,7 @@ impl<G: InputHandler> Host<G> {
     /// after that one would end with the process.
     pub fn leave_port(&self, limit: Duration) {
         if self.is_ours() {
-            self.env.rx_sockets.step_aside();
+            self.env.rx_sockets.leave_reuseport_group();
             self.drain_at_exit(limit);
         }
     }
@@ -343,7 +343,7 @@ impl<G: InputHandler> Host<G> {
     /// panic in the input handler comes through.
     pub fn wait_as_driver(&self, counter: &Counter) -> Wait {
         let LinuxEnv { rings, .. } = &*self.env;
-        if counter.take_in_hand() {
+        if counter.take_inline() {
             return Wait::Over;
         }
         if !self.is_ours()
@@ -427,7 +427,7 @@ impl<G: InputHandler> Host<G> {
             if !(looked && self.leave_for_a_moment(counter)) {
                 self.leave_driver_slot(Some(counter), false);
             }
-            return if counter.take_in_hand() { Wait::Over } else { Wait::AtCounter };
+            return if counter.take_inline() { Wait::Over } else { Wait::AtCounter };
         }
         rings.send_pending_wakes(&self.env.counters.local);
         alarm.set(clock.now() + LOOK_NANOS);

@@ -328,7 +328,7 @@ impl RxSockets {
     /// the port. A connected socket gets those of its peer alone (net/core/sock_reuseport.c leaves
     /// it out), and no thread sends from this one's. What lies in them stays there. Where it fails
     /// all is as before.
-    pub(crate) fn step_aside(&self) {
+    pub(crate) fn leave_reuseport_group(&self) {
         for socket in &self.lineup.load().sockets {
             if socket.peer.is_none() && !socket.dest.ip().is_multicast() {
                 let nobody = endpoint(socket.dest.ip(), DISCARD_PORT, socket.interface);

@@ -80,7 +80,7 @@ pub trait LocalLink: Send + Sync {
     fn named(&self, _qpn: Qpn, _key: Rkey, _access: u32) {}
     /// What came from the peer of a queue pair just now, in this thread, bore the numbers of the
     /// connection. Whether it is known from now on in which process the peer is.
-    fn heard(&self, _qpn: Qpn) -> bool {
+    fn has_received(&self, _qpn: Qpn) -> bool {
         true
     }
     /// A queue pair exports its peer the region of a local key for a message. Whether the peer's

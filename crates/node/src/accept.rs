@@ -372,7 +372,7 @@ impl<W: Env> Node<W> {
         let mut core = self.cm_agent.lock();
         let established = core.unheard.get(&qpn).copied().filter(|&key| {
             let qp = core.qp(key);
-            qp.is_some_and(|qp| qp.qpn() == qpn && qp.heard())
+            qp.is_some_and(|qp| qp.qpn() == qpn && qp.has_received())
         });
         if let Some(key) = established {
             if let Some((cm, conn)) = core.cm(key) {

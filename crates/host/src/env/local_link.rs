@@ -12,7 +12,7 @@ use crate::counters::add;
 
 impl nic::LocalLink for LinuxEnv {
     fn has_unread(&self, path: &Path) -> bool {
-        self.rings.lies_unread(path)
+        self.rings.has_unread(path)
     }
 
     fn max_fragment(&self) -> usize {
@@ -62,8 +62,8 @@ impl nic::LocalLink for LinuxEnv {
         self.rings.named(qpn, access, key.0);
     }
 
-    fn heard(&self, qpn: Qpn) -> bool {
-        self.rings.heard(qpn)
+    fn has_received(&self, qpn: Qpn) -> bool {
+        self.rings.has_received(qpn)
     }
 
     fn told(&self, qpn: Qpn, key: Rkey) -> bool {

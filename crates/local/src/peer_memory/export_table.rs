@@ -42,7 +42,7 @@ struct All {
     /// Laid out as the tables that others read. Empty until there is something.
     words: Box<[Word]>,
     /// The ring by which a queue pair's peer was heard, whose packet bore the right numbers.
-    heard: BTreeMap<Qpn, u64>,
+    has_received: BTreeMap<Qpn, u64>,
     rings: BTreeMap<u64, PeerExports>,
 }
 
@@ -202,7 +202,7 @@ impl ExportTable {
             return None;
         }
         if tables::is_of(&all.words, qpn) {
-            all.heard.remove(&qpn);
+            all.has_received.remove(&qpn);
             all.clear(entry);
             self.have_changed();
         }
@@ -215,14 +215,14 @@ impl ExportTable {
         let mut all = self.all.lock();
         let is_open = !all.words.is_empty() && tables::is_of(&all.words, qpn);
         if is_open {
-            all.heard.insert(qpn, ring);
+            all.has_received.insert(qpn, ring);
         }
         is_open
     }
 
     /// The ring by which a queue pair's peer was heard.
-    pub(crate) fn heard(&self, qpn: Qpn) -> Option<u64> {
-        self.all.lock().heard.get(&qpn).copied()
+    pub(crate) fn has_received(&self, qpn: Qpn) -> Option<u64> {
+        self.all.lock().has_received.get(&qpn).copied()
     }
 
     /// Exports the region of a key to the process at the other end of a ring, of which a queue
@@ -273,6 +273,6 @@ impl ExportTable {
     pub(crate) fn forget(&self, ring: u64) {
         let mut all = self.all.lock();
         all.rings.remove(&ring);
-        all.heard.retain(|_, by| *by != ring);
+        all.has_received.retain(|_, by| *by != ring);
     }
 }

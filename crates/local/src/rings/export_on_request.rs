@@ -52,7 +52,7 @@ impl<O: Send> Rings<O> {
 
     /// The peer of a queue pair was heard: what came bore the right numbers. Whether it came by a
     /// ring.
-    pub fn heard(&self, qpn: Qpn) -> bool {
+    pub fn has_received(&self, qpn: Qpn) -> bool {
         ring().is_some_and(|ring| self.exports.hear(qpn, ring))
     }
 
@@ -60,7 +60,7 @@ impl<O: Send> Rings<O> {
     /// it.
     pub fn told(&self, qpn: Qpn, key: u32) -> bool {
         let exports = &self.exports;
-        let Some(ring) = exports.heard(qpn) else { return false };
+        let Some(ring) = exports.has_received(qpn) else { return false };
         let lately = Lately { ring, changes: exports.changes(), qpn, key, how: As::Told, access: 0 };
         // Another part of the places than that of named ones.
         let place = ((key >> 16) as usize + PLACES / 2) % PLACES;

@@ -347,8 +347,8 @@ impl<O: Send> Rings<O> {
     }
 
     /// Whether the process at the end of a path has not taken all that was sent to it.
-    pub fn lies_unread(&self, path: &Path) -> bool {
-        self.known(path).is_some_and(|ring| ring.lies_unread())
+    pub fn has_unread(&self, path: &Path) -> bool {
+        self.known(path).is_some_and(|ring| ring.has_unread())
     }
 
     /// The ring to the process at the end of a path, if it is there.

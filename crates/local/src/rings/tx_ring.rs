@@ -298,7 +298,7 @@ impl TxRing {
     }
 
     /// Whether its reader has not taken all that was sent.
-    pub(crate) fn lies_unread(&self) -> bool {
+    pub(crate) fn has_unread(&self) -> bool {
         let state = self.state.lock();
         !state.over && (!state.waiting.is_empty() || state.writer.has_unread())
     }

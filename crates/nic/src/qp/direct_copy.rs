@@ -214,7 +214,7 @@ impl Inner {
             let was_open = std::mem::replace(&mut self.is_open, local.open(&grant));
             self.was_open = true;
             // Where it is opened anew the peer is heard anew.
-            self.engine_state.heard &= was_open && self.is_open;
+            self.engine_state.has_received &= was_open && self.is_open;
             return !self.is_open;
         }
         if std::mem::take(&mut self.is_open) {

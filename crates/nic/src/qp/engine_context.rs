@@ -38,7 +38,7 @@ pub(crate) struct EngineContext<'a> {
     pub(super) chosen: Option<Arc<Srq>>,
     /// The queue pair is being destroyed or reset: its completions are dropped, as the program will
     /// not fetch them.
-    pub(super) mute: bool,
+    pub(super) discard_completions: bool,
 }
 
 impl Context for EngineContext<'_> {
@@ -73,7 +73,7 @@ impl Context for EngineContext<'_> {
     #[inline(always)]
     fn deliver(&mut self, message: &Whole<'_>) -> bool {
         let init = &self.qp.init;
-        if unlikely(self.mute || self.engine_state.counted.is_some() || init.srq.is_some()) {
+        if unlikely(self.discard_completions || self.engine_state.counted.is_some() || init.srq.is_some()) {
             return false;
         }
         self.hear();
@@ -115,7 +115,7 @@ impl Context for EngineContext<'_> {
         let chosen = self.chosen.as_ref().and_then(|srq| srq.xrc());
         let cq = match (side, chosen) {
             (Side::Receive, Some((_, cq))) => cq,
-            _ if unlikely(self.mute) => return,
+            _ if unlikely(self.discard_completions) => return,
             (Side::Send, _) => {
                 self.engine_state.sq_occupancy.ends(&self.qp.init.send_cq);
                 &self.qp.init.send_cq
@@ -199,8 +199,9 @@ impl<'a> EngineContext<'a> {
     /// known then in which process of this host the peer is.
     #[inline]
     fn hear(&mut self) {
-        if unlikely(!self.engine_state.heard) && self.local_path.is_some() {
-            self.engine_state.heard = self.peer().is_some_and(|(local, _)| local.heard(self.qp.qpn));
+        if unlikely(!self.engine_state.has_received) && self.local_path.is_some() {
+            self.engine_state.has_received =
+                self.peer().is_some_and(|(local, _)| local.has_received(self.qp.qpn));
         }
     }
 
@@ -227,7 +228,7 @@ impl Inner {
             local_path: carrier.datagram().filter(|carrier| carrier.is_local).map(|carrier| &carrier.path),
             exporter: None,
             chosen: None,
-            mute: false,
+            discard_completions: false,
         };
         (&mut self.engine, context)
     }

@@ -29,5 +29,5 @@ pub(super) struct EngineState {
     /// Whether the peer knows where a message goes, and may copy it there.
     pub advertised: Advertised,
     /// The peer was heard: the environment knows in which process of this host it is.
-    pub heard: bool,
+    pub has_received: bool,
 }

@@ -44,7 +44,7 @@ impl EngineContext<'_> {
     /// Whether bytes of pieces may be elsewhere: each end reaches the other one's memory, as it
     /// seems.
     pub(super) fn may_be_zero_copy(&self) -> bool {
-        self.engine_state.heard && self.peer().is_some_and(|(local, path)| local.reaches(path))
+        self.engine_state.has_received && self.peer().is_some_and(|(local, path)| local.reaches(path))
     }
 
     /// Whether the peer's process reaches the region of an element of ours for a message.

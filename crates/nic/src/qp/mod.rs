@@ -317,7 +317,7 @@ impl Qp {
             inner.forget_timer(self);
             // Leaves the window it may have packets in; no thread fetches these completions.
             let (engine, mut context) = inner.split(self);
-            context.mute = true;
+            context.discard_completions = true;
             engine.fail(&mut context);
             inner.engine_state.receives.clear();
             inner.engine_state.cache.forget();
@@ -374,7 +374,7 @@ impl Qp {
     }
 
     /// Whether a request of the peer has been taken, since the queue pair became ready to receive.
-    pub fn heard(&self) -> bool {
+    pub fn has_received(&self) -> bool {
         let inner = self.lock();
         inner.engine.rq_psn().is_some_and(|psn| psn != inner.attr.rq_psn)
     }

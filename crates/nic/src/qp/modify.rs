@@ -67,7 +67,7 @@ impl Inner {
 
     fn reset(&mut self, qp: &Qp) {
         let (engine, mut context) = self.split(qp);
-        context.mute = true;
+        context.discard_completions = true;
         engine.fail(&mut context);
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
