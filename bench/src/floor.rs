@@ -26,7 +26,7 @@ const BATCH: usize = 15;
 const ROUNDS: usize = 9;
 const PINGS: usize = 20_000;
 const STREAM_BYTES: usize = 1 << 30;
-const MOST_MESSAGES: usize = 1 << 18;
+const MAX_MESSAGES: usize = 1 << 18;
 const SENDS: usize = 1 << 20;
 /// Messages outstanding.
 const OUTSTANDING: usize = 128;
@@ -130,7 +130,7 @@ impl Fastest {
         } else {
             (SEGMENT_LEN, size / SEGMENT_PAYLOAD)
         };
-        let messages = STREAM_BYTES.div_ceil(size).min(MOST_MESSAGES);
+        let messages = STREAM_BYTES.div_ceil(size).min(MAX_MESSAGES);
         // No more than that many messages: a small datagram takes far more of a receive buffer than
         // its bytes.
         let most = OUTSTANDING * segment * segments;

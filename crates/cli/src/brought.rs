@@ -14,9 +14,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Most files that are looked at.
-const MOST_FILES: usize = 1_000;
+const MAX_FILES: usize = 1_000;
 /// Most bytes of a table of a file.
-const MOST_BYTES: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 
 /// The copies that a program brings of the libraries of these names: their files.
 pub fn copies(program: &Path, library_path: Option<&OsStr>, names: &[&str]) -> Vec<PathBuf> {
@@ -26,7 +26,7 @@ pub fn copies(program: &Path, library_path: Option<&OsStr>, names: &[&str]) -> V
     // Each with the DT_RPATH of those that need it.
     let mut to_do = vec![(program.to_owned(), Vec::new())];
     while let Some((file, above)) = to_do.pop() {
-        let Some(needs) = Needs::of(&file).filter(|_| known.len() < MOST_FILES) else { continue };
+        let Some(needs) = Needs::of(&file).filter(|_| known.len() < MAX_FILES) else { continue };
         let first: Vec<PathBuf> = if needs.runpath.is_empty() {
             needs.rpath.iter().cloned().chain(above.iter().cloned()).collect()
         } else {
@@ -139,7 +139,7 @@ fn expanded(dir: &Path, origin: &Path) -> PathBuf {
 }
 
 fn bytes(file: &File, at: u64, len: u64) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; usize::try_from(len).ok().filter(|_| len <= MOST_BYTES)?];
+    let mut bytes = vec![0; usize::try_from(len).ok().filter(|_| len <= MAX_BYTES)?];
     file.read_exact_at(&mut bytes, at).ok()?;
     Some(bytes)
 }

@@ -132,7 +132,7 @@ struct Elf {
 /// Of the ELF header (elf(5)): the bytes before the program's headers, and where they say what.
 const HEADER: usize = 64;
 /// Headers that are looked at, and the longest name of a loader.
-const MOST_HEADERS: u16 = 64;
+const MAX_HEADERS: u16 = 64;
 const LONGEST: u64 = 4096;
 const PT_INTERP: u64 = 3;
 
@@ -151,7 +151,7 @@ impl Elf {
         }
         let (at, size, count) = (number(&header[32..40]), number(&header[54..56]), number(&header[56..58]));
         let mut loader = None;
-        for n in 0..count.min(MOST_HEADERS.into()) {
+        for n in 0..count.min(MAX_HEADERS.into()) {
             let mut entry = [0; 56];
             file.read_exact_at(&mut entry, at.saturating_add(n * size))?;
             if number(&entry[..4]) == PT_INTERP {

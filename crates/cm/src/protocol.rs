@@ -85,7 +85,7 @@ pub struct PrivateData {
 
 impl PrivateData {
     /// The most that any protocol has room for.
-    pub const MOST: PrivateData = {
+    pub const MAX: PrivateData = {
         let mut most = PrivateData { request: 0, reply: 0, rejection: 0, question: 0, answer: 0 };
         let mut n = 0;
         while n < Protocol::ALL.len() {

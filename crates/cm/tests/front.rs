@@ -78,7 +78,7 @@ fn each_protocol_makes_and_ends_a_connection_by_what_a_node_calls() {
 fn each_protocol_refuses_more_private_data_than_it_says_and_takes_no_less() {
     for protocol in Protocol::ALL {
         let mut w = World::new(&[2, 3]);
-        let (now, room, most) = (w.now, protocol.private_data(), PrivateData::MOST);
+        let (now, room, most) = (w.now, protocol.private_data(), PrivateData::MAX);
         assert!(room.request <= most.request && room.reply <= most.reply && room.rejection <= most.rejection);
         assert!(room.question <= most.question && room.answer <= most.answer);
         let mut cm = started(protocol, 1);

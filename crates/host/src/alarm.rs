@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use local::lease::MOST_PAUSE_NANOS;
+use local::lease::MAX_PAUSE_NANOS;
 use sys::WakeFd;
 
 /// The next time something is due, in nanoseconds of the host's clock; `u64::MAX` for never.
@@ -29,7 +29,7 @@ impl Alarm {
     /// engine is not woken for it.
     #[inline]
     pub(crate) fn set_about(&self, at: u64) {
-        self.set_within(at, MOST_PAUSE_NANOS);
+        self.set_within(at, MAX_PAUSE_NANOS);
     }
 
     /// Something is due at `at`, or so much later. The engine is not woken where it wakes by then.
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn nobody_rings_for_what_is_due_a_little_before_it_wakes_unless_it_has_to_be_then() {
         let alarm = Alarm::new(WakeFd::new().unwrap());
-        alarm.sleep(MOST_PAUSE_NANOS + 100);
+        alarm.sleep(MAX_PAUSE_NANOS + 100);
         alarm.set_about(100);
         assert_eq!(alarm.wake_fd.drain(), 0);
         alarm.set_about(99);
@@ -93,7 +93,7 @@ mod tests {
         alarm.sleep(1_001);
         alarm.set_within(500, 500);
         assert_eq!((alarm.wake_fd.drain(), alarm.take()), (1, 500));
-        alarm.sleep(MOST_PAUSE_NANOS);
+        alarm.sleep(MAX_PAUSE_NANOS);
         alarm.set_about(100);
         alarm.set(200);
         assert_eq!(

@@ -14,9 +14,9 @@ use wire::mad::MAD_LEN;
 const PACKET_LEN: usize = 12 + 8 + MAD_LEN + 4;
 /// Most that wait at the socket of an address, from however many peers: more than a default receive
 /// buffer holds.
-const MOST: usize = 8192;
+const MAX: usize = 8192;
 /// Most that wait at the socket of one flow.
-const MOST_OF_A_FLOW: usize = 512;
+const MAX_OF_A_FLOW: usize = 512;
 /// Room that is kept when nothing waits.
 const KEPT: usize = 64;
 
@@ -35,7 +35,7 @@ pub(crate) struct Management {
 impl Management {
     /// For the socket of an address, or of `one_flow`.
     pub(crate) fn new(one_flow: bool) -> Management {
-        Management { waiting: VecDeque::new(), most: if one_flow { MOST_OF_A_FLOW } else { MOST } }
+        Management { waiting: VecDeque::new(), most: if one_flow { MAX_OF_A_FLOW } else { MAX } }
     }
 
     /// Whether a packet is to wait here.
@@ -90,9 +90,9 @@ mod tests {
     #[test]
     fn so_many_wait_and_no_more_and_their_room_is_given_back() {
         let source = SocketAddr::from(([127, 0, 0, 1], 5));
-        for (one_flow, most) in [(false, MOST), (true, MOST_OF_A_FLOW)] {
+        for (one_flow, most) in [(false, MAX), (true, MAX_OF_A_FLOW)] {
             let mut management = Management::new(one_flow);
-            let kept = (0..2 * MOST).filter(|_| management.push(source, &packet(PACKET_LEN, 1))).count();
+            let kept = (0..2 * MAX).filter(|_| management.push(source, &packet(PACKET_LEN, 1))).count();
             assert_eq!(kept, most);
             assert_eq!(std::iter::from_fn(|| management.pop()).count(), most);
             assert!(management.is_empty() && management.waiting.capacity() <= 2 * KEPT);

@@ -46,7 +46,7 @@ const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(20);
 const AFTER_PANIC: Duration = Duration::from_millis(10);
 
 /// Rounds of events after which the end of a process is told at the latest, whatever else comes.
-const MOST_ROUNDS: u32 = 64;
+const MAX_ROUNDS: u32 = 64;
 
 /// A process that is gone. Its last packets may lie in a ring whose connection is not accepted yet,
 /// or in later events. So the input handler is told after a round that took all of them.
@@ -252,7 +252,7 @@ impl<G: InputHandler> Engine<G> {
         for mut gone in std::mem::take(&mut self.gone) {
             gone.rounds += 1;
             // The first one is that in which it was found.
-            if gone.rounds < 2 || more && gone.rounds < MOST_ROUNDS {
+            if gone.rounds < 2 || more && gone.rounds < MAX_ROUNDS {
                 self.gone.push(gone);
                 continue;
             }

@@ -20,7 +20,7 @@ const RTN_PROHIBIT: u8 = 8;
 const RTMSG: usize = 12;
 
 /// So many answers are kept.
-const MOST_KEPT: usize = 64;
+const MAX_KEPT: usize = 64;
 
 /// Routes to addresses of this host that were asked for. They are good until the kernel tells of a
 /// change in what it made them of. Its notification is there before the call returns that changed
@@ -55,7 +55,7 @@ impl Routes {
         }
         let route = route(&mut requests.lock(), &interfaces.current(), query)?;
         if route.local && self.changes.is_some() {
-            self.kept.truncate(MOST_KEPT - 1);
+            self.kept.truncate(MAX_KEPT - 1);
             self.kept.insert(0, (query, route));
         }
         Ok(route)

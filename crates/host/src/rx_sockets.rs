@@ -44,7 +44,7 @@ const COLD_TURN: u32 = 16;
 const READS_PER_POLL: usize = 8;
 /// Batches, long or of many packets, that may leave between two polls of one thread without the
 /// engine taking its place: more than the largest window.
-const MOST_BATCHES: u32 = 64;
+const MAX_BATCHES: u32 = 64;
 /// What one of them takes at most, the system call included.
 const BATCH_NANOS: u64 = 30_000;
 /// The port of the service that answers nothing (RFC 863).
@@ -254,7 +254,7 @@ impl RxSockets {
         let now = to.clock.nanos(instant);
         self.polled_at.store(now, Ordering::Relaxed);
         self.poller.store(sys::thread::own_thread(), Ordering::Relaxed);
-        self.batches_left.store(MOST_BATCHES, Ordering::Relaxed);
+        self.batches_left.store(MAX_BATCHES, Ordering::Relaxed);
         let turn = self.turn.load(Ordering::Relaxed);
         let cold = sockets.len() - hot;
         let index = if *hot == 0 {
@@ -286,7 +286,7 @@ impl RxSockets {
     /// The calling thread sends a long batch, or one of many packets. If it is the one that polls,
     /// it will be back at the sockets when all has left that windows let go: the engine would
     /// only take the processor and the queue pair's lock from it meanwhile. A program that sends
-    /// and polls no more has its packets later by [`MOST_BATCHES`] at most.
+    /// and polls no more has its packets later by [`MAX_BATCHES`] at most.
     pub(crate) fn sends_many(&self, clock: &Clock) {
         let left = self.batches_left.load(Ordering::Relaxed);
         if left == 0 || self.poller.load(Ordering::Relaxed) != sys::thread::own_thread() {

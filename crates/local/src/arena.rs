@@ -31,10 +31,10 @@ const PAGE: usize = 4096;
 /// Of the descriptors that this process may have, one in so many may be a buffer's.
 const OF_DESCRIPTORS: usize = 8;
 /// Buffers at most.
-const MOST_BUFFERS: usize = 1024;
+const MAX_BUFFERS: usize = 1024;
 /// Buffers of other processes that are mapped here, at most, and their bytes in sum.
-const MOST_MAPPED: usize = 4096;
-const MOST_MAPPED_BYTES: u64 = 1 << 40;
+const MAX_MAPPED: usize = 4096;
+const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
 /// The buffers of this process by their addresses.
 static BUFFERS: PerProcess<Mutex<BTreeMap<u64, Arc<File>>>> =
@@ -95,7 +95,7 @@ pub fn take(len: usize) -> Option<Buffer> {
     if same_host::wish() == Ok(Wish::Off) || bytes as u64 > most {
         return None;
     }
-    let most = (limits::descriptors() / OF_DESCRIPTORS).min(MOST_BUFFERS);
+    let most = (limits::descriptors() / OF_DESCRIPTORS).min(MAX_BUFFERS);
     if BUFFERS.get().lock().len() >= most {
         return None;
     }
@@ -252,7 +252,7 @@ impl Mapped {
         let len = size_of_val(&*memory) as u64;
         let mapped = Mapped { memory, address, how, generation: fork::generation() };
         let before = (bytes.fetch_add(len, Ordering::Relaxed), count.fetch_add(1, Ordering::Relaxed));
-        if before.0 + len > MOST_MAPPED_BYTES || before.1 >= MOST_MAPPED {
+        if before.0 + len > MAX_MAPPED_BYTES || before.1 >= MAX_MAPPED {
             return Err(Errno::ENOMEM.into());
         }
         mapped.memory.leave_out_of_dumps();
@@ -367,9 +367,9 @@ mod tests {
     fn the_sum_of_what_neighbours_show_is_bounded() {
         let (bytes, _) = MAPPED.get();
         let Some(buffer) = take(4096) else { return };
-        bytes.fetch_add(MOST_MAPPED_BYTES, Ordering::Relaxed);
+        bytes.fetch_add(MAX_MAPPED_BYTES, Ordering::Relaxed);
         let mapped = Theirs::default().with(&buffer.0.fd, buffer.0.address(), true);
-        bytes.fetch_sub(MOST_MAPPED_BYTES, Ordering::Relaxed);
+        bytes.fetch_sub(MAX_MAPPED_BYTES, Ordering::Relaxed);
         assert!(mapped.is_err_and(|error| error.raw_os_error() == Some(libc::ENOMEM)));
     }
 

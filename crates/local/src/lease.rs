@@ -36,7 +36,7 @@ pub const LEASE_NANOS: u64 = 200_000;
 /// which they have polled without a break, and at most.
 const PAUSE_PART: u64 = 4;
 /// The engine looks at threads that poll so much later than a lease ends, at most.
-pub const MOST_PAUSE_NANOS: u64 = 4_000_000;
+pub const MAX_PAUSE_NANOS: u64 = 4_000_000;
 /// What the engine finds so soon after a lease has ended was waiting for that.
 const WAITED_NANOS: u64 = 50_000;
 /// A thread that has not polled for so long does something else: polls in a row are less than 1 us
@@ -52,7 +52,7 @@ const NEEDED: u32 = 4;
 /// without a break: each look takes the processor from one of them, and what comes to one that
 /// stops waits for it, once.
 pub fn pause(polled_nanos: u64) -> u64 {
-    (polled_nanos / PAUSE_PART).min(MOST_PAUSE_NANOS)
+    (polled_nanos / PAUSE_PART).min(MAX_PAUSE_NANOS)
 }
 
 /// One socket's lease. Its numbers are hints: that two threads change them at once does no harm.
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn who_has_polled_for_long_is_left_alone_for_a_while_and_four_milliseconds_at_most() {
         assert_eq!((pause(0), pause(1_600_000)), (0, 400_000));
-        assert_eq!((pause(1 << 40), pause(u64::MAX)), (MOST_PAUSE_NANOS, MOST_PAUSE_NANOS));
+        assert_eq!((pause(1 << 40), pause(u64::MAX)), (MAX_PAUSE_NANOS, MAX_PAUSE_NANOS));
     }
 
     #[test]

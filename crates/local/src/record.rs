@@ -40,7 +40,7 @@ pub struct Ends {
 /// Bytes of a ring.
 pub const RING_BYTES: usize = 1 << 20;
 /// Bytes of the longest record: its packets leave in one segmented send elsewhere.
-pub(crate) const LONGEST_RECORD: usize = transport::batch::MAX_RUN + HEADER + SIZE;
+pub(crate) const MAX_RECORD: usize = transport::batch::MAX_RUN + HEADER + SIZE;
 /// Bytes of the ends of packets ([`emit`]).
 pub const HEADER: usize = 52;
 /// Bytes before the ends ([`HEADER`]) in a record.
@@ -255,7 +255,7 @@ mod tests {
         interface: 3,
     };
     /// Bytes of the longest headers of a fragment.
-    const MOST: usize = FRAGMENT_HEAD - SIZE;
+    const MAX: usize = FRAGMENT_HEAD - SIZE;
 
     fn begins(record: &[u8]) -> u64 {
         u64::from_le_bytes(*record.first_chunk().unwrap())
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_head_of_a_fragment_gives_back_its_headers() {
-        for len in 0..=MOST {
+        for len in 0..=MAX {
             let headers: Vec<u8> = (0..len as u8).map(|n| !n).collect();
             let (head, head_len) = fragment_head(&headers).unwrap();
             assert_eq!(head_len, SIZE + len);
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn headers_that_are_too_long_make_no_fragment() {
-        for len in [MOST + 1, MOST + 2, 255, 256, 257, 4096, 1 << 28] {
+        for len in [MAX + 1, MAX + 2, 255, 256, 257, 4096, 1 << 28] {
             assert!(fragment_head(&vec![0; len]).is_none(), "{len}");
         }
     }
@@ -333,8 +333,8 @@ mod tests {
 
     #[test]
     fn what_is_no_head_of_a_fragment_is_not_read() {
-        let (head, _) = fragment_head(&[7; MOST]).unwrap();
-        for len in MOST + 1..256 {
+        let (head, _) = fragment_head(&[7; MAX]).unwrap();
+        for len in MAX + 1..256 {
             let mut head = head;
             head[0] = len as u8;
             assert!(is_fragment(begins(&head)) && read_fragment(&head).is_none(), "{len}");

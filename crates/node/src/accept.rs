@@ -26,9 +26,9 @@ use crate::{Errno, Error, Node};
 
 /// Consumer private data of an accept for RDMA_PS_TCP, in bytes (rdma_accept(3)): what the most
 /// spacious protocol takes.
-pub const ACCEPT_DATA: usize = PrivateData::MOST.reply;
+pub const ACCEPT_DATA: usize = PrivateData::MAX.reply;
 /// Consumer private data of a reject, in bytes: what the most spacious protocol takes.
-pub const REJECT_DATA: usize = PrivateData::MOST.rejection;
+pub const REJECT_DATA: usize = PrivateData::MAX.rejection;
 
 /// A request that a listener takes, before it is admitted.
 pub(crate) struct Arrival {

@@ -17,7 +17,7 @@ use crate::{Errno, Error, Node};
 
 /// Consumer private data of a request for RDMA_PS_TCP, in bytes (rdma_connect(3)): what the most
 /// spacious protocol takes.
-pub const CONNECT_DATA: usize = PrivateData::MOST.request;
+pub const CONNECT_DATA: usize = PrivateData::MAX.request;
 
 impl<W: Env> Node<W> {
     /// `rdma_connect`: sends a request. EINVAL for parameters beyond the device's limits or more

@@ -25,10 +25,10 @@ use crate::{Errno, Error, Node};
 
 /// Consumer private data of a request for a datagram service, in bytes (rdma_connect(3)): what the
 /// most spacious protocol takes.
-pub const ASK_DATA: usize = PrivateData::MOST.question;
+pub const ASK_DATA: usize = PrivateData::MAX.question;
 /// Consumer private data of its answer, accept or reject, in bytes (rdma_accept(3)): what the most
 /// spacious protocol takes.
-pub const ANSWER_DATA: usize = PrivateData::MOST.answer;
+pub const ANSWER_DATA: usize = PrivateData::MAX.answer;
 /// Hop limit of the addresses that events bear, as the kernel's.
 const HOP_LIMIT: u8 = 64;
 

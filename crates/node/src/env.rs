@@ -250,7 +250,7 @@ pub trait Env: Link + Frames + Platform {
 /// Queue pairs that the last short messages by some way were for. The next ones mostly are for the
 /// same, which need not be looked up then. It keeps none of them.
 #[derive(Debug, Default)]
-pub struct Before([Addressee; Before::MOST]);
+pub struct Before([Addressee; Before::MAX]);
 
 #[derive(Debug, Default)]
 struct Addressee {
@@ -261,18 +261,18 @@ struct Addressee {
 
 impl Before {
     /// Queue pairs at most, by the last bits of their numbers.
-    const MOST: usize = 16;
+    const MAX: usize = 16;
 
     /// The queue pair of this number, which messages by an interface are for, if one was.
     #[inline(always)]
     pub(crate) fn qp(&self, qpn: Qpn, interface: u32) -> Option<Arc<Qp>> {
-        let last = &self.0[qpn.get() as usize % Before::MOST];
+        let last = &self.0[qpn.get() as usize % Before::MAX];
         if (last.qpn, last.interface) == (qpn, interface) { last.qp.upgrade() } else { None }
     }
 
     /// A message by an interface was for this queue pair.
     pub(crate) fn was(&mut self, qp: &Arc<Qp>, interface: u32) {
-        self.0[qp.qpn().get() as usize % Before::MOST] =
+        self.0[qp.qpn().get() as usize % Before::MAX] =
             Addressee { qpn: qp.qpn(), interface, qp: Arc::downgrade(qp) };
     }
 }

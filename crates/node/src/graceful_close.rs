@@ -34,7 +34,7 @@ const STEPS: u32 = 50;
 /// Where hundreds of threads want two processors each step takes a turn of all of them: after that
 /// time so few steps are enough.
 const LONG: Duration = Duration::from_secs(1);
-const FEWEST: u32 = 5;
+const MIN: u32 = 5;
 
 /// The end of a connection, which waits.
 pub(crate) struct Waiting {
@@ -49,7 +49,7 @@ pub(crate) struct Waiting {
 
 /// Whether an end has waited for long enough, with so many steps left that it might take.
 fn is_long(waited: Duration, left: u32) -> bool {
-    waited >= LONG && left + FEWEST <= STEPS
+    waited >= LONG && left + MIN <= STEPS
 }
 
 /// How a connection ends.

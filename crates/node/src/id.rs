@@ -281,7 +281,7 @@ impl Id {
     /// no device yet.
     pub(crate) fn private_data(&self) -> cm::PrivateData {
         let transport = self.lock().device.as_ref().map(|device| device.config.transport);
-        transport.map_or(cm::PrivateData::MOST, |transport| devices::protocol_of(transport).private_data())
+        transport.map_or(cm::PrivateData::MAX, |transport| devices::protocol_of(transport).private_data())
     }
 
     /// What the identifier holds. Keep the guard short, and call nothing of the node while it

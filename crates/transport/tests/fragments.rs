@@ -15,19 +15,19 @@ const LAST_IMM: Op = Op::Send(SendAt::Last(SendTail::Immediate(*b"imm!")));
 const MIDDLE: Op = Op::Send(SendAt::Middle);
 const LAST: Op = Op::Send(SendAt::Last(SendTail::None));
 /// Bytes of the longest fragment here.
-const MOST: usize = 32 * MTU;
+const MAX: usize = 32 * MTU;
 
 /// Sends fragments, and has nothing lost.
 fn sender() -> End {
     let mut a = requester_with(|attr| attr.retry_cnt = 0);
-    a.cx.max_fragment = MOST;
+    a.cx.max_fragment = MAX;
     a
 }
 
 /// With receives of 64 KiB, which sends fragments, too.
 fn receiver(receives: u64) -> End {
     let mut b = End::new(Mtu::M256, 1 << 20, rts());
-    b.cx.max_fragment = MOST;
+    b.cx.max_fragment = MAX;
     (0..receives).for_each(|n| b.post_receive(n, sge(1, n << 16, 1 << 16)));
     b
 }
@@ -104,7 +104,7 @@ fn all_kinds_of_messages_arrive_whole_and_in_order() {
         a.post(read(4 * n + 2, sge(0, n * 3, len), sge(1, at as u64, len)));
     }
     a.post(write(99, sge(0, 5, packets(40)), sge(0, 600_000, packets(40)), Some(*b"imm!")));
-    assert!(exchange(&mut a, &mut b) >= MOST);
+    assert!(exchange(&mut a, &mut b) >= MAX);
     let all = (0..8).flat_map(|n| (0..3).map(move |k| (4 * n + k, OK))).chain([(99, OK)]);
     assert_eq!(a.completed(), all.collect::<Vec<_>>());
     assert_eq!(b.completed(), (0..9).map(|n| (n, OK)).collect::<Vec<_>>());
@@ -149,7 +149,7 @@ fn a_full_ring_is_waited_for_where_an_ack_is_due_and_takes_packets_where_none_is
 #[test]
 fn what_is_lost_is_sent_again_in_packets() {
     let mut a = requester();
-    a.cx.max_fragment = MOST;
+    a.cx.max_fragment = MAX;
     a.post(send(1, sge(0, 0, packets(20))));
     assert_eq!(a.sent().len(), 1);
     a.wait_for_deadline();

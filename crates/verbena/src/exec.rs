@@ -21,14 +21,14 @@ use crate::thread_safe::ThreadSafe;
 /// within one machine or rack.
 const LEAST_POLL: Duration = Duration::from_micros(50);
 /// How long a thread that waits polls at most: as long as the engine thread leaves it the sockets.
-const MOST_POLL: Duration = Duration::from_micros(200);
+const MAX_POLL: Duration = Duration::from_micros(200);
 /// So often a thread polls one queue pair between two looks at the clock; a poll takes a tenth of a
 /// microsecond, or brings something.
 const LOOKS_PER_CLOCK: u32 = 16;
 
 thread_local! {
     /// How long this thread polls before it sleeps.
-    static POLL: Cell<Duration> = const { Cell::new(MOST_POLL) };
+    static POLL: Cell<Duration> = const { Cell::new(MAX_POLL) };
     /// Whether this thread polls for what it waits for.
     static POLLS: Cell<bool> = const { Cell::new(false) };
 }
@@ -60,7 +60,7 @@ impl Drop for Polls {
 /// one sleep too: of two that sleep for that reason neither would stop again. Where it slept long
 /// polling was for nothing.
 fn next_poll(before: Duration, slept: Duration) -> Duration {
-    if slept <= MOST_POLL { MOST_POLL } else { (before / 2).max(LEAST_POLL) }
+    if slept <= MAX_POLL { MAX_POLL } else { (before / 2).max(LEAST_POLL) }
 }
 
 /// What a thread does while it waits.
@@ -226,9 +226,9 @@ mod tests {
     #[test]
     fn a_thread_that_is_woken_soon_polls_longer_and_one_that_sleeps_long_less() {
         let (soon, long) = (Duration::from_micros(80), Duration::from_millis(5));
-        assert_eq!(next_poll(LEAST_POLL, soon), MOST_POLL);
-        assert_eq!(next_poll(MOST_POLL, soon), MOST_POLL);
-        assert_eq!(next_poll(MOST_POLL, long), MOST_POLL / 2);
+        assert_eq!(next_poll(LEAST_POLL, soon), MAX_POLL);
+        assert_eq!(next_poll(MAX_POLL, soon), MAX_POLL);
+        assert_eq!(next_poll(MAX_POLL, long), MAX_POLL / 2);
         assert_eq!(next_poll(LEAST_POLL, long), LEAST_POLL);
     }
 }

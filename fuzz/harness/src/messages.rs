@@ -28,7 +28,7 @@ impl Default for Known {
 
 impl Known {
     /// Most numbers that are kept of each kind: the newest.
-    const MOST: usize = 32;
+    const MAX: usize = 32;
 
     /// A peer sent this.
     pub fn saw(&mut self, mad: &Mad) {
@@ -42,7 +42,7 @@ impl Known {
 
 fn push<T: PartialEq>(to: &mut Vec<T>, new: T) {
     if !to.contains(&new) {
-        if to.len() >= Known::MOST {
+        if to.len() >= Known::MAX {
             to.remove(0);
         }
         to.push(new);

@@ -116,7 +116,7 @@ const CM_LIMITS: [HostLimit; 4] = [
 const HOST_LIMITS: [HostLimit; 8] = [
     (
         "crates/local/src/rings/mod.rs",
-        "MOST_READ",
+        "MAX_READ",
         Unit::Count,
         "Rings that a process reads, one for each peer process.",
     ),
@@ -128,7 +128,7 @@ const HOST_LIMITS: [HostLimit; 8] = [
     ),
     (
         "crates/local/src/rings/tx_ring.rs",
-        "MOST_WAITING",
+        "MAX_WAITING",
         Unit::Bytes,
         "Data that waits for room in a full ring.",
     ),
@@ -146,12 +146,12 @@ const HOST_LIMITS: [HostLimit; 8] = [
     ),
     (
         "crates/local/src/arena.rs",
-        "MOST_BUFFERS",
+        "MAX_BUFFERS",
         Unit::Count,
         "Buffers of `ibv_alloc_buf` that peers can map.",
     ),
-    ("crates/local/src/arena.rs", "MOST_MAPPED", Unit::Count, "Buffers of peers that a process maps."),
-    ("crates/local/src/arena.rs", "MOST_MAPPED_BYTES", Unit::Bytes, "Size of these mapped buffers together."),
+    ("crates/local/src/arena.rs", "MAX_MAPPED", Unit::Count, "Buffers of peers that a process maps."),
+    ("crates/local/src/arena.rs", "MAX_MAPPED_BYTES", Unit::Bytes, "Size of these mapped buffers together."),
 ];
 
 /// Limits of a process at its UDP sockets.
@@ -171,7 +171,7 @@ const SOCKET_LIMITS: [HostLimit; 4] = [
     ),
     (
         "crates/host/src/management.rs",
-        "MOST",
+        "MAX",
         Unit::Count,
         "Connection manager messages that wait at the socket of an address.",
     ),

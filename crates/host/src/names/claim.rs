@@ -28,7 +28,7 @@ const BACKLOG: i32 = 1024;
 const ACCEPTS_PER_EVENT: usize = 32;
 /// Blocks that are left to other users, which may be at other addresses of this host, before those
 /// users' blocks do not count any more.
-const MOST_LEFT: u32 = 16;
+const MAX_LEFT: u32 = 16;
 
 /// A name of ours, where other processes connect.
 pub(crate) struct Listener {
@@ -103,7 +103,7 @@ impl Names {
     /// Whether a name of another user is left to that: a block, whose numbers packets to another
     /// address of this host may bear, as long as there seem to be others.
     fn leaves(&self, name: Name) -> bool {
-        matches!(name, Name::Block(_)) && self.left.fetch_add(1, Ordering::Relaxed) < MOST_LEFT
+        matches!(name, Name::Block(_)) && self.left.fetch_add(1, Ordering::Relaxed) < MAX_LEFT
     }
 }
 

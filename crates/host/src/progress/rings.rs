@@ -15,7 +15,7 @@ use crate::env::LinuxEnv;
 /// then less and less often, as if the reader is stopped.
 pub(super) const ROOM_PAUSE: Duration = Duration::from_micros(20);
 const ROOM_TRIES: u32 = 1_000;
-const MOST_ROOM_PAUSE: Duration = Duration::from_millis(10);
+const MAX_ROOM_PAUSE: Duration = Duration::from_millis(10);
 
 /// Which thread reads the rings until the engine looks again.
 enum Reader {
@@ -59,7 +59,7 @@ impl<G: InputHandler> Engine<G> {
                 self.room_tries += 1;
                 Some(ROOM_PAUSE)
             }
-            Backlog::Stuck => Some((self.room_pause * 2).min(MOST_ROOM_PAUSE)),
+            Backlog::Stuck => Some((self.room_pause * 2).min(MAX_ROOM_PAUSE)),
             Backlog::Moves => {
                 self.room_tries = 0;
                 Some(ROOM_PAUSE)

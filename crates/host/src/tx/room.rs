@@ -25,10 +25,10 @@ const BUSY: Duration = Duration::from_secs(1);
 /// Of the descriptors that the process may have, a share so large is many.
 const SHARE: usize = 4;
 /// Fewest sockets that are many.
-const FEWEST: usize = 8;
+const MIN: usize = 8;
 /// Sockets that are closed for one that cannot be opened otherwise. Another thread may take what is
 /// freed.
-const MOST_FOR_ONE: usize = 4;
+const MAX_FOR_ONE: usize = 4;
 
 /// How many were closed, and why.
 #[derive(Default)]
@@ -79,7 +79,7 @@ impl Closed {
         mut open: impl FnMut() -> io::Result<T>,
     ) -> io::Result<T> {
         let mut opened = open();
-        for _ in 0..MOST_FOR_ONE {
+        for _ in 0..MAX_FOR_ONE {
             let is_short = opened.as_ref().is_err_and(limits::no_descriptor_is_left);
             if !is_short || !self.give_up_one(sockets, reactor) {
                 break;
@@ -103,7 +103,7 @@ impl Closed {
             let detour = of_flow(sockets, new).min_by_key(used_at).map(|(key, _)| *key);
             detour.iter().for_each(|key| close(sockets, key, reactor));
         }
-        let many = (limits::descriptors() / SHARE).clamp(FEWEST, MAX_SOCKETS);
+        let many = (limits::descriptors() / SHARE).clamp(MIN, MAX_SOCKETS);
         let is_busy = |sockets: &Sockets, key: &Key| {
             let used_at = sockets.get(key).map_or(now, |socket| socket.used_at.load(Ordering::Relaxed));
             now.saturating_sub(used_at) < BUSY.as_nanos() as u64

@@ -31,7 +31,7 @@ use crate::memory::Part;
 
 const PAGE: usize = 4096;
 /// Most pages of a range that is looked at.
-const MOST_PAGES: usize = 8;
+const MAX_PAGES: usize = 8;
 /// Where in the page a writer leaves eight bytes: what is before it stays.
 const WRITTEN: u64 = 64;
 /// Tries to find a free address.
@@ -179,7 +179,7 @@ impl Process {
     /// Whether a range of its memory is there and may be read: a byte of each of its pages. False,
     /// too, where they are more than a few.
     pub(crate) fn has(&self, addr: u64, len: u64) -> bool {
-        let mut pages = ArrayVec::<Piece, MOST_PAGES>::new();
+        let mut pages = ArrayVec::<Piece, MAX_PAGES>::new();
         let (mut at, end) = (addr, addr.saturating_add(len));
         while at < end {
             if pages.try_push(Piece { addr: at, len: 1 }).is_err() {
@@ -187,7 +187,7 @@ impl Process {
             }
             at = (at | (PAGE as u64 - 1)).saturating_add(1);
         }
-        let mut bytes = [0_u8; MOST_PAGES];
+        let mut bytes = [0_u8; MAX_PAGES];
         let piece = Piece { addr: (&raw mut bytes) as u64, len: pages.len() as u64 };
         // SAFETY: as many bytes of ours as there are pages.
         unsafe { self.read(&[piece], &pages) == Copied::All }

@@ -79,7 +79,7 @@ use mapped::{MappedPeer, with_last_word};
 use present::Pages;
 
 /// Pieces of a transfer at most.
-const MOST_PIECES: usize = 8;
+const MAX_PIECES: usize = 8;
 
 /// A process that exports to us.
 pub(crate) struct RemoteView {
@@ -160,7 +160,7 @@ impl RemoteView {
         {
             return DirectOutcome::Unavailable;
         }
-        if prepared.pieces().len() > MOST_PIECES {
+        if prepared.pieces().len() > MAX_PIECES {
             return DirectOutcome::Refused;
         }
         let request = Request { qpn: path.dest_qpn, from, ends, remote, asks: transfer.asks(), what };

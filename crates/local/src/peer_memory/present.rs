@@ -27,7 +27,7 @@ const REMEMBERED: usize = 64;
 const FEW: u64 = 2;
 /// How long a process is left alone at first, in nanoseconds, and how often that is doubled.
 const ALONE: u64 = 10_000_000;
-const MOST_DOUBLED: u32 = 12;
+const MAX_DOUBLED: u32 = 12;
 
 /// The pages of another process.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Pages {
             (first..=last).for_each(|page| self.place(page).store(entry(page, now), Ordering::Relaxed));
         }
         if !there {
-            let doubled = self.found_none.fetch_add(1, Ordering::Relaxed).min(MOST_DOUBLED);
+            let doubled = self.found_none.fetch_add(1, Ordering::Relaxed).min(MAX_DOUBLED);
             self.alone_until.store(now + (ALONE << doubled), Ordering::Relaxed);
         }
         there
@@ -251,8 +251,8 @@ mod tests {
             assert!(!pages.are_there(at, 8));
             let alone = pages.alone_until.load(Ordering::Relaxed) - before;
             assert!(alone >= last, "{alone} behind {last}");
-            last = ALONE << pages.found_none.load(Ordering::Relaxed).saturating_sub(1).min(MOST_DOUBLED);
+            last = ALONE << pages.found_none.load(Ordering::Relaxed).saturating_sub(1).min(MAX_DOUBLED);
         }
-        assert_eq!(last, ALONE << MOST_DOUBLED);
+        assert_eq!(last, ALONE << MAX_DOUBLED);
     }
 }

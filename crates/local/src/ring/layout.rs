@@ -62,7 +62,7 @@ pub const BODY: usize = LINE_BYTES - RECORD_HEADER;
 /// The length that says that the rest of the ring is left out.
 pub(super) const SKIP: u32 = u32::MAX;
 /// Fewest lines of records that make a ring.
-pub(super) const FEWEST: usize = 4;
+pub(super) const MIN: usize = 4;
 
 /// Which thread is to be woken when a record is written while the reader sleeps. A process that
 /// reads has two that may.
@@ -115,7 +115,7 @@ pub const fn memory_len(bytes: usize) -> usize {
 #[inline]
 pub(super) fn capacity(words: usize) -> Option<usize> {
     let lines = (words / LINE).checked_sub(HEAD)?;
-    (lines >= FEWEST).then_some(lines)
+    (lines >= MIN).then_some(lines)
 }
 
 /// Lines of a record of `len` bytes.

@@ -26,7 +26,7 @@ fn read(reader: &mut Reader<Memory>) -> Option<Vec<u8>> {
 
 #[test]
 fn what_is_too_small_is_no_ring() {
-    for words in [0, 1, HEAD * LINE, (HEAD + FEWEST) * LINE - 1] {
+    for words in [0, 1, HEAD * LINE, (HEAD + MIN) * LINE - 1] {
         let memory: Memory = (0..words).map(|_| Word::new(0)).collect();
         assert!(Writer::new(memory.clone()).is_none() && Reader::new(memory).is_none(), "{words} words");
     }
@@ -393,7 +393,7 @@ fn two_threads_pass_many_records() {
 proptest! {
     #[test]
     fn what_goes_in_comes_out(
-        lines in FEWEST..40,
+        lines in MIN..40,
         records in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..600), 0usize..600, any::<bool>()), 0..200),
     ) {
         let (mut writer, mut reader, _) = ring(lines);
@@ -423,7 +423,7 @@ proptest! {
 
     #[test]
     fn records_with_a_body_come_out_whole_among_others(
-        lines in FEWEST..40,
+        lines in MIN..40,
         records in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 0..900), 0..=BODY, 0u8..4, any::<bool>()),
             0..200,
@@ -469,7 +469,7 @@ proptest! {
     }
 
     #[test]
-    fn a_reader_takes_any_memory(words in prop::collection::vec(any::<u64>(), (HEAD + FEWEST) * LINE..400), position: bool) {
+    fn a_reader_takes_any_memory(words in prop::collection::vec(any::<u64>(), (HEAD + MIN) * LINE..400), position: bool) {
         let memory: Memory = words.iter().map(|word| Word::new(*word)).collect();
         if position {
             // Often enough a plausible header.

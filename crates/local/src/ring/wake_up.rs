@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-use super::layout::{FEWEST, HEAD, LINE};
+use super::layout::{HEAD, LINE, MIN};
 use super::{Reader, WakeTarget, Word, Writer};
 
 /// loom's words, shared.
@@ -24,7 +24,7 @@ impl std::ops::Deref for Memory {
 impl super::layout::Memory for Memory {}
 
 fn memory() -> Memory {
-    Memory(Arc::new((0..(HEAD + FEWEST) * LINE).map(|_| Word::new(0)).collect()))
+    Memory(Arc::new((0..(HEAD + MIN) * LINE).map(|_| Word::new(0)).collect()))
 }
 
 fn explore(model: impl Fn() + Send + Sync + 'static) {

@@ -66,12 +66,12 @@ pub const LOOK_NANOS: u64 = 4 * TURN_NANOS;
 /// How often a thread may be woken in a row with no event of its own. From then on the work is for
 /// others, and the engine does it better. Also a signal that comes while the thread works, and not
 /// while it waits, interrupts nothing.
-const MOST_IN_VAIN: u32 = 16;
+const MAX_IN_VAIN: u32 = 16;
 /// A thread that leaves with an event so often, each time so soon after the time before, is back in
 /// a moment, as a rule. A time that was not soon takes half of those that were, of which no more
 /// than so many count. Others may have had the processor meanwhile.
 const OFTEN: u32 = 4;
-const MOST_COUNTED: u32 = 16;
+const MAX_COUNTED: u32 = 16;
 const SOON_NANOS: u64 = 500_000;
 /// How long no thread reads the rings after one left so, at most.
 const MOMENT_NANOS: u64 = 1_000_000;
@@ -172,7 +172,7 @@ impl DriverSlot {
     pub fn leaves_for_a_moment(&self, now: u64) -> Option<u64> {
         let is_soon = now.saturating_sub(self.left_at.swap(now, Ordering::Relaxed)) < SOON_NANOS;
         let before = self.soon.load(Ordering::Relaxed);
-        let soon = if is_soon { MOST_COUNTED.min(before + 1) } else { before / 2 };
+        let soon = if is_soon { MAX_COUNTED.min(before + 1) } else { before / 2 };
         self.soon.store(soon, Ordering::Relaxed);
         let back_by = (soon >= OFTEN).then_some(now + MOMENT_NANOS)?;
         self.back_by.store(back_by, Ordering::SeqCst);
@@ -200,7 +200,7 @@ impl DriverSlot {
     pub fn goes_on(&self) -> bool {
         self.turns.fetch_add(1, Ordering::Relaxed);
         self.who.load(Ordering::SeqCst) == u64::from(thread::own_thread())
-            && self.since.fetch_add(1, Ordering::Relaxed) <= MOST_IN_VAIN
+            && self.since.fetch_add(1, Ordering::Relaxed) <= MAX_IN_VAIN
     }
 
     /// The calling thread drives no more; true where it was to be woken until now.
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!(driver_slot.expects(at + 1), None, "and is not expected any more");
         let (at, _) = leaves();
         assert!(driver_slot.take() && driver_slot.expects(at + 1).is_none(), "it is back");
-        (0..MOST_COUNTED).for_each(|_| _ = leaves());
+        (0..MAX_COUNTED).for_each(|_| _ = leaves());
         // Others had the processor for long, once; then it is away again and again.
         assert!(leaves_at(40 * SECOND).is_some());
         assert!((50..60).map(|n| leaves_at(n * SECOND)).any(|moment| moment.is_none()));

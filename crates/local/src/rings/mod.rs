@@ -70,7 +70,7 @@ use tx_ring::{Head, Sent, TxRing};
 /// How long a thread that reads counters waits for the lock over the rings.
 const LOCK_PATIENCE: Duration = Duration::from_millis(100);
 /// Most rings that are read: so much memory others can make us map.
-const MOST_READ: usize = 512;
+const MAX_READ: usize = 512;
 /// Where there was no ring to be had, no thread asks again for so long.
 const ASK_AGAIN_NANOS: u64 = 200_000_000;
 /// How many records the engine takes out of a ring before the others get their turn.
@@ -323,7 +323,7 @@ impl<O: Send> Rings<O> {
         let token = connection.token();
         let _changing = self.changing.lock();
         let rings = self.rx.load();
-        if !self.enabled || rings.len() >= MOST_READ || rings.iter().any(|ring| ring.token() == token) {
+        if !self.enabled || rings.len() >= MAX_READ || rings.iter().any(|ring| ring.token() == token) {
             return Err(nic::Errno::ENOMEM.into());
         }
         let ring = Arc::new(RxRing::open(fd, nonce, connection.clone())?);

@@ -15,7 +15,7 @@ use crate::counters::{Counters, add};
 use crate::env::{Connection, Delivery, Drained, Env, PacketHandler};
 use crate::memory::{Part, SharedMemory, shared};
 use crate::peer_memory::{After, Cleared, ExportTable, HAZARD_BYTES, Importer, Proof, Tables};
-use crate::record::{self, LONGEST_RECORD, RING_BYTES, Record};
+use crate::record::{self, MAX_RECORD, RING_BYTES, Record};
 use crate::ring::{Broken, Found, Reader, Word, memory_len};
 use crate::rings::brought_by::brought_by;
 use crate::rings::driver_slot::DriverSlot;
@@ -334,8 +334,8 @@ fn dispatch<H: PacketHandler>(
 
 #[cold]
 fn grow(bytes: &mut Vec<u8>, len: usize) -> Result<(), Broken> {
-    let within = len <= LONGEST_RECORD;
-    within.then(|| bytes.resize(len.next_power_of_two().min(LONGEST_RECORD), 0)).ok_or(Broken)
+    let within = len <= MAX_RECORD;
+    within.then(|| bytes.resize(len.next_power_of_two().min(MAX_RECORD), 0)).ok_or(Broken)
 }
 
 /// Dispatches several packets as one fragment, whose bytes stay in the ring until they are where

@@ -26,7 +26,7 @@ use crate::record::{self, Ends, HEADER, RING_BYTES, SIZE};
 use crate::ring::{PushError, WakeTarget, Writer, memory_len};
 
 /// Most bytes that wait because the ring is full: as many as the receive buffer of a socket holds.
-const MOST_WAITING: usize = 16 << 20;
+const MAX_WAITING: usize = 16 << 20;
 /// Payload that may be under way in a ring. Packets, with their headers, for which there is no room
 /// wait here, copied once more.
 pub const ROOM: u32 = RING_BYTES as u32 / 5 * 4;
@@ -387,7 +387,7 @@ impl State {
             Ok(()) => true,
             Err(PushError::Full) => {
                 let len: usize = parts.iter().map(|part| part.len()).sum();
-                if self.waiting_bytes + len <= MOST_WAITING {
+                if self.waiting_bytes + len <= MAX_WAITING {
                     self.waiting.push_back(parts.concat().into_boxed_slice());
                     self.waiting_bytes += len;
                     return true;

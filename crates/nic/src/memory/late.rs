@@ -17,7 +17,7 @@ use super::guard;
 /// Beside the access flags of a region, of which it is none.
 pub(super) const LATE: u32 = 1 << 31;
 /// Pages of a range that are looked at before it is read.
-const MOST_PAGES: u64 = 1 << 12;
+const MAX_PAGES: u64 = 1 << 12;
 const PAGE: u64 = 4096;
 
 /// Copies to such memory.
@@ -53,7 +53,7 @@ pub(super) unsafe fn copy_out(to: *mut u8, from: u64, len: usize) -> Result<(), 
 /// Whether a range is there, as far as it is looked at.
 pub(super) fn look(at: u64, len: u64) -> Result<(), Fault> {
     let last = at.saturating_add(len.saturating_sub(1));
-    let pages = (at / PAGE..=last / PAGE).take(MOST_PAGES as usize);
+    let pages = (at / PAGE..=last / PAGE).take(MAX_PAGES as usize);
     pages.map(|page| at.max(page * PAGE)).try_for_each(|byte| {
         let mut seen = 0_u8;
         // SAFETY: a byte of ours, and one of the range.

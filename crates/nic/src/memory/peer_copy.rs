@@ -18,7 +18,7 @@ use crate::link::PathCache;
 use crate::peer_memory::{LocalLink, Peer, Region};
 
 /// Most pieces of a list that are copied at once.
-const MOST_PIECES: usize = 8;
+const MAX_PIECES: usize = 8;
 /// What peers may do without the responder.
 pub(crate) const PEER_RIGHTS: u32 = Access::REMOTE_WRITE
     | Access::REMOTE_READ
@@ -30,8 +30,8 @@ pub(crate) const PEER_RIGHTS: u32 = Access::REMOTE_WRITE
 #[derive(Default)]
 struct Held<'a> {
     /// The pieces, in order.
-    pieces: ArrayVec<Piece, MOST_PIECES>,
-    counted: ArrayVec<InFlight<'a>, MOST_PIECES>,
+    pieces: ArrayVec<Piece, MAX_PIECES>,
+    counted: ArrayVec<InFlight<'a>, MAX_PIECES>,
 }
 
 impl Table {

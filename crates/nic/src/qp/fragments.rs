@@ -20,7 +20,7 @@ use crate::qp::engine::Engine;
 use crate::qp::engine_context::EngineContext;
 
 /// Bytes of the longest headers, and of what follows them before a piece.
-const MOST_HEAD: usize = 44 + ZeroCopy::LEN + 1;
+const MAX_HEAD: usize = 44 + ZeroCopy::LEN + 1;
 
 impl EngineContext<'_> {
     /// Bytes of the longest piece that goes to the peer so.
@@ -141,8 +141,8 @@ impl EngineContext<'_> {
 
     /// What goes before a piece, and its length: the headers, where the bytes are if they are
     /// elsewhere, and by its code the path MTU, by which the receiver counts the packets.
-    fn head(&self, header: &Header, place: &[u8]) -> ([u8; MOST_HEAD], usize) {
-        let mut head = [0; MOST_HEAD];
+    fn head(&self, header: &Header, place: &[u8]) -> ([u8; MAX_HEAD], usize) {
+        let mut head = [0; MAX_HEAD];
         let len = header.emit(0, &mut head);
         head[len..len + place.len()].copy_from_slice(place);
         head[len + place.len()] = self.mtu().code();

@@ -115,16 +115,16 @@ fn apart(leaves: impl FnOnce() -> bool) -> bool {
     leaves()
 }
 
-/// Sends the message of `len` bytes, `MOST` at most, if the environment takes it so.
+/// Sends the message of `len` bytes, `MAX` at most, if the environment takes it so.
 #[inline(always)]
-fn leaves<const MOST: usize>(
+fn leaves<const MAX: usize>(
     path: &Path,
     short: &Short,
     bytes: &Bytes<'_>,
     len: usize,
     context: &mut EngineContext<'_>,
 ) -> bool {
-    let mut room = [0; MOST];
+    let mut room = [0; MAX];
     let bytes = match *bytes {
         Bytes::At(sge) => {
             // Where its memory is not there the request fails when its turn comes, as any.

@@ -7,7 +7,7 @@ use std::sync::Weak;
 use super::inner::QpInner;
 
 /// Queue pairs noted at most; those beyond are left to the reactor.
-const MOST: usize = 8;
+const MAX: usize = 8;
 
 thread_local! {
     static WAITED: RefCell<Vec<Weak<QpInner>>> = const { RefCell::new(Vec::new()) };
@@ -40,7 +40,7 @@ pub(crate) fn note(qp: &Weak<QpInner>) {
     // A thread that ends polls nothing.
     _ = WAITED.try_with(|waited| {
         let mut waited = waited.borrow_mut();
-        if waited.len() < MOST && !waited.iter().any(|known| known.ptr_eq(qp)) {
+        if waited.len() < MAX && !waited.iter().any(|known| known.ptr_eq(qp)) {
             waited.push(qp.clone());
         }
     });

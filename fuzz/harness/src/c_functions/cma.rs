@@ -14,7 +14,7 @@ use super::verbs::Scene;
 use crate::Input;
 
 /// Most identifiers at once.
-const MOST: usize = 6;
+const MAX: usize = 6;
 /// Ports that are bound by number.
 const FIRST_PORT: u16 = 17_471;
 
@@ -103,7 +103,7 @@ impl Ids {
     }
 
     unsafe fn create(&mut self, input: &mut Input<'_>) {
-        if self.ids.len() >= MOST {
+        if self.ids.len() >= MAX {
             return;
         }
         const SPACES: [u32; 6] =

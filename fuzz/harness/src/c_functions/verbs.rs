@@ -13,7 +13,7 @@ use super::{ARENA, arena, destroy_all, destroy_one, do_not_wait, keep, loopback,
 use crate::Input;
 
 /// Most objects of a kind.
-const MOST: usize = 4;
+const MAX: usize = 4;
 
 /// A device, and objects on it.
 pub struct Scene<'a, 'b> {
@@ -101,28 +101,28 @@ impl<'a, 'b> Scene<'a, 'b> {
         // SAFETY: objects of the pools.
         unsafe {
             match input.below(6) {
-                0 if self.pds.len() < MOST => keep(&mut self.pds, memory::ibv_alloc_pd(self.context)),
-                1 if self.channels.len() < MOST => {
+                0 if self.pds.len() < MAX => keep(&mut self.pds, memory::ibv_alloc_pd(self.context)),
+                1 if self.channels.len() < MAX => {
                     let made = cq::ibv_create_comp_channel(self.context);
                     if !made.is_null() {
                         do_not_wait((*made).fd);
                     }
                     keep(&mut self.channels, made);
                 }
-                2 | 3 if self.cqs.len() < MOST => {
+                2 | 3 if self.cqs.len() < MAX => {
                     let (cqe, vector) = (input.odd() as c_int, if input.one_in(8) { input.odd() } else { 0 });
                     let channel = maybe(input, &self.channels);
                     let made = cq::ibv_create_cq(self.context, cqe, null_mut(), channel, vector as c_int);
                     keep(&mut self.cqs, made);
                 }
-                4 if self.srqs.len() < MOST => {
+                4 if self.srqs.len() < MAX => {
                     let Some(pd) = input.pick(&self.pds) else { return };
                     let (max_wr, max_sge, srq_limit) = (input.odd(), input.odd(), input.odd());
                     let attr = ibv_srq_attr { max_wr, max_sge, srq_limit };
                     let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
                     keep(&mut self.srqs, srq::ibv_create_srq(pd, &raw mut init));
                 }
-                5 if self.ahs.len() < MOST => {
+                5 if self.ahs.len() < MAX => {
                     let Some(pd) = input.pick(&self.pds) else { return };
                     let mut attr = address(input);
                     keep(&mut self.ahs, ah::ibv_create_ah(pd, &raw mut attr));
@@ -139,7 +139,7 @@ impl<'a, 'b> Scene<'a, 'b> {
         else {
             return;
         };
-        if self.qps.len() >= 2 * MOST {
+        if self.qps.len() >= 2 * MAX {
             return;
         }
         const KINDS: [u32; 6] = [IBV_QPT_RC, IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, IBV_QPT_XRC_SEND, 77];
@@ -180,7 +180,7 @@ impl<'a, 'b> Scene<'a, 'b> {
         // SAFETY: objects of the pools; memory that is there, as far as it is any.
         unsafe {
             match input.below(6) {
-                0 if self.mws.len() < MOST => {
+                0 if self.mws.len() < MAX => {
                     let kind = input.below(4);
                     let made = (*self.context).ops.alloc_mw.map_or(null_mut(), |alloc| alloc(pd, kind));
                     keep(&mut self.mws, made);
@@ -189,7 +189,7 @@ impl<'a, 'b> Scene<'a, 'b> {
                     let (Some(mr), flags) = (input.pick(&self.mrs), input.below(16)) else { return };
                     memory::ibv_rereg_mr(mr, flags as c_int, pd, addr, length, access as c_int);
                 }
-                _ if self.mrs.len() >= 2 * MOST => {}
+                _ if self.mrs.len() >= 2 * MAX => {}
                 2 => {
                     let made = memory::ibv_reg_mr_iova(pd, addr, length, input.u64(), access as c_int);
                     keep(&mut self.mrs, made);
@@ -313,7 +313,7 @@ impl<'a, 'b> Scene<'a, 'b> {
         let input = &mut *self.input;
         // SAFETY: objects of the pools; structures that live as long as the call.
         unsafe {
-            if self.counters.len() < MOST && input.one_in(3) {
+            if self.counters.len() < MAX && input.one_in(3) {
                 let mut attr: ibv_comp_cntr_init_attr = zeroed();
                 attr.comp_mask = if input.one_in(8) { input.odd() } else { 0 };
                 keep(&mut self.counters, cq::ibv_create_comp_cntr(self.context, &raw mut attr));
