@@ -145,10 +145,10 @@ impl Inner {
     pub(super) fn copy_alone(&mut self, qp: &Qp, request: &OneSided) -> bool {
         let OneSided { wr_id, what, addr, rkey, ref sge, signaled } = *request;
         let remote = Remote { addr, length: sge.length.into(), rkey };
-        let is_plain = qp.init.kind == QpType::Rc
+        let is_simple = qp.init.kind == QpType::Rc
             && self.engine_state.counted.is_none()
             && self.engine_state.sq_occupancy.are_free();
-        if unlikely(!is_plain || !(1..=MAX_DIRECT).contains(&remote.length)) {
+        if unlikely(!is_simple || !(1..=MAX_DIRECT).contains(&remote.length)) {
             return false;
         }
         let Engine::Rc(engine) = &mut self.engine else { return false };

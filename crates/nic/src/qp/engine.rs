@@ -206,8 +206,8 @@ impl Engine {
     /// A packet of a reliable connection, where it is a whole SEND in its turn, and nothing changes
     /// by it but what it completes; else nothing has changed.
     #[inline]
-    pub fn receive_plain(&mut self, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) -> bool {
-        if let Engine::Rc(e) = self { e.receive_plain(packet, ack_delay, cx) } else { false }
+    pub fn receive_fast(&mut self, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) -> bool {
+        if let Engine::Rc(e) = self { e.receive_fast(packet, ack_delay, cx) } else { false }
     }
     /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) {

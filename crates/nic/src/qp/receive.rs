@@ -136,7 +136,7 @@ impl Inner {
         let (mut taken, mut next) = (1, more());
         while let Some(packet) = &next
             && port::is_of_partition(packet.header.bth.pkey)
-            && engine.receive_plain(packet, ack_delay, &mut context)
+            && engine.receive_fast(packet, ack_delay, &mut context)
         {
             taken += 1;
             next = more();

@@ -11,8 +11,8 @@
 
 mod answers;
 mod connection;
+mod fast_path;
 mod local;
-mod plain;
 mod request;
 mod requester;
 mod resources;
@@ -31,8 +31,8 @@ pub use crate::op::MAX_MESSAGE;
 use crate::op::{Context, Fault, LocalPath, QpEvent, SendWr, Status};
 pub(crate) use answers::ack;
 use connection::Connection;
+pub use fast_path::Rest;
 use local::Arrival;
-pub use plain::Rest;
 use requester::Requester;
 pub use responder::FlushTask;
 use responder::Responder;
@@ -264,11 +264,11 @@ impl Rc {
     /// with. Call [`Rc::release`] when it has waited for long enough.
     #[inline]
     pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) {
-        if !self.receive_plain(packet, ack_delay, cx) {
+        if !self.receive_fast(packet, ack_delay, cx) {
             self.receive_any(now, packet, ack_delay, cx);
         }
     }
-    /// Like [`Rc::receive`], for a packet that is not as most are ([`Rc::receive_plain`]).
+    /// Like [`Rc::receive`], for a packet that is not as most are ([`Rc::receive_fast`]).
     #[inline(never)]
     pub(super) fn receive_any(
         &mut self,

@@ -68,7 +68,7 @@ impl Request {
 
     /// A SEND of one packet that has left.
     #[inline]
-    pub fn begun_plain(wr: SendWr, len: u32) -> Request {
+    pub fn begun_fast(wr: SendWr, len: u32) -> Request {
         Request { begun: true, len, ..Request::new(wr, 0) }
     }
 

@@ -9,10 +9,10 @@
 //! outstanding, far fewer PSNs than 2^23, so serial arithmetic between the three is sound.
 //!
 //! Here requests are sent; in `responses` answers complete them; in `recovery` NAKs and timers take
-//! `next` back. A request that leaves as it is posted has a fast path, `plain`. For a peer on the
-//! same host, which needs fewer packets or none, [`local`](super::local) is asked.
+//! `next` back. A request that leaves as it is posted has a fast path, `fast_path`. For a peer on
+//! the same host, which needs fewer packets or none, [`local`](super::local) is asked.
 
-mod plain;
+mod fast_path;
 mod recovery;
 mod responses;
 
@@ -173,7 +173,7 @@ impl Requester {
         let plain = conn.role == Role::Rc && !draining;
         loop {
             if plain {
-                self.send_plain(now, conn, share, batch, cx);
+                self.send_fast(now, conn, share, batch, cx);
             }
             let goes_on = self.begin_next(conn, share, draining, cx)?
                 && (self.do_next(conn, cx)? || self.send_next(now, conn, share, batch, cx)?);

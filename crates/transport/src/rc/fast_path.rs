@@ -46,7 +46,7 @@ impl Rc {
             None if unlikely(!self.responder.has_no_answers()) => return None,
             sole_ack => sole_ack,
         };
-        let psn = if likely(works) { self.requester.next_plain(oldest_is_done, cx)? } else { return None };
+        let psn = if likely(works) { self.requester.next_fast(oldest_is_done, cx)? } else { return None };
         let (dest_qp, pkey) = (self.conn.dest, self.conn.pkey);
         Some(Short { dest_qp, pkey, psn, solicited, what, acknowledged })
     }
@@ -96,7 +96,7 @@ impl Rc {
         len: usize,
         cx: &mut impl Context,
     ) {
-        self.requester.sent_plain(now, request, len as u32, cx);
+        self.requester.sent_fast(now, request, len as u32, cx);
         self.responder.answers.sole_ack_left();
         (self.held, self.unanswered) = (AckDelay::No, 0);
     }
@@ -122,7 +122,7 @@ impl Rc {
         let mut rest = Rest::Step;
         if likely(works)
             && let Some(message) = tail.map(message)
-            && likely(self.responder.execute_plain(&self.conn, short.psn, &message, true, cx))
+            && likely(self.responder.execute_fast(&self.conn, short.psn, &message, true, cx))
         {
             self.delay_ack(Op::SEND_ONLY, 1, ack_delay);
             if self.held == AckDelay::ForProgram && self.state == State::Rts {
@@ -140,7 +140,7 @@ impl Rc {
             self.requester.acknowledged_sole(now, &self.conn, cx);
             return Rest::Held;
         }
-        if !(works && self.requester.acknowledged_plain(now, &self.conn, psn, cx))
+        if !(works && self.requester.acknowledged_fast(now, &self.conn, psn, cx))
             && let Some(ack) = short.ack()
         {
             self.receive_any(now, &ack, ack_delay, cx);
@@ -159,7 +159,7 @@ impl Rc {
     /// mostly is: then nothing has changed, and it is for [`Rc::receive`]. The state
     /// of the connection is as before.
     #[inline]
-    pub fn receive_plain(&mut self, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) -> bool {
+    pub fn receive_fast(&mut self, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) -> bool {
         let Packet { header: Header { bth, service: Service::Rc, op }, payload: bytes } = *packet else {
             return false;
         };
@@ -167,13 +167,13 @@ impl Rc {
             return false;
         };
         let message = Whole { bytes, tail, source_qp: self.conn.dest, solicited: bth.solicited };
-        let is_plain = self.conn.role == Role::Rc
+        let is_simple = self.conn.role == Role::Rc
             && matches!(self.state, State::Rts | State::Sqd)
-            && self.responder.execute_plain(&self.conn, bth.psn, &message, bth.ack_request, cx);
-        if is_plain {
+            && self.responder.execute_fast(&self.conn, bth.psn, &message, bth.ack_request, cx);
+        if is_simple {
             self.delay_ack(Op::SEND_ONLY, 1, ack_delay);
         }
-        is_plain
+        is_simple
     }
 }
 
@@ -183,7 +183,7 @@ impl Responder {
     }
 
     #[inline(always)]
-    fn execute_plain(
+    fn execute_fast(
         &mut self,
         conn: &Connection,
         psn: Psn,

@@ -35,7 +35,7 @@ impl Requester {
     /// Sends requests at the cursor that are as most of a list are, each in a few steps. What comes
     /// then goes the way of all: so does one whose memory is not there, and one for which there
     /// is no room.
-    pub(super) fn send_plain(
+    pub(super) fn send_fast(
         &mut self,
         now: Instant,
         conn: &Connection,
@@ -74,7 +74,7 @@ impl Requester {
     /// The number of a SEND of one packet that is posted now, where it may leave at once.
     /// `oldest_is_done`: the oldest packet is acknowledged, though that is not noted.
     #[inline(always)]
-    pub fn next_plain(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
+    pub fn next_fast(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
         let goes_on = self.cursor.request == self.queue.len() && self.next == self.high;
         if unlikely(
             !goes_on || self.rnr_until.is_some() || self.recover.is_some() || self.has_zero_copy_reads(),
@@ -92,7 +92,7 @@ impl Requester {
     /// An ACK of the oldest request alone, where that was one packet; false where it is another,
     /// and then nothing has changed.
     #[inline]
-    pub fn acknowledged_plain(
+    pub fn acknowledged_fast(
         &mut self,
         now: Instant,
         conn: &Connection,
@@ -100,16 +100,16 @@ impl Requester {
         cx: &mut impl Context,
     ) -> bool {
         let is_oldest = |front: &Request| front.packets == 1 && !front.awaits_answer();
-        let is_plain =
+        let is_simple =
             psn == self.una && self.una.before(self.high) && self.queue.front().is_some_and(is_oldest);
-        if is_plain {
+        if is_simple {
             self.acknowledged_oldest(now, conn, cx);
         }
-        is_plain
+        is_simple
     }
 
     /// All that is queued is acknowledged, which is one request of one packet
-    /// ([`Requester::is_sole`]) that completes visibly. As [`Requester::acknowledged_plain`], in
+    /// ([`Requester::is_sole`]) that completes visibly. As [`Requester::acknowledged_fast`], in
     /// fewer steps: nothing is under way or queued after it.
     #[inline]
     pub fn acknowledged_sole(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
@@ -131,12 +131,12 @@ impl Requester {
     /// Whether this number is that of all that is queued: one request of one packet.
     #[inline]
     pub fn is_sole(&self, psn: Psn) -> bool {
-        let is_plain = |r: &Request| r.packets == 1 && r.done == 0 && !r.awaits_answer();
+        let is_simple = |r: &Request| r.packets == 1 && r.done == 0 && !r.awaits_answer();
         psn == self.una
             && self.next == self.una.add(1)
             && self.high == self.next
             && self.queue.len() == 1
-            && self.queue.front().is_some_and(is_plain)
+            && self.queue.front().is_some_and(is_simple)
     }
 
     /// The oldest packet is acknowledged.
@@ -148,7 +148,7 @@ impl Requester {
 
     /// A request of so many bytes has left as one packet.
     #[inline]
-    pub fn sent_plain(
+    pub fn sent_fast(
         &mut self,
         now: impl FnOnce() -> Instant,
         request: impl FnOnce() -> SendWr,
@@ -160,7 +160,7 @@ impl Requester {
         if self.una.before(self.next) {
             self.enter(cx);
         }
-        self.queue.push_back(Request::begun_plain(request(), len));
+        self.queue.push_back(Request::begun_fast(request(), len));
         self.cursor = Cursor { request: self.queue.len(), packet: 0 };
         (self.unasked, self.held_back) = (0, false);
         self.sent(now, 1);
