@@ -251,7 +251,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
     let honest = Honest::new(&target);
     assert!(target.takes_back() < Duration::from_secs(1));
     let liar = Liar::connect();
-    let exports = liar.is_exported(&target).expect("it is a neighbour as any other one");
+    let exports = liar.is_exported(&target).expect("it is a local peer as any other one");
     liar.claims_to_use(target.table, UNUSED);
     let (took, rounds, longest) = honest.goes_on(&target, || target.takes_back());
     assert!((MAX_REVOKING..MAX_REVOKING + Duration::from_secs(2)).contains(&took), "{took:?}");
@@ -272,7 +272,7 @@ fn who_lies_about_what_it_uses_is_waited_for_once_and_nobody_else_is_held_up() {
 }
 
 #[test]
-fn a_neighbour_that_has_named_nothing_is_shown_nothing() {
+fn a_local_peer_that_has_named_nothing_is_shown_nothing() {
     let _alone = alone();
     let target = Target::new();
     let liar = Liar::connect();
@@ -286,7 +286,7 @@ fn a_neighbour_that_has_named_nothing_is_shown_nothing() {
 }
 
 #[test]
-fn a_neighbour_that_has_named_a_region_is_shown_that_and_no_other_key() {
+fn a_local_peer_that_has_named_a_region_is_shown_that_and_no_other_key() {
     let _alone = alone();
     let target = Target::new();
     *target.host.handler().names.lock().unwrap() = vec![(TARGET, Rkey(key(USED)))];
@@ -369,7 +369,7 @@ fn packet() -> Vec<u8> {
     [&head[..], &[1; 100]].concat()
 }
 
-/// Records of a ring, one after the other from its first line on, as a neighbour may write them.
+/// Records of a ring, one after the other from its first line on, as a local peer may write them.
 fn write(liar: &Liar, records: &[Vec<u8>]) {
     const LINE: usize = 8;
     let mut line = 0;

@@ -2,14 +2,14 @@
 //! processor's own instructions, with no system call.
 //!
 //! Each buffer is a file without a name (memfd_create(2)) of its own, in whole pages ([`take`]). A
-//! neighbour maps the buffer of a region, and nothing else of this process, once a request of its
+//! local peer maps the buffer of a region, and nothing else of this process, once a request of its
 //! that named the region by its key was executed (`peer_memory`). Where the region lets peers
-//! read only, so does the file: F_SEAL_FUTURE_WRITE, from the first such neighbour on.
+//! read only, so does the file: F_SEAL_FUTURE_WRITE, from the first such local peer on.
 //!
 //! A region that peers may write to and not read is not mapped, as memory that is mapped to be
 //! written can be read; nor is one that is only a part of its buffer.
 //!
-//! A buffer that is gone is nothing else afterwards: a neighbour that keeps it mapped has pages of
+//! A buffer that is gone is nothing else afterwards: a local peer that keeps it mapped has pages of
 //! its own, which are zero.
 
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ static BUFFERS: PerProcess<Mutex<BTreeMap<u64, Arc<File>>>> =
 /// Bytes of other processes that are mapped here, and in how many buffers.
 static MAPPED: PerProcess<(AtomicU64, AtomicUsize)> = PerProcess::new(Default::default);
 
-/// A buffer of whole pages, zero at first, that neighbours may map. Its pages are given back with
+/// A buffer of whole pages, zero at first, that local peers may map. Its pages are given back with
 /// it.
 #[derive(Debug)]
 pub struct Buffer(Arc<File>);
@@ -56,7 +56,7 @@ pub(crate) struct File {
     given: Mutex<Given>,
 }
 
-/// What neighbours were given of a buffer.
+/// What local peers were given of a buffer.
 #[derive(Debug, Default)]
 struct Given {
     how: Option<How>,
@@ -114,8 +114,8 @@ pub(crate) fn holds(addr: u64) -> bool {
     before.is_some_and(|(first, file)| addr - first < file.len() as u64)
 }
 
-/// Gives a neighbour the buffer that a region is, where it is one and the region's rights allow
-/// that, and has the neighbour told of it. Whether the neighbour has it.
+/// Gives a local peer the buffer that a region is, where it is one and the region's rights allow
+/// that, and has the local peer told of it. Whether the local peer has it.
 pub(crate) fn give(addr: u64, len: u64, access: u32, to: &Arc<dyn Connection>) -> bool {
     let Some(how) = How::of(access) else { return false };
     let file = BUFFERS.get().lock().get(&addr).cloned();
@@ -183,7 +183,7 @@ impl Drop for Buffer {
                 connection.tell_gone(self.0.address());
             }
         }
-        // A neighbour that keeps it mapped keeps none of its pages, where the system can take them.
+        // A local peer that keeps it mapped keeps none of its pages, where the system can take them.
         self.0.memory.give_back(&(0..self.len()));
     }
 }
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sum_of_what_neighbours_show_is_bounded() {
+    fn the_sum_of_what_local_peers_show_is_bounded() {
         let (bytes, _) = MAPPED.get();
         let Some(buffer) = take(4096) else { return };
         bytes.fetch_add(MAX_MAPPED_BYTES, Ordering::Relaxed);

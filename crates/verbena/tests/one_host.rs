@@ -45,7 +45,7 @@ fn bytes() -> Vec<u8> {
 
 #[verbena::test(seeds = 10)]
 async fn a_neighbours_memory_is_written_and_read_at_once_and_messages_come_whole(left: Host, right: Host) {
-    let neighbour = left.neighbour();
+    let neighbour = left.sibling();
     assert_eq!(
         (neighbour.name(), neighbour.addr(), neighbour.addr_v6()),
         ("left", left.addr(), left.addr_v6())
@@ -80,7 +80,7 @@ async fn a_neighbours_memory_is_written_and_read_at_once_and_messages_come_whole
 
 #[verbena::test(seeds = 40, faults = "unreached=10%")]
 async fn a_neighbour_that_is_killed_ends_what_is_under_way_within_a_second(host: Host) {
-    let neighbour = host.neighbour();
+    let neighbour = host.sibling();
     let echo = neighbour.spawn(echo());
     let clock = host.clone();
     let work = host.spawn(async move {

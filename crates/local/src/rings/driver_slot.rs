@@ -4,7 +4,7 @@
 //! | thread | what it does |
 //! |---|---|
 //! | the thread | takes the slot, reads what is there, looks for a moment whether more comes (`adaptive_spin`), says in each ring that it is to be woken ([`WakeTarget::AppThread`]), looks for its event, and waits by a plain readv(2) |
-//! | a neighbour | writes to the other end of that socket, which it was given with its ring |
+//! | a local peer | writes to the other end of that socket, which it was given with its ring |
 //! | another thread that has an event for it | does the same (`host::eventfd::Counter`) |
 //! | the engine | does all else as ever. Where the thread did nothing for a turn ([`Watch`]) the engine takes the rings back |
 //!
@@ -17,7 +17,7 @@
 //! handler or left it by longjmp(3) costs what comes a few tenths of a second at most, once. One
 //! that waits for long is revoked, so that an idle process is not woken again and again to look
 //! after it. Where the system refuses two connected sockets there is no driver slot: threads wait
-//! at their counters, and the engine does the work. A socket and no eventfd: what a neighbour does
+//! at their counters, and the engine does the work. A socket and no eventfd: what a local peer does
 //! to its end changes nothing at ours, but that it may hang up. Then no thread drives here any
 //! more.
 //!
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_that_hangs_up_ends_the_driver_slot_and_one_that_rings_for_ever_fills_it() {
+    fn a_local_peer_that_hangs_up_ends_the_driver_slot_and_one_that_rings_for_ever_fills_it() {
         let driver_slot = DriverSlot::new().unwrap();
         (0..10_000).for_each(|_| driver_slot.ring());
         let wake_fd = driver_slot.wake_fd().unwrap();

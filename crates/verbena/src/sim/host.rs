@@ -13,7 +13,7 @@ use super::world::World;
 use crate::error::RejectReason;
 use crate::provider::{Ours, Provider, Stack};
 
-/// A host of a simulation, with one process that runs its tasks; [`Host::neighbour`] has another
+/// A host of a simulation, with one process that runs its tasks; [`Host::sibling`] has another
 /// one. Clones are the same host. It stays in the thread of its simulation:
 ///
 /// ```compile_fail,E0277
@@ -53,7 +53,7 @@ impl Host {
     /// network. Over a connection between them nothing is lost, a WRITE or READ is done at once in
     /// the other one's memory where it may be, and long messages are copied from there, as between
     /// processes of one real host.
-    pub fn neighbour(&self) -> Host {
+    pub fn sibling(&self) -> Host {
         let place = self.world.neighbour(self.place);
         Host::new(&self.world, place)
     }

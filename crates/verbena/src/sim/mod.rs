@@ -59,7 +59,7 @@
 //! | `power_fail=1%`, `power_time=5ms` | the host it is sent to, where it has persistent memory, is without power for up to so long; see below |
 //! | `flush=10us`, `flush=10us..2ms` | time that a flush to persistence takes |
 //! | `together=70%` | packets that arrive at one moment are received as one batch; 70% where it is not set |
-//! | `unreached=1%` | what was to be copied from process to process of one host ([`Host::neighbour`]) goes by packets, as memory is not there for a moment |
+//! | `unreached=1%` | what was to be copied from process to process of one host ([`Host::sibling`]) goes by packets, as memory is not there for a moment |
 //!
 //! At a moment of the test's choice:
 //!
@@ -67,7 +67,7 @@
 //! |---|---|
 //! | [`Host::partition`], [`Host::delay_link`], [`Host::heal`] | one direction of a link loses all, or stops; both end |
 //! | [`Host::kill`], [`Host::restart`] | the process ends; another begins |
-//! | [`Host::neighbour`] | another process on the same host |
+//! | [`Host::sibling`] | another process on the same host |
 //! | [`Host::power_fail`] | the same, and of what was not flushed to persistence any words may be gone |
 //! | [`Host::fail_flush`] | the n-th flush to persistence fails |
 //! | [`Host::fail_queue_pairs`] | its queue pairs go to the error state, as when an adapter fails |

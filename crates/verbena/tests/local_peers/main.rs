@@ -76,7 +76,7 @@ struct Neighbour(Child);
 impl Neighbour {
     fn start(does: &str, listener: &Listener) -> Neighbour {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command.args(["child::neighbour", "--exact", "--ignored", "--nocapture"]);
+        command.args(["child::local_peer", "--exact", "--ignored", "--nocapture"]);
         command.env(DOES, does).env(AT, listener.local_addr().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         if does.ends_with("by both") {
@@ -223,7 +223,7 @@ fn access_until_it_ends(conn: &Connection, first: &[u8], n: u64, child: &mut Nei
 }
 
 #[test]
-fn a_neighbour_killed_at_any_moment_leaves_queues_that_end_and_memory_that_stays() {
+fn a_local_peer_killed_at_any_moment_leaves_queues_that_end_and_memory_that_stays() {
     if !support::is_software() {
         return;
     }
@@ -261,7 +261,7 @@ fn a_neighbour_killed_at_any_moment_leaves_queues_that_end_and_memory_that_stays
 }
 
 #[test]
-fn a_neighbour_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_taken_back() {
+fn a_local_peer_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_taken_back() {
     if !support::is_software() {
         return;
     }
@@ -289,12 +289,12 @@ fn a_neighbour_that_is_stopped_is_not_waited_for_and_goes_on_without_what_was_ta
 }
 
 #[test]
-fn a_neighbour_that_may_not_reach_our_memory_sends_writes_and_reads_by_the_ring() {
+fn a_local_peer_that_may_not_reach_our_memory_sends_writes_and_reads_by_the_ring() {
     speak_with_who_may_not_reach_us("may not reach", Place::Ours);
 }
 
 #[test]
-fn a_neighbour_that_may_not_reach_our_memory_reaches_what_both_map() {
+fn a_local_peer_that_may_not_reach_our_memory_reaches_what_both_map() {
     speak_with_who_may_not_reach_us("may not reach but maps", Place::BothMap);
 }
 
@@ -335,7 +335,7 @@ impl Drop for Stops<'_> {
 }
 
 #[test]
-fn a_neighbour_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_nothing_else() {
+fn a_local_peer_that_scribbles_over_all_it_shares_hurts_its_own_connections_and_nothing_else() {
     if !support::is_software() {
         return;
     }

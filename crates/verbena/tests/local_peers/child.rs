@@ -16,7 +16,7 @@ use crate::{AT, DOES, LEN, LONG, MARK, MESSAGE, PATIENCE, Place, STOP, counter, 
 /// Run by the tests. It ends when they do.
 #[test]
 #[ignore = "run by another test"]
-fn neighbour() {
+fn local_peer() {
     thread::spawn(|| {
         _ = std::io::stdin().read(&mut [0]);
         std::process::exit(1);
