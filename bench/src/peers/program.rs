@@ -125,12 +125,12 @@ impl Process {
     ///
     /// # Errors
     /// `TimedOut`; when it has failed.
-    pub fn end(&mut self, patience: Duration) -> io::Result<String> {
+    pub fn end(&mut self, timeout: Duration) -> io::Result<String> {
         let late = |_| {
-            io::Error::new(io::ErrorKind::TimedOut, format!("{} has not ended after {patience:?}", self.name))
+            io::Error::new(io::ErrorKind::TimedOut, format!("{} has not ended after {timeout:?}", self.name))
         };
-        let said = self.said.recv_timeout(patience).map_err(late)??;
-        let complained = self.complained.recv_timeout(patience).map_err(late)??;
+        let said = self.said.recv_timeout(timeout).map_err(late)??;
+        let complained = self.complained.recv_timeout(timeout).map_err(late)??;
         let status = self.child.wait()?;
         if status.success() {
             return Ok(said + &complained);

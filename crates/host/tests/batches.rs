@@ -10,7 +10,7 @@ use host::Config;
 use nic::Link;
 use node::Env;
 use socket2::SockRef;
-use support::{LO, PATIENCE, V4, V6, alone, batch, counter, path, start, start_with};
+use support::{LO, TIMEOUT, V4, V6, alone, batch, counter, path, start, start_with};
 use transport::TxBatch;
 use wire::bth::{Bth, Feth, Reth};
 use wire::icrc::{self, Flow};
@@ -210,7 +210,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_takes_over_whe
     let host = start();
     host.env().attach(LO).unwrap();
     let me = std::thread::current().name().unwrap_or("").to_owned();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let (mut mine, mut psn) = (0, 0);
     while mine < 100 {
         assert!(Instant::now() < end, "only {mine} of {psn} packets came to the polling thread");
@@ -242,7 +242,7 @@ fn a_poll_that_brings_nothing_for_the_program_looks_again() {
     let host = start();
     host.env().attach(LO).unwrap();
     let me = std::thread::current().name().unwrap_or("").to_owned();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     let mut psn = 0;
     loop {
         assert!(Instant::now() < end, "no poll took three packets");
@@ -282,7 +282,7 @@ fn a_poll_goes_on_behind_a_run_of_packets_and_not_behind_a_few() {
         while host.handler().find_within(Duration::from_millis(5), support::packet).is_some() {}
         mine
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while polled(20) != 60 {
         assert!(Instant::now() < end, "no poll took three runs");
     }

@@ -11,7 +11,7 @@ use nic::Link;
 use nic::peer_memory::{Copy, Piece};
 use support::exported::{KEY, copy};
 use support::{
-    BLOCK, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw, settled,
+    BLOCK, Recording, TIMEOUT, V4, alone, batch, counter, is_peer_memory_reachable, path, raw, settled,
     start_with,
 };
 use transport::op::{DirectOutcome, Remote};
@@ -51,7 +51,7 @@ fn offered() -> (Recording, Offer, OwnedFd) {
     let victim = start_with(Config::default());
     victim.env().send(&path(V4), &mut batch(0, &[64]));
     let connection = raw::accept(&listener);
-    let (bytes, memory) = raw::receive(&connection, PATIENCE).unwrap();
+    let (bytes, memory) = raw::receive(&connection, TIMEOUT).unwrap();
     let nonce = name_messages::read_ring_offer(&bytes).unwrap();
     let ring = raw::inode(&memory.unwrap());
     (victim, Offer { connection, nonce, ring }, listener)

@@ -11,7 +11,7 @@ use host::eventfd::{self, Counter, Wait};
 use nic::{Link, Platform, Signal};
 use node::env::Claim;
 use node::{Env, Name};
-use support::{PATIENCE, Recording, Told, V4, alone, batch, path, start_with, wait};
+use support::{Recording, TIMEOUT, Told, V4, alone, batch, path, start_with, wait};
 
 /// A process that sends by a ring, one that reads, and what counts its packets. One has come.
 fn pair() -> (Recording, Recording, Counter, Box<dyn Claim>) {
@@ -37,7 +37,7 @@ fn named<T: Send + 'static>(
 /// Where packets are dispatched that are sent one by one, each once the thread that takes it has
 /// had time to wait for it.
 fn dispatched_in(sender: &Recording, reader: &Recording, pause: Duration, wanted: &str) {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     // The other end learns how to wake a thread when the engine has told it so.
     let mut row = 0;
     while row < 10 {
@@ -116,7 +116,7 @@ fn comes_and_goes(counter: Counter) {
                 }
             });
         }
-        let end = Instant::now() + 6 * PATIENCE;
+        let end = Instant::now() + 6 * TIMEOUT;
         for n in 0..PACKETS {
             sender.env().send(&path(V4), &mut batch(n, &[64]));
             // Most find no thread awake.
@@ -147,7 +147,7 @@ fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
                 taken.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let (end, mut row, mut sent) = (Instant::now() + PATIENCE, 0, 0);
+        let (end, mut row, mut sent) = (Instant::now() + TIMEOUT, 0, 0);
         while row < 10 {
             let before = support::counter(&sender, "ring_wakes");
             sender.env().send(&path(V4), &mut batch(1, &[64]));
@@ -230,7 +230,7 @@ fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_i
 fn an_event_that_a_thread_brings_itself_it_has_taken() {
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         sender.env().send(&path(V4), &mut batch(0, &[64]));
         match reader.wait_as_driver(&counter) {
@@ -253,7 +253,7 @@ fn a_thread_that_left_its_driver_slot_without_a_word_is_not_waited_for() {
     let left = {
         let (reader, counter) = (reader.clone(), counter.clone());
         named("left", move || {
-            let end = Instant::now() + PATIENCE;
+            let end = Instant::now() + TIMEOUT;
             loop {
                 match reader.wait_as_driver(&counter) {
                     Wait::InDriverSlot(_) => break,

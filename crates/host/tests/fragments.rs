@@ -125,7 +125,7 @@ fn a_fragment_does_not_pass_what_waits_for_room() {
         assert_eq!(number(&reader.handler().packet().unwrap()), n as u8);
     }
     // When there is room it goes.
-    let end = Instant::now() + support::PATIENCE;
+    let end = Instant::now() + support::TIMEOUT;
     while send_fragment(&sender, V4, &body(1500, 4096)) != Ok(FragmentOutcome::Sent) {
         assert!(Instant::now() < end, "there is no room");
     }
@@ -184,7 +184,7 @@ fn what_the_reader_has_not_taken_is_known() {
     let (sender, reader, _claim) = pair();
     assert!(!sender.env().local().unwrap().has_unread(&path(V4)), "there is no ring");
     let is_taken = || {
-        let end = Instant::now() + support::PATIENCE;
+        let end = Instant::now() + support::TIMEOUT;
         while sender.env().local().unwrap().has_unread(&path(V4)) {
             assert!(Instant::now() < end, "it is taken");
         }

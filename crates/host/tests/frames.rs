@@ -94,7 +94,7 @@ fn frames_that_one_process_watches_reach_the_others_and_the_system_all_the_same(
         host.env().watch_frames(LO, true).unwrap();
     }
     let program = UdpSocket::bind((V4, 0)).unwrap();
-    program.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    program.set_read_timeout(Some(support::TIMEOUT)).unwrap();
     program.send_to(b"for a plain socket", program.local_addr().unwrap()).unwrap();
     let mut bytes = [0; 64];
     let len = program.recv(&mut bytes).unwrap();

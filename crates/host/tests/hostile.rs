@@ -16,8 +16,7 @@ use node::Env;
 use node::env::Claim;
 use support::exported::{INITIATOR, PD, TARGET, TERMS, copy, local_link};
 use support::{
-    BLOCK, LO, PATIENCE, Recording, V4, alone, batch, counter, is_peer_memory_reachable, path, raw,
-    start_with,
+    BLOCK, LO, Recording, TIMEOUT, V4, alone, batch, counter, is_peer_memory_reachable, path, raw, start_with,
 };
 use transport::op::{DirectOutcome, Remote};
 use wire::Rkey;
@@ -98,7 +97,7 @@ impl Honest {
         assert!(target.host.handler().packet().is_some());
         let begin = Instant::now();
         while !honest.writes(0) {
-            assert!(begin.elapsed() < PATIENCE);
+            assert!(begin.elapsed() < TIMEOUT);
             std::thread::sleep(Duration::from_millis(1));
         }
         honest
@@ -182,7 +181,7 @@ impl Liar {
     /// What wakes a thread of the target's.
     fn wake_fd(&self) -> Option<OwnedFd> {
         loop {
-            let (bytes, descriptor) = self.hears_any(PATIENCE)?;
+            let (bytes, descriptor) = self.hears_any(TIMEOUT)?;
             if bytes[..] == [name_messages::WAKE_FD] {
                 return descriptor;
             }
@@ -197,7 +196,7 @@ impl Liar {
     fn is_exported(&self, by: &Target) -> Option<Exported> {
         write(self, &[packet()]);
         assert_eq!(by.host.handler().packet()?.bytes, [1; 100]);
-        let (bytes, tables) = self.hears(PATIENCE)?;
+        let (bytes, tables) = self.hears(TIMEOUT)?;
         let (identity, _) = name_messages::read_export(&bytes)?;
         Some(Exported { tables: tables?, identity })
     }
@@ -346,7 +345,7 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
             word.store(state | 2, Ordering::Relaxed);
         }
         liar.look();
-        let heard = liar.hears(PATIENCE);
+        let heard = liar.hears(TIMEOUT);
         std::thread::sleep(Duration::from_millis(50));
         heard
     });
@@ -355,7 +354,7 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
     assert!(!is_mapped(exports.identity));
     liar.words[..RING / 8].iter().for_each(|word| word.store(0, Ordering::Relaxed));
     liar.offer();
-    assert_eq!(liar.hears(PATIENCE).unwrap().0, [name_messages::NO_RING]);
+    assert_eq!(liar.hears(TIMEOUT).unwrap().0, [name_messages::NO_RING]);
     assert_eq!(counter(&target.host, "rings_taken"), 2);
     assert_eq!(counter(&target.host, "panics"), 0);
 }
@@ -412,9 +411,9 @@ fn a_piece_that_is_none_is_an_error_of_its_ring_and_reaches_nobody() {
         for _ in 0..brings {
             assert_eq!(target.host.handler().packet().expect(what).bytes, [1; 100]);
         }
-        let mut heard = liar.hears(PATIENCE).expect(what).0;
+        let mut heard = liar.hears(TIMEOUT).expect(what).0;
         if heard[0] == name_messages::EXPORT {
-            heard = liar.hears(PATIENCE).expect(what).0;
+            heard = liar.hears(TIMEOUT).expect(what).0;
         }
         assert_eq!(heard, [name_messages::NO_RING], "{what}");
         assert_eq!(counter(&target.host, "ring_errors"), errors, "{what}");

@@ -143,7 +143,7 @@ fn veth(env: &host::LinuxEnv) -> (u32, Far) {
     enter("addr add 10.9.0.2/24 dev veth1");
     enter("addr add fd09::2/64 dev veth1 nodad");
     enter("link set veth1 up");
-    let end = std::time::Instant::now() + support::PATIENCE;
+    let end = std::time::Instant::now() + support::TIMEOUT;
     loop {
         let found = env.interfaces().into_iter().find(|interface| interface.name == "veth0" && interface.up);
         if let Some(veth0) = found.filter(|veth0| veth0.addresses.contains(&address("fd09::1"))) {
@@ -263,7 +263,7 @@ fn addresses(host: &support::Recording, index: u32) {
     assert_eq!(sees(false), Some(()));
     ip("addr add 10.9.0.9/24 dev lo");
     // Closed: another may have it.
-    let end = std::time::Instant::now() + support::PATIENCE;
+    let end = std::time::Instant::now() + support::TIMEOUT;
     let socket = loop {
         match UdpSocket::bind((new, 4791)) {
             Ok(socket) => break socket,

@@ -10,7 +10,7 @@ use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
 use node::{Env, Name};
 use support::exported::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, local_link};
-use support::{PATIENCE, V4, alone, batch, counter, is_peer_memory_reachable, path, start_with};
+use support::{TIMEOUT, V4, alone, batch, counter, is_peer_memory_reachable, path, start_with};
 use transport::op::{DirectOutcome, Flush, Remote};
 use wire::{Qpn, Rkey};
 
@@ -316,13 +316,13 @@ fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
     let take_back = || {
         let begin = Instant::now();
         local_link(target.env()).withdraw(table, (KEY >> 16) as u16);
-        assert!(begin.elapsed() < PATIENCE / 3, "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < TIMEOUT / 3, "{:?}", begin.elapsed());
         clear();
     };
     let comes = || {
         let begin = Instant::now();
         while word() == 0 {
-            assert!(begin.elapsed() < PATIENCE, "nothing is written");
+            assert!(begin.elapsed() < TIMEOUT, "nothing is written");
             std::thread::sleep(Duration::from_micros(100));
         }
     };

@@ -141,7 +141,7 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     let other = start_with(Config::default());
     let _service = other.env().claim(port).unwrap();
     drop((claim, reader));
-    let end = Instant::now() + support::PATIENCE;
+    let end = Instant::now() + support::TIMEOUT;
     while other.handler().find_within(Duration::from_millis(20), support::packet).is_none() {
         assert!(Instant::now() < end, "nothing arrives");
         sender.env().hand_over(&[port], &to_qp1, &mut message());
@@ -165,7 +165,7 @@ fn messages_stay_with_the_network_where_nobody_bears_the_name_or_either_end_want
     drop((claim, sender, reader));
     let (sender, reader) = (start_with(Config::default()), start_with(off()));
     let _claim = reader.env().claim(BLOCK).unwrap();
-    let end = Instant::now() + support::PATIENCE;
+    let end = Instant::now() + support::TIMEOUT;
     while sender.env().hand_over(&[BLOCK], &to_qp1, &mut message()) {
         assert!(Instant::now() < end, "it does not hear that the reader wants none");
         assert!(reader.handler().packet().is_some());
@@ -181,7 +181,7 @@ fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
         let _claim = reader.env().claim(BLOCK).unwrap();
         reader.env().attach(LO).unwrap();
         // The first ones may be lost where the other end declines the ring: protocols repeat them.
-        let end = Instant::now() + support::PATIENCE;
+        let end = Instant::now() + support::TIMEOUT;
         while reader.handler().find_within(Duration::from_millis(20), support::packet).is_none() {
             assert!(Instant::now() < end, "nothing arrives");
             sender.env().send(&path(V4), &mut batch(1, &[64]));
@@ -221,7 +221,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_when_it_stops(
     sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert_eq!(thread(&reader.handler().packet().unwrap()), "verbena");
     let polled = {
-        let end = Instant::now() + support::PATIENCE;
+        let end = Instant::now() + support::TIMEOUT;
         let mut polled = 0;
         while polled < 10 {
             assert!(Instant::now() < end, "the engine takes everything");
@@ -232,7 +232,7 @@ fn a_polling_thread_gets_packets_in_its_own_thread_and_the_engine_when_it_stops(
                 if let Some(packet) = reader.handler().find_within(Duration::ZERO, support::packet) {
                     break packet;
                 }
-                assert!(sent.elapsed() < support::PATIENCE);
+                assert!(sent.elapsed() < support::TIMEOUT);
             };
             polled += u32::from(thread(&packet) != "verbena");
         }
@@ -351,14 +351,14 @@ fn a_ring_ends_with_its_reader_and_a_new_owner_gets_a_new_one() {
     assert!(reader.handler().packet().is_some());
     reader.stop();
     drop((claim, reader));
-    let end = Instant::now() + support::PATIENCE;
+    let end = Instant::now() + support::TIMEOUT;
     while sender.env().local().unwrap().send_short(&path(V4), &short, b"lost", &mut way) {
         assert!(Instant::now() < end, "it goes on to a process that has ended");
         std::thread::sleep(Duration::from_millis(5));
     }
     let next = start_with(Config::default());
     let _claim = next.env().claim(BLOCK).unwrap();
-    let end = Instant::now() + support::PATIENCE;
+    let end = Instant::now() + support::TIMEOUT;
     while next.handler().find_within(Duration::from_millis(20), support::packet).is_none() {
         assert!(Instant::now() < end, "nothing arrives");
         sender.env().send(&path(V4), &mut batch(1, &[64]));
@@ -389,7 +389,7 @@ fn a_ring_that_another_build_offers_is_declined() {
     let other = support::raw::connect(&host::name_text::common_text(BLOCK));
     let (memory, _) = support::raw::memory(1 << 20);
     support::raw::send(&other, &[name_messages::RING], Some(&memory));
-    let heard = support::raw::receive(&other, support::PATIENCE).unwrap().0;
+    let heard = support::raw::receive(&other, support::TIMEOUT).unwrap().0;
     assert_eq!(heard, [name_messages::NO_RING]);
     assert_eq!((counter(&reader, "rings_taken"), counter(&reader, "other_builds")), (0, 1));
 }

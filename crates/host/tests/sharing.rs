@@ -112,7 +112,7 @@ fn a_process_that_leaves_the_port_gets_no_more_and_hands_on_what_it_has() {
             packets
         };
         (0..8).for_each(send);
-        leaving.leave_port(support::PATIENCE);
+        leaving.leave_port(support::TIMEOUT);
         psns(0);
         (8..16).for_each(send);
         assert!(psns(8).iter().all(|packet| !packet.forwarded));

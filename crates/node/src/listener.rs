@@ -33,7 +33,7 @@ use crate::id::Id;
 /// Longest wait for the program to begin with a request.
 pub const PATIENCE: Duration = Duration::from_millis(64);
 /// What patience shrinks to with a program that collects requests.
-const LEAST_PATIENCE: Duration = Duration::from_millis(1);
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 /// How long a request may find the backlog full; less than the time after which any peer repeats or
 /// gives up.
 pub const FULL_FOR: Duration = Duration::from_secs(2);
@@ -70,7 +70,7 @@ pub(crate) struct Listener {
     turn: Turn,
     /// Whether requests come in turns.
     in_turns: bool,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Listener {
@@ -86,7 +86,7 @@ impl Listener {
             waiting: VecDeque::new(),
             turn: Turn::Free,
             in_turns: true,
-            patience: PATIENCE,
+            timeout: PATIENCE,
         }
     }
 
@@ -104,7 +104,7 @@ impl Listener {
     /// The request to offer now, if one has its turn.
     pub fn offer(&mut self, now: Instant) -> Option<Event> {
         if matches!(self.turn, Turn::Fetched(_, until) if until <= now) {
-            self.patience = (self.patience / 2).max(LEAST_PATIENCE);
+            self.timeout = (self.timeout / 2).max(MIN_TIMEOUT);
             self.turn = Turn::Free;
         }
         if !matches!(self.turn, Turn::Free) {
@@ -119,7 +119,7 @@ impl Listener {
     pub fn fetched(&mut self, now: Instant, id: &Arc<Id>) {
         if matches!(&self.turn, Turn::Offered(o) if Arc::ptr_eq(o, id)) {
             self.turn = match self.in_turns {
-                true => Turn::Fetched(id.clone(), now + self.patience),
+                true => Turn::Fetched(id.clone(), now + self.timeout),
                 false => Turn::Free,
             };
         }
@@ -133,7 +133,7 @@ impl Listener {
     /// The program has begun with a request.
     pub fn begun(&mut self, id: &Arc<Id>) {
         if matches!(&self.turn, Turn::Offered(o) | Turn::Fetched(o, _) if Arc::ptr_eq(o, id)) {
-            self.patience = (self.patience * 2).min(PATIENCE);
+            self.timeout = (self.timeout * 2).min(PATIENCE);
             self.turn = Turn::Free;
         }
     }

@@ -98,10 +98,10 @@ fn a_neighbour_that_does_not_answer_is_an_address_error() {
     let mut sim = Sim::new(1, Faults::none());
     let here = sim.add_host(&[[10, 0, 0, 1].into()], 1500);
     let client = Party::new(&mut sim, here, [10, 0, 0, 1].into());
-    for (patience, status) in [(2, -110), (5, -113)] {
+    for (timeout, status) in [(2, -110), (5, -113)] {
         let id = client.node.create_id(&client.channel, PortSpace::Tcp);
         let dest = "10.0.0.9:7471".parse().unwrap();
-        client.node.resolve_addr(&id, None, dest, Duration::from_secs(patience)).unwrap();
+        client.node.resolve_addr(&id, None, dest, Duration::from_secs(timeout)).unwrap();
         sim.run_for(Duration::from_secs(10));
         let event = client.next().unwrap();
         assert_eq!((event.kind, event.status), (EventKind::AddrError, status));

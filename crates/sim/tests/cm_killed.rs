@@ -120,7 +120,7 @@ impl Pair {
         }
     }
 
-    fn run(mut self, dice: &mut Dice, case: &Case, patience: Duration) {
+    fn run(mut self, dice: &mut Dice, case: &Case, timeout: Duration) {
         self.advance(case.stage);
         let wait = [0, 1, 300, 2_000, 30_000];
         self.sim.run_for(dice.pick(&wait) * Duration::from_millis(1));
@@ -147,7 +147,7 @@ impl Pair {
             if let Some(event) = alive.next() {
                 break event;
             }
-            assert!(sim.step(killed_at + patience), "{case:?}: nobody told after {patience:?}");
+            assert!(sim.step(killed_at + timeout), "{case:?}: nobody told after {timeout:?}");
         };
         assert!(is_end(&event), "{case:?}: {event:?}");
         flushed(&alive.node, &mut side, &id, event.kind);
@@ -174,7 +174,7 @@ fn flushed(node: &SimNode, side: &mut Side, id: &std::sync::Arc<node::Id>, kind:
     assert!(all.iter().all(|c| matches!(c.status, Status::Success | Status::WrFlush)));
 }
 
-fn killed(name: &str, faults: impl Fn(&mut Dice) -> Faults, patience: Duration, salt: u64) {
+fn killed(name: &str, faults: impl Fn(&mut Dice) -> Faults, timeout: Duration, salt: u64) {
     sim::each_seed("cm_killed", name, SEEDS, |seed| {
         let mut dice = Dice::new(seed).fork(salt);
         let stages = [Stage::Requested, Stage::Answered, Stage::Established, Stage::Busy, Stage::Ending];
@@ -185,7 +185,7 @@ fn killed(name: &str, faults: impl Fn(&mut Dice) -> Faults, patience: Duration, 
             heir: dice.chance(0.5),
         };
         // A request cannot be disconnected.
-        Pair::new(seed + salt * 1_000_000, faults(&mut dice), &case).run(&mut dice, &case, patience);
+        Pair::new(seed + salt * 1_000_000, faults(&mut dice), &case).run(&mut dice, &case, timeout);
     });
 }
 

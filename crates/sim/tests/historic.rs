@@ -218,9 +218,9 @@ impl Caller {
         let id = node.create_id(&channel, PortSpace::Tcp);
         Caller { node: node.clone(), channel, id }
     }
-    fn resolve(&self, host: u8, patience_s: u64) -> bool {
+    fn resolve(&self, host: u8, timeout_s: u64) -> bool {
         let dest = SocketAddr::new(address(host), 7471);
-        self.node.resolve_addr(&self.id, None, dest, Duration::from_secs(patience_s)).is_ok()
+        self.node.resolve_addr(&self.id, None, dest, Duration::from_secs(timeout_s)).is_ok()
     }
     fn next(&self) -> Option<Event> {
         self.node.next_event(&self.channel)

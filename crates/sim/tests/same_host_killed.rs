@@ -185,7 +185,7 @@ impl Run {
             self.sim.kill_at_step(victim, step);
         }
         let mut things = 0;
-        let patience = self.sim.elapsed() + Duration::from_millis(20);
+        let timeout = self.sim.elapsed() + Duration::from_millis(20);
         while !self.is_dead() {
             for me in [0, 1] {
                 if self.dice.chance(0.5) {
@@ -197,7 +197,7 @@ impl Run {
             let until = self.sim.elapsed() + pause;
             loop {
                 let over = match death {
-                    Death::AtStep(_) => self.sim.elapsed() > patience,
+                    Death::AtStep(_) => self.sim.elapsed() > timeout,
                     Death::Between(most) | Death::Ends(most) => things >= most,
                 };
                 if over && !self.is_dead() {

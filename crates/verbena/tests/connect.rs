@@ -152,10 +152,10 @@ fn a_listener_that_ends_refuses_who_waits_and_keeps_what_stands() {
 fn nobody_answers_in_time() {
     let listener = listener();
     let begin = Instant::now();
-    let patience = Duration::from_millis(700);
-    let error = support::connect(listener.local_addr()).timeout(patience).wait().expect_err("nobody accepts");
+    let timeout = Duration::from_millis(700);
+    let error = support::connect(listener.local_addr()).timeout(timeout).wait().expect_err("nobody accepts");
     assert_eq!(error.kind(), ErrorKind::TimedOut);
-    assert!((patience..Duration::from_secs(5)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
+    assert!((timeout..Duration::from_secs(5)).contains(&begin.elapsed()), "{:?}", begin.elapsed());
 }
 
 #[test]

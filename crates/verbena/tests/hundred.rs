@@ -31,7 +31,7 @@ const COUNT: &str = "VERBENA_TEST_PROCESSES";
 /// Marks the lines by which a process answers.
 const SAYS: &str = "> ";
 /// Nothing takes longer, on a machine that has other things to do too.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// How long one is stopped.
 const STOPPED: Duration = Duration::from_secs(2);
 /// 4.3 s, eight times: longer than a process waits for a processor.
@@ -169,7 +169,7 @@ impl Process {
             });
             let connect = |peer: usize| {
                 let connect = support::connect(SocketAddr::new(support::address(), ports[peer])).pd(pd);
-                let connect = connect.queues(Process::queues()).ack_timeout(ACK_TIMEOUT).timeout(PATIENCE);
+                let connect = connect.queues(Process::queues()).ack_timeout(ACK_TIMEOUT).timeout(TIMEOUT);
                 let conn = connect.private_data(&hello).wait().expect("a connection");
                 let theirs = told(&conn);
                 (peer, conn, theirs)
@@ -296,9 +296,9 @@ impl Neighbour {
     }
 
     fn says(&self) -> String {
-        match self.said.recv_timeout(PATIENCE) {
+        match self.said.recv_timeout(TIMEOUT) {
             Ok(words) => words,
-            Err(RecvTimeoutError::Timeout) => panic!("{} says nothing for {PATIENCE:?}", self.number),
+            Err(RecvTimeoutError::Timeout) => panic!("{} says nothing for {TIMEOUT:?}", self.number),
             Err(RecvTimeoutError::Disconnected) => panic!("{} has ended", self.number),
         }
     }
@@ -343,7 +343,7 @@ fn until(
             println!("{what}: {took:.1?}");
             return took;
         };
-        assert!(took < PATIENCE, "{what}: {number} and {peer} have {rounds} rounds behind them");
+        assert!(took < TIMEOUT, "{what}: {number} and {peer} have {rounds} rounds behind them");
         thread::sleep(Duration::from_millis(100));
     }
 }

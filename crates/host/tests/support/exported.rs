@@ -11,7 +11,7 @@ use node::{Env, Name};
 use transport::op::{DirectOutcome, Remote};
 use wire::{Mtu, Qpn, Rkey};
 
-use super::{PATIENCE, Recording, V4, batch, counter, is_peer_memory_reachable, path, start_with};
+use super::{Recording, TIMEOUT, V4, batch, counter, is_peer_memory_reachable, path, start_with};
 
 /// The queue pair at the target, to which `support::path` leads, and its peer.
 pub const TARGET: Qpn = Qpn::new(0x123_456);
@@ -85,7 +85,7 @@ impl Pair {
         // What says where it is comes before what lets it be reached, or soon.
         let begin = Instant::now();
         while counter(&pair.initiator, "buffers_mapped") == 0 {
-            assert!(begin.elapsed() < PATIENCE);
+            assert!(begin.elapsed() < TIMEOUT);
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(local_link(pair.initiator.env()).is_mapped(
@@ -108,7 +108,7 @@ impl Pair {
         pair.open(BOTH);
         let begin = Instant::now();
         while !pair.copies(Copy::Read, pair.remote(0, 8), &mut [0]) {
-            assert!(begin.elapsed() < PATIENCE, "{:?}", pair.initiator.env().counters().snapshot());
+            assert!(begin.elapsed() < TIMEOUT, "{:?}", pair.initiator.env().counters().snapshot());
             std::thread::sleep(Duration::from_millis(1));
         }
         pair

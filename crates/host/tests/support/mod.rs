@@ -32,7 +32,7 @@ pub const LO: u32 = 1;
 const ALL: u32 = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
 
 /// Longer than anything here takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A network namespace of the calling thread, where we may make one; else the turn to use the
 /// machine's.
@@ -216,11 +216,11 @@ impl Recorder {
 
     /// The first thing told that `pick` wants, taken out; waits for it. `None` when patience ends.
     pub fn find<T>(&self, pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
-        self.find_within(PATIENCE, pick)
+        self.find_within(TIMEOUT, pick)
     }
 
-    pub fn find_within<T>(&self, patience: Duration, mut pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
-        let end = Instant::now() + patience;
+    pub fn find_within<T>(&self, timeout: Duration, mut pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
+        let end = Instant::now() + timeout;
         let mut told = self.told.lock().unwrap();
         loop {
             let found =
@@ -325,7 +325,7 @@ pub fn counter(host: &Recording, name: &str) -> u64 {
 
 /// What a counter has come to, at last: what is handed over may be taken before it is counted.
 pub fn settled(host: &Recording, name: &str, wanted: u64) -> u64 {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while counter(host, name) < wanted && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
     }

@@ -68,7 +68,7 @@ use rx_ring::RxRing;
 use tx_ring::{Head, Sent, TxRing};
 
 /// How long a thread that reads counters waits for the lock over the rings.
-const LOCK_PATIENCE: Duration = Duration::from_millis(100);
+const MAX_LOCK_WAIT: Duration = Duration::from_millis(100);
 /// Most rings that are read: so much memory others can make us map.
 const MAX_READ: usize = 512;
 /// Where there was no ring to be had, no thread asks again for so long.
@@ -439,11 +439,11 @@ impl<O: Send> Rings<O> {
     }
 
     /// Brings what the rings have counted to the counters. The engine thread may just then remove a
-    /// ring whose peer has ended: that is waited for, up to `LOCK_PATIENCE`. The lock's holder
+    /// ring whose peer has ended: that is waited for, up to `MAX_LOCK_WAIT`. The lock's holder
     /// may itself be what reads the counters, in a signal handler that ends the process.
     pub fn fold_counters(&self, counters: &Counters) {
         self.rx.load().iter().for_each(|ring| ring.fold_counters(counters));
-        for _ in 0..LOCK_PATIENCE.as_millis() {
+        for _ in 0..MAX_LOCK_WAIT.as_millis() {
             if let Some(tx) = self.tx.try_read() {
                 let rings = tx
                     .values()

@@ -16,7 +16,7 @@ use super::connections::{MESSAGES, PORT, Party, Side, end_connection, message_by
 
 /// How long a program waits for its peer: one that was cut off while it ended the connection does
 /// not say so later.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const TIMEOUT: Duration = Duration::from_secs(120);
 /// Virtual time in which all must have ended.
 pub const LIMIT: Duration = Duration::from_secs(400);
 
@@ -134,7 +134,7 @@ impl Run {
             EventKind::Established => {
                 assert_eq!(event.private_data[..2], [n as u8, 1]);
                 side.send_all(node);
-                side.give_up_at = Some(self.sim.elapsed() + PATIENCE);
+                side.give_up_at = Some(self.sim.elapsed() + TIMEOUT);
             }
             EventKind::Rejected | EventKind::Unreachable | EventKind::ConnectError => {
                 // Of a killed server nothing but the fact is known.
@@ -171,7 +171,7 @@ impl Run {
         match event.kind {
             EventKind::Established => {
                 side.send_all(node);
-                side.give_up_at = Some(now + PATIENCE);
+                side.give_up_at = Some(now + TIMEOUT);
             }
             EventKind::Rejected | EventKind::Unreachable | EventKind::ConnectError => {
                 side.decide_at = None;

@@ -11,7 +11,7 @@ use verbena::op::WithBuf;
 use verbena::zerocopy::IntoBytes;
 use verbena::{Connection, Pool, RemoteMemory, Result};
 
-use crate::{AT, DOES, LEN, LONG, MARK, MESSAGE, PATIENCE, Place, STOP, counter, queues};
+use crate::{AT, DOES, LEN, LONG, MARK, MESSAGE, Place, STOP, TIMEOUT, counter, queues};
 
 /// Run by the tests. It ends when they do.
 #[test]
@@ -26,7 +26,7 @@ fn local_peer() {
     if does.starts_with("may not reach") {
         refuse_copies().expect("a filter of system calls");
     }
-    let conn = verbena::connect(at).timeout(PATIENCE).queues(queues()).wait().expect("a connection");
+    let conn = verbena::connect(at).timeout(TIMEOUT).queues(queues()).wait().expect("a connection");
     let theirs = RemoteMemory::from_bytes(conn.private_data()).expect("memory");
     let pool = Pool::new(conn.pd(), LEN, 1).expect("a pool");
     match does.as_str() {

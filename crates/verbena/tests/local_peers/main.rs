@@ -30,7 +30,7 @@ const AT: &str = "VERBENA_TEST_AT";
 const SOON: Duration = Duration::from_secs(4);
 /// On such a machine a process may get its processor far later than the two seconds in which a
 /// connection is usually there.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Of twenty times, nineteen are shorter.
 const USUALLY: Duration = Duration::from_secs(1);
 /// What each process writes.
@@ -308,7 +308,7 @@ fn speak_with_who_may_not_reach_us(does: &str, place: Place) {
     let pool = Pool::new(conn.pd(), LONG, 1).expect("a pool");
     for n in 0..20_u8 {
         let message =
-            conn.blocking_recv_timeout(PATIENCE).expect("it comes").expect("the connection is there");
+            conn.blocking_recv_timeout(TIMEOUT).expect("it comes").expect("the connection is there");
         assert!(message.len() == LONG && message.iter().all(|byte| *byte == n), "round {n}");
         let mut buf = pool.get().and_then(|buf| buf.sized(LONG)).expect("a buffer");
         buf.fill(!n);

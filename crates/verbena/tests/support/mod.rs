@@ -77,7 +77,7 @@ pub fn resolve(to: impl ToAddr) -> Resolve {
 
 /// The longest that a test waits for anything. A kernel repeats a message of the connection manager
 /// that was lost after some 4 s, and again.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits in this thread, for 30 s at most.
 pub fn within<T>(future: impl Future<Output = T>) -> T {
@@ -93,8 +93,8 @@ pub fn within<T>(future: impl Future<Output = T>) -> T {
         if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return output;
         }
-        let left = PATIENCE.saturating_sub(begin.elapsed());
-        assert!(!left.is_zero(), "nothing has happened for {PATIENCE:?}");
+        let left = TIMEOUT.saturating_sub(begin.elapsed());
+        assert!(!left.is_zero(), "nothing has happened for {TIMEOUT:?}");
         thread::park_timeout(left);
     }
 }
@@ -114,7 +114,7 @@ pub fn soon<T: PartialEq>(wanted: T, seen: impl Fn() -> T) -> T {
     let begin = Instant::now();
     loop {
         let now = seen();
-        if now == wanted || begin.elapsed() > PATIENCE {
+        if now == wanted || begin.elapsed() > TIMEOUT {
             return now;
         }
         thread::sleep(Duration::from_millis(1));
