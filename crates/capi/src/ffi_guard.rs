@@ -12,7 +12,7 @@
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use host::process;
+use linux::process;
 pub use nic::Errno;
 
 /// Writes an errno where C looks for it.

@@ -1,12 +1,12 @@
 //! `ioctl` as programs call it: memory that a program has watched by userfaultfd(2) comes late or
 //! never, and a peer that copies to or from there by itself would wait. So regions there are taken
-//! back from peers before the kernel is told (`host::LinuxEnv::watched`). The shared object stands
+//! back from peers before the kernel is told (`linux::LinuxEnv::watched`). The shared object stands
 //! in front of the C library where a program is linked with it; all other requests go straight
 //! through.
 
 use std::ffi::{c_int, c_ulong, c_void};
 
-use host::process;
+use linux::process;
 
 /// `_IOWR(UFFDIO, _UFFDIO_REGISTER, struct uffdio_register)` of linux/userfaultfd.h.
 const UFFDIO_REGISTER: u32 = 3 << 30 | (4 * 8) << 16 | 0xaa << 8;

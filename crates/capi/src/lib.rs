@@ -16,7 +16,7 @@
 //! behind the C structure (an `object` module's `of`), which shares the adapter's of crate `nic`,
 //! and calls that; librdmacm's calls go to `node` likewise. What they refuse is a [`nic::Errno`],
 //! which `ffi_guard` hands to the caller as the man page says: set, returned, or both. The
-//! process's one engine, and what belongs to it (`host::process`), is made at the first call that
+//! process's one engine, and what belongs to it (`linux::process`), is made at the first call that
 //! needs a device, never by loading the library.
 //!
 //! Each is a `pub unsafe extern "C" fn` without `no_mangle`: the shared object gives them their
@@ -39,7 +39,7 @@ pub mod unsupported;
 pub mod verbs;
 mod waiting;
 
-pub use host::process::ExitHeap;
+pub use linux::process::ExitHeap;
 // The process's one instance and its descriptors are `host`'s, so that Rust code in the same
 // program uses them too.
-use host::{eventfd, process as instance};
+use linux::{eventfd, process as instance};

@@ -1,6 +1,6 @@
 //! How a thread waits for an event: at the counter of its events, or, where it may, in the driver
 //! slot of its host, where it reads meanwhile what other processes of this host send
-//! ([`host::Host::wait_as_driver`]).
+//! ([`linux::Host::wait_as_driver`]).
 
 use std::ffi::c_int;
 use std::sync::Arc;

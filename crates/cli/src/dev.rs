@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use host::mount_namespace::View;
+use linux::mount_namespace::View;
 use nic::DeviceConfig;
 use nic::device::Port;
 

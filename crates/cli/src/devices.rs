@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use host::process::{self, Instance, environment};
+use linux::process::{self, Instance, environment};
 use local::SameHost;
 use nic::DeviceConfig;
 use nic::device::Port;
@@ -33,8 +33,8 @@ pub fn check_environment() -> Result<(), String> {
 /// # Errors
 /// A message: VERBENA_DEVICES has no meaning, or the system does not tell its interfaces.
 pub fn survey() -> Result<Vec<(DeviceConfig, Port)>, String> {
-    let interfaces = host::interfaces().map_err(|e| format!("cannot list the interfaces: {e}"))?;
-    Ok(node::devices::choose(asked_for()?.as_deref(), &interfaces, host::host_id()))
+    let interfaces = linux::interfaces().map_err(|e| format!("cannot list the interfaces: {e}"))?;
+    Ok(node::devices::choose(asked_for()?.as_deref(), &interfaces, linux::host_id()))
 }
 
 /// This process's instance, on the devices that VERBENA_DEVICES or the default has.
@@ -63,12 +63,12 @@ pub fn run(_: &Args) -> Result<ExitCode, String> {
     }
     let way = way(&local::same_host(), local::arena::take(1).is_some());
     text.push_str(&format!("same host        {way}\n"));
-    let others = host::other_builds();
+    let others = linux::other_builds();
     if others > 0 {
         text.push_str(&format!(
             "other builds     {others} here, with another protocol between processes than {}: packets \
              only, by the network\n",
-            host::name_text::PROTOCOL
+            linux::name_text::PROTOCOL
         ));
     }
     output::write(text)

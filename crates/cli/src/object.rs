@@ -46,7 +46,7 @@ pub fn find() -> Result<PathBuf, String> {
     if let Some(object) = places.iter().find_map(|equals| newest(equals, owner(exe.as_deref()), OBJECT)) {
         return Ok(object);
     }
-    unpack::unpack(&unpack::VERBS, host::user()).map_err(|message| {
+    unpack::unpack(&unpack::VERBS, linux::user()).map_err(|message| {
         let looked: Vec<_> =
             places.iter().flat_map(|p| &p.dirs).map(|d| format!("  {}", d.join(OBJECT).display())).collect();
         format!("{OBJECT} is not found. Looked for it at\n{}\n{message}", looked.join("\n"))
@@ -65,7 +65,7 @@ pub fn find_rpma(object: &Path) -> Result<PathBuf, String> {
     let mut places = beside.into_iter().chain(places(exe.as_deref()));
     match places.find_map(|equals| newest(&equals, owner(exe.as_deref()), RPMA)) {
         Some(object) => Ok(object),
-        None => unpack::unpack(&unpack::LIBRPMA, host::user()).map_err(|message| {
+        None => unpack::unpack(&unpack::LIBRPMA, linux::user()).map_err(|message| {
             format!("{RPMA} is not found. {message}\n`--system-librpma` leaves it to the system's.")
         }),
     }
@@ -73,7 +73,7 @@ pub fn find_rpma(object: &Path) -> Result<PathBuf, String> {
 
 /// Whose the command is.
 fn owner(exe: Option<&Path>) -> u32 {
-    exe.and_then(|exe| fs::metadata(exe).ok()).map_or(host::user(), |m| m.uid())
+    exe.and_then(|exe| fs::metadata(exe).ok()).map_or(linux::user(), |m| m.uid())
 }
 
 /// The command's own file: without /proc, what it was called by.
@@ -120,7 +120,7 @@ fn places(exe: Option<&Path>) -> Vec<Place> {
 fn newest(place: &Place, owner: u32, name: &str) -> Option<PathBuf> {
     let dated = place.dirs.iter().filter_map(|dir| {
         let object = fs::canonicalize(dir.join(name)).ok()?;
-        let about = trusted::file(&object, &place.top, &[owner, host::user()]).ok()?;
+        let about = trusted::file(&object, &place.top, &[owner, linux::user()]).ok()?;
         Some((about.modified().ok()?, object))
     });
     dated.max().map(|(_, object)| object)
@@ -133,7 +133,7 @@ fn newest(place: &Place, owner: u32, name: &str) -> Option<PathBuf> {
 /// # Errors
 /// A message, where no such directory can be made.
 pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
-    let uid = host::user();
+    let uid = linux::user();
     let mut refused = Vec::new();
     for base in bases(uid).into_iter().chain(iter::once_with(|| unpack::cache(uid)).flatten()) {
         let dir = match private_dir(&base, uid, object, rpma) {
@@ -157,10 +157,10 @@ pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
 }
 
 /// A directory, private to this user, of the programs that share a user namespace
-/// (`host::mount_namespace`); `None` where it can not be made. It is the same one whatever the
+/// (`linux::mount_namespace`); `None` where it can not be made. It is the same one whatever the
 /// objects.
 pub fn roster() -> Option<PathBuf> {
-    let uid = host::user();
+    let uid = linux::user();
     let mut hash = Fnv::default();
     hash.write(b"user namespace");
     bases(uid).iter().find_map(|base| private_dir_of(base, uid, hash.finish()).ok())
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn the_same_object_gets_the_same_directory_with_0700_and_two_links() {
-        let (base, uid) = (scratch("same"), host::user());
+        let (base, uid) = (scratch("same"), linux::user());
         let object = base.join(OBJECT);
         let dir = private_dir(&base, uid, &object, None).unwrap();
         assert_eq!(private_dir(&base, uid, &object, None).unwrap(), dir);
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn a_name_taken_by_a_link_or_by_a_directory_open_to_others_is_not_used() {
-        let (base, uid) = (scratch("taken"), host::user());
+        let (base, uid) = (scratch("taken"), linux::user());
         let object = Path::new("/object");
         let first = private_dir(&base, uid, object, None).unwrap();
         fs::set_permissions(&first, Permissions::from_mode(0o777)).unwrap();
@@ -355,7 +355,7 @@ mod tests {
         fs::File::create(base.join(OBJECT)).unwrap();
         let newest = |owner| newest(&Place::of(&base, &[""]), owner, OBJECT);
         assert!(newest(0).is_some());
-        if host::user() != 0 {
+        if linux::user() != 0 {
             println!("left out: only root gives files away");
         } else {
             std::os::unix::fs::chown(base.join(OBJECT), Some(4242), None).unwrap();

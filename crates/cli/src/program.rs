@@ -99,7 +99,7 @@ fn starts_with_nothing(file: &Path, arguments: &[OsString]) -> bool {
 /// Whether the kernel gives the program more rights than its caller has.
 fn more_rights(file: &Path) -> Option<&'static str> {
     let about = fs::metadata(file).ok()?;
-    let (user, group) = host::real_ids();
+    let (user, group) = linux::real_ids();
     let has_bits = |bits| about.mode() & bits == bits;
     match () {
         () if fs::read_to_string("/proc/self/status")
@@ -113,7 +113,7 @@ fn more_rights(file: &Path) -> Option<&'static str> {
         () if has_bits(SET_GROUP_ID) && about.gid() != group => {
             Some("it is set-group-ID, and the loader ignores LD_LIBRARY_PATH for it")
         }
-        () if user != 0 && host::has_file_capabilities(file) => {
+        () if user != 0 && linux::has_file_capabilities(file) => {
             Some("it has capabilities of its own (setcap), and the loader ignores LD_LIBRARY_PATH for it")
         }
         () => None,
@@ -298,7 +298,7 @@ mod tests {
         let dir = Scratch::new("rights");
         let program = elf(Some(GLIBC));
         assert_eq!(dir.judged("own", &program, 0o6755, &[]), None, "it is the caller's own");
-        if host::user() != 0 {
+        if linux::user() != 0 {
             return println!("left out: only root gives files away");
         }
         for (bits, word) in [(0o4755, "set-user-ID"), (0o2755, "set-group-ID")] {

@@ -31,7 +31,7 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// # Errors
 /// What refused the last place.
 pub fn find(dirs: &[&str], tree: &[(PathBuf, Entry)]) -> io::Result<PathBuf> {
-    let uid = host::user();
+    let uid = linux::user();
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for base in object::bases(uid) {
         match find_in(&base, uid, SystemTime::now(), dirs, tree) {
@@ -107,7 +107,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("verbena-ready-{}", std::process::id()));
         let _ = fs::remove_dir_all(&base);
         fs::create_dir(&base).unwrap();
-        let (uid, dirs, week) = (host::user(), ["a", "b"], |n| SystemTime::UNIX_EPOCH + n * WEEK);
+        let (uid, dirs, week) = (linux::user(), ["a", "b"], |n| SystemTime::UNIX_EPOCH + n * WEEK);
         let find = |n, text| {
             find_in(&base, uid, week(n), &dirs, &[file("a/c/d", text), file("a/c/e", text)]).unwrap()
         };

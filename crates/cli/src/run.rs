@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
         let rpma = if args.system_librpma { None } else { Some(object::find_rpma(&object)?) };
         object::links(&object, rpma.as_deref())
     };
-    let links = host::without_file_size_signal(files)?;
+    let links = linux::without_file_size_signal(files)?;
     let [program, rest @ ..] = &args.command[..] else {
         return Err("no program is named".into());
     };
@@ -83,7 +83,7 @@ pub fn run(args: Args) -> Result<ExitCode, String> {
     if !args.no_sysfs {
         // A kernel that refuses, or devices that the command cannot list, are no reason not to run:
         // the library works without.
-        let _ = host::without_file_size_signal(sysfs::present);
+        let _ = linux::without_file_size_signal(sysfs::present);
     }
     if let Some(file) = &args.counters {
         command.env("VERBENA_COUNTERS", file);

@@ -23,7 +23,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use host::mount_namespace::{self, View};
+use linux::mount_namespace::{self, View};
 use nic::device::Port;
 use nic::device::port::{FIRMWARE, PhysState, PortState};
 use nic::{DeviceConfig, device::port, limits};

@@ -48,7 +48,7 @@ pub fn file(file: &Path, top: &Path, users: &[u32]) -> io::Result<Metadata> {
 
 fn check(dir: &Path, users: &[u32]) -> io::Result<()> {
     let about = fs::symlink_metadata(dir)?;
-    let is_roots = OF_ROOT.map(Path::new).contains(&dir) && host::is_unknown_user(about.uid());
+    let is_roots = OF_ROOT.map(Path::new).contains(&dir) && linux::is_unknown_user(about.uid());
     if !is_of(&about, users) && !is_roots {
         return refuse(dir, &format!("belongs to user {}", about.uid()));
     }
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_directory_that_others_may_write_is_taken_only_with_a_sticky_bit_wherever_it_stands_in_the_path() {
         let (base, mode) = scratch("sticky");
-        let (uid, inner) = (host::user(), base.join("shared/inner"));
+        let (uid, inner) = (linux::user(), base.join("shared/inner"));
         fs::create_dir_all(&inner).unwrap();
         mode(&inner, 0o700);
         for (bits, taken) in
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn a_link_leads_to_the_directory_that_is_judged_and_named() {
         let (base, mode) = scratch("links");
-        let (uid, open, own) = (host::user(), base.join("open"), base.join("own"));
+        let (uid, open, own) = (linux::user(), base.join("open"), base.join("own"));
         [&open, &own].iter().for_each(|dir| fs::create_dir(dir).unwrap());
         mode(&open, 0o777);
         mode(&own, 0o700);
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_directory_of_another_user_is_not_taken_nor_is_one_below_it() {
         let (base, mode) = scratch("strange");
-        if host::user() != 0 {
+        if linux::user() != 0 {
             println!("left out: only root gives directories away");
             return fs::remove_dir_all(base).unwrap();
         }
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_file_is_judged_up_to_the_directory_from_which_the_command_itself_could_be_replaced() {
         let (base, mode) = scratch("file");
-        let (users, top, object) = ([host::user()], base.join("top"), base.join("top/lib/object"));
+        let (users, top, object) = ([linux::user()], base.join("top"), base.join("top/lib/object"));
         fs::create_dir_all(base.join("top/lib")).unwrap();
         fs::write(&object, "").unwrap();
         mode(&top, 0o777);

@@ -90,7 +90,7 @@ fn is_own(dir: &Path, uid: u32) -> bool {
 /// The object in a private directory in `base`, and whether it is there only now.
 fn unpack_in(base: &Path, uid: u32, inside: &Inside) -> io::Result<(PathBuf, bool)> {
     let Inside { name, bytes, hash } = *inside;
-    if !host::may_load_from(base)? {
+    if !linux::may_load_from(base)? {
         return Err(io::Error::other("mounted with noexec"));
     }
     let dir = object::private_dir_of(base, uid, hash)?;
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_object_is_written_once_and_again_where_it_was_cut_off() {
-        let (base, uid) = (scratch("once"), host::user());
+        let (base, uid) = (scratch("once"), linux::user());
         let (path, new) = unpack_in(&base, uid, &few(1)).unwrap();
         assert!(new);
         assert_eq!(unpack_in(&base, uid, &few(1)).unwrap(), (path.clone(), false));
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn builds_stand_side_by_side_and_one_not_used_for_a_month_goes() {
-        let (base, uid) = (scratch("builds"), host::user());
+        let (base, uid) = (scratch("builds"), linux::user());
         let [old, used, new] = [1, 2, 3].map(|hash| unpack_in(&base, uid, &few(hash)).unwrap().0);
         let month_ago = SystemTime::now() - 2 * KEPT;
         for path in [&old, &used, &new] {

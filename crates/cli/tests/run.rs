@@ -313,7 +313,7 @@ fn stays_in_its_namespace(uid: Option<u32>) -> std::io::Result<(std::process::Ch
     Ok((child, namespace))
 }
 
-/// The kernel lets them reach each other's memory only there (`host::user_namespace`).
+/// The kernel lets them reach each other's memory only there (`linux::user_namespace`).
 #[test]
 fn programs_of_one_ordinary_user_share_a_user_namespace() {
     if !sysfs_is_presented() {

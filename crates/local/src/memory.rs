@@ -188,7 +188,7 @@ impl Deref for SharedMemory {
     fn deref(&self) -> &[Word] {
         // SAFETY: mapped while `self` lives, page-aligned, of a size that is sealed, and any bytes
         // make atomic integers. In a forked child it is not mapped; an object that holds it there
-        // is inert and does not look (`host::LinuxEnv::is_ours`).
+        // is inert and does not look (`linux::LinuxEnv::is_ours`).
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.words) }
     }
 }

@@ -7,13 +7,13 @@
 //! 1. A static that has a lock, or waits for another thread, is a [`PerProcess`]: a child begins
 //!    with a value of its own, locks included. `Mutex`, `RwLock`, `Condvar`, `Barrier` and channels
 //!    stand in no static otherwise.
-//! 2. A static that is made once and then kept, by children too, is a [`Kept`]: a thread that
-//!    comes while it is made does not wait. `Once`, `OnceLock` and `LazyLock` are not used:
-//!    clippy.toml of each crate disallows them.
+//! 2. A static that is made once and then kept, by children too, is a [`Kept`]: a thread that comes
+//!    while it is made does not wait. `Once`, `OnceLock` and `LazyLock` are not used: clippy.toml
+//!    of each crate disallows them.
 //! 3. Atomics and thread-locals may be static; a spin lock only where fork itself takes it (`fork`:
 //!    `CHANGING`).
-//! 4. A lock in an object is of the `Instance` (`host::process`) that the object belongs
-//!    to. A child asks `is_ours` before it takes one: its own instance has its own.
+//! 4. A lock in an object is of the `Instance` (`linux::process`) that the object belongs to. A
+//!    child asks `is_ours` before it takes one: its own instance has its own.
 //!
 //! `crates/lib/tests/statics.rs` reads the statics of all these crates. What other people's crates
 //! keep is beyond the rule: arc-swap, getrandom and crc32fast wait for no thread. The standard

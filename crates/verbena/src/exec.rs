@@ -213,7 +213,7 @@ fn sleep(sleeper: &Sleeper, until: Option<Instant>) {
 /// The stack of this process, if it has one.
 fn polled_stack() -> Option<Stack> {
     #[cfg(feature = "software")]
-    return host::process::try_get()
+    return linux::process::try_get()
         .map(|instance| Stack::Ours(crate::provider::Ours::Software(ThreadSafe::new(instance))));
     #[cfg(not(feature = "software"))]
     None

@@ -75,7 +75,7 @@ impl Provider {
         if let Some(provider) = &*software {
             return Ok(provider.clone());
         }
-        let instance = host::process::get().map_err(|e| Error::of_io("Provider::software", &e))?;
+        let instance = linux::process::get().map_err(|e| Error::of_io("Provider::software", &e))?;
         let provider = Provider::over(Stack::Ours(Ours::Software(ThreadSafe::new(instance))));
         *software = Some(provider.clone());
         Ok(provider)

@@ -27,7 +27,7 @@ pub(crate) enum Stack {
 pub(crate) enum Ours {
     /// This process's host, over sockets.
     #[cfg(feature = "software")]
-    Software(ThreadSafe<Arc<host::process::Instance>>),
+    Software(ThreadSafe<Arc<linux::process::Instance>>),
     /// A process of a simulated host.
     #[cfg(feature = "sim")]
     Sim(ThreadSafe<Arc<SimProcess>>),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use host::{name_messages, name_text};
+use linux::{name_messages, name_text};
 use local::record::{self, Ends, Record};
 use nic::device::async_events::AsyncEventQueue;
 use nic::{Cq, Qp, QpCap, QpInit, QpType};

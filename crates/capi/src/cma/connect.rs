@@ -8,7 +8,7 @@ use std::time::Duration;
 use abi::cma::{self, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
 use abi::verbs::{IBV_EVENT_COMM_EST, ibv_event_type, ibv_qp_attr};
 
-use host::LinuxEnv;
+use linux::LinuxEnv;
 use nic::QpState;
 use nic::rdma_cm::{ConnParam, EventKind};
 use node::{Id, Node};

@@ -7,7 +7,7 @@ use super::{cell, code, compare, documented, read, table};
 #[test]
 fn the_page_of_counters_has_each_counter_with_its_meaning() {
     let field = ("pub ", ": AtomicU64,");
-    let mut host = documented(&read("crates/host/src/counters.rs"), "", ",");
+    let mut host = documented(&read("crates/linux/src/counters.rs"), "", ",");
     host.extend(documented(&read("crates/local/src/counters.rs"), "", ","));
     // That one is no field.
     let caught = "Panics in wakers and destructors of the Rust program, caught by Verbena.";
@@ -25,7 +25,7 @@ fn the_page_of_counters_has_each_counter_with_its_meaning() {
     compare(
         "counters.md",
         &[
-            ("host counters", part("host", &host::Counters::default().snapshot(), &host)),
+            ("host counters", part("host", &linux::Counters::default().snapshot(), &host)),
             ("node counters", part("node", &node::Counters::default().snapshot(), &node)),
             ("device counters", part("DEVICE", &nic::device::Counters::default().snapshot(), &device)),
         ],

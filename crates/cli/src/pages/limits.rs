@@ -139,7 +139,7 @@ const HOST_LIMITS: [HostLimit; 8] = [
         "Longest message that a ring carries without packets.",
     ),
     (
-        "crates/host/src/names.rs",
+        "crates/linux/src/names.rs",
         "MAX_BEARERS",
         Unit::Count,
         "Connections to other processes for passing packets on.",
@@ -156,21 +156,21 @@ const HOST_LIMITS: [HostLimit; 8] = [
 
 /// Limits of a process at its UDP sockets.
 const SOCKET_LIMITS: [HostLimit; 4] = [
-    ("crates/host/src/tx.rs", "MAX_SOCKETS", Unit::Count, "Sockets that send."),
+    ("crates/linux/src/tx.rs", "MAX_SOCKETS", Unit::Count, "Sockets that send."),
     (
-        "crates/host/src/rx_sockets/promotion.rs",
+        "crates/linux/src/rx_sockets/promotion.rs",
         "MAX_PROMOTED",
         Unit::Count,
         "Flows with a receiving socket of their own.",
     ),
     (
-        "crates/host/src/tx/room.rs",
+        "crates/linux/src/tx/room.rs",
         "IDLE",
         Unit::Seconds,
         "Idle time after which the socket of a flow is closed.",
     ),
     (
-        "crates/host/src/management.rs",
+        "crates/linux/src/management.rs",
         "MAX",
         Unit::Count,
         "Connection manager messages that wait at the socket of an address.",

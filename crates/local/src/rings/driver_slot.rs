@@ -5,7 +5,7 @@
 //! |---|---|
 //! | the thread | takes the slot, reads what is there, looks for a moment whether more comes (`adaptive_spin`), says in each ring that it is to be woken ([`WakeTarget::AppThread`]), looks for its event, and waits by a plain readv(2) |
 //! | a local peer | writes to the other end of that socket, which it was given with its ring |
-//! | another thread that has an event for it | does the same (`host::eventfd::Counter`) |
+//! | another thread that has an event for it | does the same (`linux::eventfd::Counter`) |
 //! | the engine | does all else as ever. Where the thread did nothing for a turn ([`Watch`]) the engine takes the rings back |
 //!
 //! A thread that has an event leaves, and the engine reads the rings, which it has to be woken for.

@@ -320,7 +320,7 @@ fn speak_with_who_may_not_reach_us(does: &str, place: Place) {
 }
 
 fn counter(name: &str) -> u64 {
-    let instance = host::process::get().expect("it runs");
+    let instance = linux::process::get().expect("it runs");
     let all = instance.node().env().counters().snapshot();
     all.into_iter().find(|(known, _)| *known == name).expect("a counter").1
 }

@@ -22,7 +22,7 @@ const NAME: usize = 64;
 ///
 /// EMFILE, ENFILE, ENOMEM.
 pub(crate) fn make(device: &nic::Device) -> Result<OwnedFd, Errno> {
-    host::without_file_size_signal(|| named(device)).or_else(|error| match error.0 {
+    linux::without_file_size_signal(|| named(device)).or_else(|error| match error.0 {
         libc::EMFILE | libc::ENFILE | libc::ENOMEM => Err(error),
         _ => unnamed(),
     })

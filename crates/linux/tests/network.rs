@@ -116,7 +116,7 @@ impl Drop for Far {
 
 /// A veth pair to another namespace: we are 10.9.0.1 and fd09::1, the far end .2 and ::2. Returns
 /// the index of ours.
-fn veth(env: &host::LinuxEnv) -> (u32, Far) {
+fn veth(env: &linux::LinuxEnv) -> (u32, Far) {
     // The far end is the namespace of a process that waits for its input to end.
     let far = std::process::Command::new("unshare")
         .args(["--net", "sh", "-c", "echo ready; read x"])

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use host::{Config, LinuxEnv};
+use linux::{Config, LinuxEnv};
 use local::arena::Buffer;
 use nic::peer_memory::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, terms};
 use nic::{Access, Link, LocalLink, Path};

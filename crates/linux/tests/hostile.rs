@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use host::eventfd::Counter;
-use host::{Config, name_messages};
+use linux::eventfd::Counter;
+use linux::{Config, name_messages};
 use local::record::{self, Ends};
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};

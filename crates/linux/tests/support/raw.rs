@@ -26,7 +26,7 @@ fn address(text: &str) -> (libc::sockaddr_un, u32) {
 /// The text of a name of this process's user.
 pub fn own_text(name: Name) -> String {
     // SAFETY: a query without arguments.
-    host::name_text::text(name, unsafe { libc::geteuid() })
+    linux::name_text::text(name, unsafe { libc::geteuid() })
 }
 
 /// A connection to the process that bears a name.

@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use host::{Config, name_messages};
+use linux::{Config, name_messages};
 use nic::{Link, PathCache};
 use node::env::ClaimError;
 use node::{Env, Name};
@@ -370,10 +370,10 @@ fn a_ring_ends_with_its_reader_and_a_new_owner_gets_a_new_one() {
 #[test]
 fn another_build_gets_whole_packets_by_the_network_and_is_counted() {
     let _alone = alone();
-    let listener = support::raw::bear(&host::name_text::common_text(BLOCK));
+    let listener = support::raw::bear(&linux::name_text::common_text(BLOCK));
     let sender = start_with(Config::default());
     assert_eq!(sender.env().claim(BLOCK).err(), Some(ClaimError::InUse), "its block is taken");
-    assert_eq!(host::other_builds(), 1);
+    assert_eq!(linux::other_builds(), 1);
     for n in 0..3 {
         sender.env().send(&path(V4), &mut batch(n, &[64]));
     }
@@ -386,7 +386,7 @@ fn another_build_gets_whole_packets_by_the_network_and_is_counted() {
 fn a_ring_that_another_build_offers_is_declined() {
     let _alone = alone();
     let (_, reader, _claim) = pair();
-    let other = support::raw::connect(&host::name_text::common_text(BLOCK));
+    let other = support::raw::connect(&linux::name_text::common_text(BLOCK));
     let (memory, _) = support::raw::memory(1 << 20);
     support::raw::send(&other, &[name_messages::RING], Some(&memory));
     let heard = support::raw::receive(&other, support::TIMEOUT).unwrap().0;

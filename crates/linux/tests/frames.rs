@@ -58,7 +58,7 @@ fn over_a_cable_frames_keep_their_vlan_tag_and_are_marked_where_they_leave() {
     // The kernel says some time later that there is a carrier, and drops frames until then.
     let index = |name| {
         loop {
-            let interfaces = host::interfaces().unwrap();
+            let interfaces = linux::interfaces().unwrap();
             if let Some(found) = interfaces.iter().find(|i| i.name == name && i.up) {
                 return found.index;
             }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use host::Config;
+use linux::Config;
 use nic::{Errno, Link, Platform};
 use node::{Env, Name};
 use support::{LO, Told, V4, alone, batch, counter, path, start};

@@ -187,7 +187,7 @@ fn role() {
             let port = Name::Port { space: PortSpace::Tcp, addr: None, port: 7174 };
             let names = (1..=32).map(Name::Block).chain([port]);
             // Held until the process ends.
-            names.for_each(|name| std::mem::forget(support::raw::bear(&host::name_text::common_text(name))));
+            names.for_each(|name| std::mem::forget(support::raw::bear(&linux::name_text::common_text(name))));
         }
         "squat" => {
             socket.bind(&name).unwrap();

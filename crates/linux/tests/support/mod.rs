@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use host::eventfd::{self, Counter, Wait, Woken};
-use host::{Config, Host, LinuxEnv};
+use linux::eventfd::{self, Counter, Wait, Woken};
+use linux::{Config, Host, LinuxEnv};
 use nic::{Access, Errno, Link, Path, Signal};
 use node::env::{Claim, Route};
 use node::{Env, Input, InputHandler, Interface, Name, Watch};

@@ -6,7 +6,7 @@ mod support;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use host::{Config, name_messages};
+use linux::{Config, name_messages};
 use nic::Link;
 use nic::peer_memory::{Copy, Piece};
 use support::exported::{KEY, copy};

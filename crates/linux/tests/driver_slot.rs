@@ -6,8 +6,8 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use host::Config;
-use host::eventfd::{self, Counter, Wait};
+use linux::Config;
+use linux::eventfd::{self, Counter, Wait};
 use nic::{Link, Platform, Signal};
 use node::env::Claim;
 use node::{Env, Name};

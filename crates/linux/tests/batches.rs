@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use host::Config;
+use linux::Config;
 use nic::Link;
 use node::Env;
 use socket2::SockRef;
