@@ -9,8 +9,8 @@ use std::time::Duration;
 use nic::device::async_events::AsyncEventQueue;
 use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Access, Buffer, Cq, Pd, Qp, QpCap, QpInit, QpType};
-use node::{Config, Event, EventChannel, Id, Node};
 use sim::{Faults, HostId, Mark, Sim, SimEnv};
+use stack::{Config, Event, EventChannel, Id, Node};
 use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::roce::SendTail;
@@ -93,7 +93,7 @@ impl Endpoint {
     fn post(&self, process: &Process, op: SendOp, len: usize) {
         let data = Data::Sges([self.memory.sge(0, len)].into_iter().collect());
         let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
-        let now = node::Env::now(&**process.node.env());
+        let now = stack::Env::now(&**process.node.env());
         self.qp.post_send(now, wr).expect("room for a request");
     }
 

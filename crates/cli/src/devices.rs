@@ -7,7 +7,7 @@ use linux::process::{self, Instance, environment};
 use local::SameHost;
 use nic::DeviceConfig;
 use nic::device::Port;
-use node::devices::DeviceSpec;
+use stack::devices::DeviceSpec;
 
 use crate::output;
 
@@ -34,7 +34,7 @@ pub fn check_environment() -> Result<(), String> {
 /// A message: VERBENA_DEVICES has no meaning, or the system does not tell its interfaces.
 pub fn survey() -> Result<Vec<(DeviceConfig, Port)>, String> {
     let interfaces = linux::interfaces().map_err(|e| format!("cannot list the interfaces: {e}"))?;
-    Ok(node::devices::choose(asked_for()?.as_deref(), &interfaces, linux::host_id()))
+    Ok(stack::devices::choose(asked_for()?.as_deref(), &interfaces, linux::host_id()))
 }
 
 /// This process's instance, on the devices that VERBENA_DEVICES or the default has.

@@ -19,8 +19,8 @@
 //!
 //! ```text
 //!                    parameters                  messages
-//!   node  ── connect, accept, reject ──▶ Cm ── Output::Transmit ──▶ node::gsi, QP1
-//!         ◀──── Output::Event ──────────    ◀──── Mads::input ───── node::gsi, QP1
+//!   node  ── connect, accept, reject ──▶ Cm ── Output::Transmit ──▶ stack::gsi, QP1
+//!         ◀──── Output::Event ──────────    ◀──── Mads::input ───── stack::gsi, QP1
 //! ```
 //!
 //! # What a second protocol provides
@@ -38,7 +38,7 @@
 //! 4. Datagram services ([`Cm::sidr_request`], [`Cm::sidr_reply`]) if it has them. Without, the
 //!    calls say [`Error::NoDatagrams`].
 //!
-//! `node::devices` then says which transport of a device speaks it.
+//! `stack::devices` then says which transport of a device speaks it.
 #![forbid(unsafe_code)]
 
 pub mod event;

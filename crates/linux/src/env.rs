@@ -12,8 +12,8 @@ use std::time::Instant;
 use local::Rings;
 use locks::{Mutex, Rank};
 use nic::{Errno, Link, Path, Persist, Platform};
-use node::env::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
-use node::{Env, Name, Watch};
+use stack::env::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
+use stack::{Env, Name, Watch};
 use sys::WakeFd;
 use sys::clock::Clock;
 use sys::fork;
@@ -118,7 +118,7 @@ impl LinuxEnv {
 
     /// The Ethernet address, and the VLAN if any, by which packets for `query` leave. Waits up to
     /// three seconds for a neighbour that is not known yet. EHOSTUNREACH where it does not
-    /// answer, and those of [`Env::route`](node::Env::route).
+    /// answer, and those of [`Env::route`](stack::Env::route).
     pub fn ethernet_address(&self, query: RouteQuery) -> Result<([u8; 6], Option<u16>), Errno> {
         let route = self.route(query)?;
         let known = self.interfaces.current();

@@ -9,7 +9,7 @@ use std::time::Instant;
 use locks::{Mutex, Rank, RwLock};
 use nic::Errno;
 use nic::qp::raw_packet::MAX_FRAME;
-use node::{Input, InputHandler};
+use stack::{Input, InputHandler};
 use sys::fork::Fd;
 
 use crate::Config;

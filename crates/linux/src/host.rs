@@ -13,7 +13,7 @@ use local::rings::driver_slot::LOOK_NANOS;
 use locks::{Mutex, Rank};
 use nic::cq::Stamp;
 use nic::{Cq, DeferredWork, Error};
-use node::{Input, InputHandler};
+use stack::{Input, InputHandler};
 use transport::likely::unlikely;
 use transport::op::Completion;
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
-use node::env::Interface;
+use stack::env::Interface;
 
 use crate::netlink::{Message, Netlink, u32_at};
 

@@ -11,7 +11,7 @@ use local::fuzzed::{self, HAZARD_BYTES};
 use local::record::{self, Ends, RING_BYTES};
 use local::ring::{Reader, WakeTarget, Word, Writer, memory_len};
 use nic::peer_memory::{Grant, Region};
-use node::env::{AckDelay, Datagram};
+use stack::env::{AckDelay, Datagram};
 use transport::Short;
 use transport::op::{Remote, ZeroCopy};
 use transport::short::What;

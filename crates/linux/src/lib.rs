@@ -6,7 +6,7 @@
 //!
 //! [`Host::start`] makes the environment, has the input handler made on it, and runs both;
 //! [`LinuxEnv`] is what the input handler sees. [`process::get`] is the host of this process with a
-//! [`node::Node`] as its input handler: what the C functions use, and what Rust code beside them
+//! [`stack::Node`] as its input handler: what the C functions use, and what Rust code beside them
 //! uses. A [`Host`] is generic over its input handler so that this crate's tests can look at what a
 //! input handler is told.
 //!
@@ -14,7 +14,7 @@
 //! |---|---|
 //! | [`process`] | the one instance of a process: made at first need, fresh in a forked child, counters at exit, `VERBENA_*` |
 //! | `host` | [`Host`]: input handler, environment and engine thread, running; polling, and what ends a process |
-//! | `env` | the environment's face: [`nic::Link`], [`nic::Frames`], [`nic::Platform`] and [`node::Env`] |
+//! | `env` | the environment's face: [`nic::Link`], [`nic::Frames`], [`nic::Platform`] and [`stack::Env`] |
 //! | `progress`, `alarm`, `reactor` | the engine thread, when it wakes, what it waits for |
 //! | `tx` | the send path |
 //! | `rx_sockets`, `rx_socket`, `management` | the receive path: which sockets, one of them, the messages of connection managers that wait there |
@@ -38,8 +38,8 @@
 //!
 //! In: a thread that polls ([`Host::poll_cq`]) or the engine thread (`progress`, told by the
 //! `reactor`) takes the receive token of a socket (`rx_socket`), reads it, and hands each packet to
-//! [`node::InputHandler::input`] under the token, so that packets keep their order. What is for
-//! another process of this host the node gives back ([`node::Env::forward`]), and `names` hands
+//! [`stack::InputHandler::input`] under the token, so that packets keep their order. What is for
+//! another process of this host the node gives back ([`stack::Env::forward`]), and `names` hands
 //! it on. Which thread reads a socket is the matter of its [`local::lease`].
 //!
 //! Beside packets: the input handler's timers run in the engine thread, which the input handler
@@ -97,7 +97,7 @@ mod user_namespace;
 
 use std::io;
 
-use node::env::Interface;
+use stack::env::Interface;
 
 pub use counters::Counters;
 pub use env::LinuxEnv;
@@ -115,7 +115,7 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(interfaces.current().list.clone())
 }
 
-/// What tells this host and network namespace from all others, see [`node::devices::guid`]; 40
+/// What tells this host and network namespace from all others, see [`stack::devices::guid`]; 40
 /// bits.
 pub fn host_id() -> u64 {
     host_id::host_id()

@@ -21,7 +21,7 @@
 //! | 7 | from the owner | a buffer is gone: 8 bytes where it was there |
 
 use local::record::{self, Ends, HEADER};
-use node::env::{AckDelay, Datagram};
+use stack::env::{AckDelay, Datagram};
 
 /// A ring is offered.
 pub const RING: u8 = 1;

@@ -16,7 +16,7 @@
 
 use std::net::IpAddr;
 
-use node::Name;
+use stack::Name;
 use wire::mad::PortSpace;
 
 /// The number of the protocol between processes: the messages and records of

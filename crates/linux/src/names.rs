@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use claim::{common_address, own_address};
 use local::Known;
 use locks::{Mutex, MutexGuard, Rank};
-use node::env::Datagram;
-use node::{Name, Watch};
 use socket2::{Domain, SockRef, Socket, Type};
+use stack::env::Datagram;
+use stack::{Name, Watch};
 use sys::fork::Fd;
 use sys::{ControlBuffer, Room, limits};
 

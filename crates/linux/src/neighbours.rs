@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
-use node::env::Route;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
+use stack::env::Route;
 use sys::fork::Fd;
 
 use crate::interfaces::{Known, family_and_bytes, ip};

@@ -20,7 +20,7 @@ use local::Drained;
 use local::lease;
 use local::rings::driver_slot::Watch;
 use nic::DeferredWork;
-use node::{Input, InputHandler};
+use stack::{Input, InputHandler};
 use sys::Room;
 
 use rings::ROOM_PAUSE;

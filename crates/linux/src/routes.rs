@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use locks::Mutex;
 use nic::Errno;
-use node::env::{Route, RouteQuery};
+use stack::env::{Route, RouteQuery};
 
 use crate::interfaces::{Interfaces, Known, family_and_bytes, ip, is_link_local};
 use crate::netlink::{Attributes, Netlink, put_attribute, u16_at, u32_at};

@@ -20,8 +20,8 @@ use local::Drained;
 use local::lease::LEASE_NANOS;
 use locks::{Mutex, MutexGuard, Rank};
 use nic::Errno;
-use node::InputHandler;
 use socket2::{SockAddr, SockRef};
+use stack::InputHandler;
 use sys::clock::Clock;
 use sys::fork::Fd;
 

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use local::PacketHandler;
 use local::record::Ends;
-use node::env::{AckDelay, Before, Datagram};
-use node::{Input, InputHandler};
+use stack::env::{AckDelay, Before, Datagram};
+use stack::{Input, InputHandler};
 use transport::Short;
 use transport::op::SharedBytes;
 

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use locks::{Rank, RwLock};
 use nic::{Errno, Path};
-use node::{Input, InputHandler};
 use socket2::{MsgHdr, SockAddr, SockRef};
+use stack::{Input, InputHandler};
 use sys::clock::Clock;
 use sys::fork::Fd;
 use sys::{ControlBuffer, HopControl};

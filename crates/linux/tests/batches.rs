@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use linux::Config;
 use nic::Link;
-use node::Env;
 use socket2::SockRef;
+use stack::Env;
 use support::{LO, TIMEOUT, V4, V6, alone, batch, counter, path, start, start_with};
 use transport::TxBatch;
 use wire::bth::{Bth, Feth, Reth};

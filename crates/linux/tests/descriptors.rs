@@ -8,8 +8,8 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use nic::{Link, Path};
-use node::Env;
-use node::env::{AckDelay, Datagram};
+use stack::Env;
+use stack::env::{AckDelay, Datagram};
 use support::{BLOCK, LO, Recording, V4, alone, batch, counter, path, start};
 use wire::Qpn;
 

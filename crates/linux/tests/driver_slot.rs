@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use linux::Config;
 use linux::eventfd::{self, Counter, Wait};
 use nic::{Link, Platform, Signal};
-use node::env::Claim;
-use node::{Env, Name};
+use stack::env::Claim;
+use stack::{Env, Name};
 use support::{Recording, TIMEOUT, Told, V4, alone, batch, path, start_with, wait};
 
 /// A process that sends by a ring, one that reads, and what counts its packets. One has come.

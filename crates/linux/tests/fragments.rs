@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use nic::Link;
-use node::{Env, Name};
+use stack::{Env, Name};
 use support::{LO, Recording, V4, V6, alone, batch, counter, keeps_busy, number, overfill, pair, path};
 use transport::op::{Fault, FragmentOutcome, SharedBytes};
 

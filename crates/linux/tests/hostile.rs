@@ -12,8 +12,8 @@ use linux::{Config, name_messages};
 use local::record::{self, Ends};
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
-use node::Env;
-use node::env::Claim;
+use stack::Env;
+use stack::env::Claim;
 use support::exported::{INITIATOR, PD, TARGET, TERMS, copy, local_link};
 use support::{
     BLOCK, LO, Recording, TIMEOUT, V4, alone, batch, counter, is_peer_memory_reachable, path, raw, start_with,

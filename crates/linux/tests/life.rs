@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use linux::Config;
 use nic::{Errno, Link, Platform};
-use node::{Env, Name};
+use stack::{Env, Name};
 use support::{LO, Told, V4, alone, batch, counter, path, start};
 
 fn expired(told: &Told) -> Option<Instant> {
@@ -166,7 +166,7 @@ fn a_forked_child_keeps_no_descriptor_and_an_inert_host_and_can_start_its_own() 
 
 /// 0, or the number of the thing that is not as it should be. No panic: the test harness is the
 /// parent's.
-fn child(host: support::Recording, claim: Box<dyn node::env::Claim>) -> i32 {
+fn child(host: support::Recording, claim: Box<dyn stack::env::Claim>) -> i32 {
     if host.is_ours() || host.poll() {
         return 1;
     }

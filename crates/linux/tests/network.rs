@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use nic::{Errno, Link};
-use node::Env;
-use node::env::RouteQuery;
+use stack::Env;
+use stack::env::RouteQuery;
 use support::{LO, Told, V4, V6, alone, batch, counter, ip, path, route_to, start};
 
 fn address(text: &str) -> IpAddr {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use linux::Config;
 use nic::peer_memory::{Copy, Grant, Piece, Region, Regions};
 use nic::{Access, Link, Path};
-use node::{Env, Name};
+use stack::{Env, Name};
 use support::exported::{BOTH, INITIATOR, IOVA, KEY, PD, Pair, TARGET, TERMS, back, copy, local_link};
 use support::{TIMEOUT, V4, alone, batch, counter, is_peer_memory_reachable, path, start_with};
 use transport::op::{DirectOutcome, Flush, Remote};

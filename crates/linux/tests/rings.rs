@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use linux::{Config, name_messages};
 use nic::{Link, PathCache};
-use node::env::ClaimError;
-use node::{Env, Name};
+use stack::env::ClaimError;
+use stack::{Env, Name};
 use support::{
     BLOCK, LO, Told, V4, V6, alone, batch, counter, keeps_busy, message, number, overfill, pair, path,
     start_with,

@@ -5,8 +5,8 @@ mod support;
 use std::net::{IpAddr, UdpSocket};
 
 use nic::{Errno, Link};
-use node::env::{AckDelay, ClaimError, Datagram};
-use node::{Env, Name};
+use stack::env::{AckDelay, ClaimError, Datagram};
+use stack::{Env, Name};
 use support::{LO, Told, V4, V6, alone, batch, counter, path, settled, start};
 use wire::mad::PortSpace;
 

@@ -11,9 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nic::Link;
-use node::env::{AckDelay, Datagram};
-use node::{Env, Name};
 use socket2::{Domain, SockAddr, Socket, Type};
+use stack::env::{AckDelay, Datagram};
+use stack::{Env, Name};
 use support::{LO, V4, alone, batch, counter, path, start};
 use wire::Qpn;
 use wire::mad::PortSpace;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use nic::peer_memory::Copy;
 use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform};
-use node::env::{Claim, ClaimError, Datagram, Env, Interface, Name, Route, RouteQuery, Watch};
+use stack::env::{Claim, ClaimError, Datagram, Env, Interface, Name, Route, RouteQuery, Watch};
 use transport::{Short, TxBatch};
 use wire::icrc::{self, Flow};
 use wire::mad::PortSpace;

@@ -1,4 +1,4 @@
-//! A simulated environment of RDMA hosts: the shipped [`node::Node`] on a virtual clock, in one
+//! A simulated environment of RDMA hosts: the shipped [`stack::Node`] on a virtual clock, in one
 //! thread, over a network that loses, repeats, reorders, delays, corrupts and cuts off, all of it
 //! from one seed.
 //!
@@ -23,14 +23,14 @@
 //! ```
 //! use std::time::Duration;
 //! use nic::rdma_cm::EventKind;
-//! use node::EventChannel;
+//! use stack::EventChannel;
 //! use sim::{Faults, Mark, Sim};
 //! use wire::mad::PortSpace;
 //!
 //! let mut sim = Sim::new(7, Faults::lossy());
 //! let here = sim.add_host(&["10.0.0.1".parse().unwrap()], 1500);
 //! let there = sim.add_host(&["10.0.0.2".parse().unwrap()], 1500);
-//! let process = sim.start(here, &node::Config::default());
+//! let process = sim.start(here, &stack::Config::default());
 //! let node = sim.node(process).unwrap();
 //!
 //! let channel = EventChannel::new(Box::new(Mark::default()));

@@ -26,7 +26,7 @@ struct End {
 
 impl End {
     fn modify(&self, attr: QpAttr, bits: u32) {
-        self.endpoint.qp.modify(node::Env::now(&**self.node.env()), &attr, bits).unwrap();
+        self.endpoint.qp.modify(stack::Env::now(&**self.node.env()), &attr, bits).unwrap();
     }
     fn go_to(&self, state: QpState) {
         self.modify(QpAttr { state, ..QpAttr::default() }, mask::STATE);
@@ -35,7 +35,7 @@ impl End {
         let data = Data::Sges([self.buffer.sge(0, len)].into_iter().collect());
         let op = SendOp::Send(SendTail::None);
         let wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
-        self.endpoint.qp.post_send(node::Env::now(&**self.node.env()), wr).unwrap();
+        self.endpoint.qp.post_send(stack::Env::now(&**self.node.env()), wr).unwrap();
     }
     fn receive(&self) {
         let sges = [self.buffer.sge(0, LEN)].into_iter().collect();
@@ -57,7 +57,7 @@ fn connected(wiring: Wiring) -> (Sim, [HostId; 2], End, End) {
     let mut sim = Sim::new(1, Faults::none());
     let hosts = [HERE, THERE].map(|a| sim.add_host(&[a], 1500));
     let [a, b] = hosts.map(|host| {
-        let process = sim.start(host, &node::Config::default());
+        let process = sim.start(host, &stack::Config::default());
         let node = sim.node(process).unwrap();
         let endpoint = Endpoint::new(&node);
         let buffer =
@@ -154,7 +154,7 @@ fn the_initiator_depth_changed_in_sqd_holds_from_then_on() {
         let data = Data::Sges([a.buffer.sge(0, 8)].into_iter().collect());
         let op = SendOp::Read { addr: b.buffer.sge(0, 8).addr, rkey: b.buffer.sge(0, 8).lkey };
         let wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
-        a.endpoint.qp.post_send(node::Env::now(&**a.node.env()), wr).unwrap();
+        a.endpoint.qp.post_send(stack::Env::now(&**a.node.env()), wr).unwrap();
     };
     a.go_to(QpState::Sqd);
     b.go_to(QpState::Sqd);

@@ -32,7 +32,7 @@ fn retry_counts_above_7_are_7_and_a_depth_above_the_requests_is_the_requests() {
     let answer = ConnParam { initiator_depth: 100, rnr_retry_count: 8, ..param() };
     let beyond = ConnParam { initiator_depth: nic::limits::MAX_RD_ATOMIC + 1, ..answer };
     let refused = server.node.accept(&request.id, Some(&beyond), &[]).unwrap_err();
-    assert_eq!(refused.errno(), node::Errno::EINVAL);
+    assert_eq!(refused.errno(), stack::Errno::EINVAL);
     server.node.accept(&request.id, Some(&answer), &[]).unwrap();
     sim.run_for(Duration::from_millis(10));
     let [ours, theirs] = [ours, theirs].map(|s| s.endpoint.unwrap().qp.query());

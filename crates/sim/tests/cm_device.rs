@@ -70,7 +70,7 @@ fn a_device_that_is_gone_ends_everything_on_it_and_the_peer_learns() {
     client.node.destroy(&bound);
     sim.run_for(Duration::from_secs(100));
     assert_eq!(client.node.connections(), 0);
-    assert_eq!(node::env::InputHandler::deadline(&*client.node), None);
+    assert_eq!(stack::env::InputHandler::deadline(&*client.node), None);
     // The host is off the network: only what the server itself sends finds that out.
     server.node.disconnect(theirs.id.as_ref().unwrap()).unwrap();
     sim.run_for(Duration::from_secs(3));

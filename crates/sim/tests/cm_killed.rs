@@ -7,8 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nic::rdma_cm::{ConnParam, EventKind};
-use node::{Env, Event, Input, InputHandler, Watch};
 use sim::{Dice, Faults, Sim};
+use stack::{Env, Event, Input, InputHandler, Watch};
 use support::connections::{PORT, Party, Side, param};
 use support::{Endpoint, SimNode};
 use transport::op::Status;
@@ -65,7 +65,7 @@ impl Pair {
         let client = Party::new(&mut sim, here, address(1));
         let server = Party::new(&mut sim, there, address(n));
         if case.heir {
-            let heir = sim.start(if case.server_dies { there } else { here }, &node::Config::default());
+            let heir = sim.start(if case.server_dies { there } else { here }, &stack::Config::default());
             let node = sim.node(heir).unwrap();
             node.attach(&node.devices()[0]).unwrap();
         }
@@ -164,7 +164,7 @@ impl Pair {
 }
 
 /// Once the program has disconnected, as it does upon the event, every receive has completed.
-fn flushed(node: &SimNode, side: &mut Side, id: &std::sync::Arc<node::Id>, kind: EventKind) {
+fn flushed(node: &SimNode, side: &mut Side, id: &std::sync::Arc<stack::Id>, kind: EventKind) {
     let Some(endpoint) = &side.endpoint else { return };
     if kind == EventKind::Disconnected {
         node.disconnect(id).unwrap();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::rdma_cm::EventKind;
-use node::{Event, Id};
 use sim::{Dice, Faults, HostId, Sim};
+use stack::{Event, Id};
 use support::Endpoint;
 use support::connections::{MESSAGES, Party, Side, param, resolved};
 use transport::op::Status;
@@ -113,7 +113,7 @@ impl Pair {
         for party in [&self.client, &self.server] {
             assert!(party.next().is_none());
             assert_eq!(party.node.connections(), 0);
-            assert_eq!(node::env::InputHandler::deadline(&*party.node), None);
+            assert_eq!(stack::env::InputHandler::deadline(&*party.node), None);
         }
     }
 }

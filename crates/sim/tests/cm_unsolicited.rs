@@ -95,7 +95,7 @@ fn guid(of: &Party) -> Guid {
     of.node.devices()[0].config.guid
 }
 
-fn wait(sim: &mut Sim, party: &Party, kind: EventKind) -> node::Event {
+fn wait(sim: &mut Sim, party: &Party, kind: EventKind) -> stack::Event {
     let until = sim.elapsed() + 2_000 * MS;
     loop {
         if let Some(event) = party.next() {
@@ -204,7 +204,7 @@ fn answers_to_every_communication_id_of_a_client_are_not_its_servers() {
         })
         .collect();
     let blocks = sim.names(client.host).into_iter().filter_map(|name| match name {
-        node::Name::Block(block) => Some(u32::from(block)),
+        stack::Name::Block(block) => Some(u32::from(block)),
         _ => None,
     });
     let block = blocks.max().unwrap();

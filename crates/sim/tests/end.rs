@@ -21,7 +21,7 @@ const WIRING: Wiring =
 fn two(sim: &mut Sim) -> [SimNode; 2] {
     [HERE, THERE].map(|address| {
         let host = sim.add_host(&[address], 1500);
-        let process = sim.start(host, &node::Config::default());
+        let process = sim.start(host, &stack::Config::default());
         sim.node(process).unwrap()
     })
 }
@@ -40,11 +40,11 @@ fn what_was_sent_before_its_queue_pair_was_destroyed_is_told_and_what_was_receiv
     for id in [5, 6] {
         theirs.qp.post_receive(receive(id)).unwrap();
     }
-    let now = node::Env::now(&**here.env());
+    let now = stack::Env::now(&**here.env());
     ours.qp.post_send(now, send(1, b"")).unwrap();
     sim.run_for(Duration::from_millis(1));
     assert!(!ours.sends.is_empty() && !theirs.receives.is_empty(), "the message is delivered");
-    let now = node::Env::now(&**here.env());
+    let now = stack::Env::now(&**here.env());
     for end in [&ours, &theirs] {
         end.qp.fail(now);
     }
@@ -76,7 +76,7 @@ fn a_queue_pair_that_ends_with_requests_under_way_takes_no_event_from_others() {
             wire_up(&here, &end, &peer, THERE, &WIRING, (Psn::new(1), Psn::new(1)));
             end.qp
         });
-        let now = node::Env::now(&**here.env());
+        let now = stack::Env::now(&**here.env());
         cq.arm(Arm::Next);
         for id in 0..3 {
             ends.post_send(now, send(id, b"never answered")).unwrap();

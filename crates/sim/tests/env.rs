@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::{Link, Path};
-use node::env::{ClaimError, Env, Name, RouteQuery};
 use sim::{Faults, HostId, ProcessId, Sim, SimEnv};
+use stack::env::{ClaimError, Env, Name, RouteQuery};
 use transport::TxBatch;
 use wire::Qpn;
 use wire::bth::Bth;
@@ -22,7 +22,7 @@ const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 fn two(faults: Faults) -> (Sim, [HostId; 2], [ProcessId; 2]) {
     let mut sim = Sim::new(3, faults);
     let hosts = [HERE, THERE].map(|a| sim.add_host(&[a], 1500));
-    let processes = hosts.map(|h| sim.start(h, &node::Config::default()));
+    let processes = hosts.map(|h| sim.start(h, &stack::Config::default()));
     for p in processes {
         let node = sim.node(p).unwrap();
         node.attach(&node.devices()[0]).unwrap();
@@ -107,7 +107,7 @@ fn faults_happen_as_often_as_asked() {
 fn the_names_of_a_killed_process_are_free_at_once() {
     let mut sim = Sim::new(1, Faults::none());
     let host = sim.add_host(&[HERE], 1500);
-    let [p, q] = [0, 1].map(|_| sim.start(host, &node::Config::default()));
+    let [p, q] = [0, 1].map(|_| sim.start(host, &stack::Config::default()));
     let name = Name::Port { space: PortSpace::Tcp, addr: None, port: 5 };
     let (first, second) = (env(&sim, p), env(&sim, q));
     let held = first.claim(name).unwrap();

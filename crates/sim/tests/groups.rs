@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::{AddressVector, Ah, Buffer, Datagram, QpAttr, QpState, QpType, mask};
-use node::Env;
 use sim::{Faults, Sim};
+use stack::Env;
 use support::{Endpoint, RIGHTS, SimNode};
 use transport::op::{RecvWr, Status};
 use wire::grh::{GRH_LEN, Grh};
@@ -78,7 +78,7 @@ fn every_process_that_joined_hears_a_datagram_once_and_nobody_else_does() {
     let mut sim = Sim::new(1, Faults::default());
     let hosts: Vec<_> = (1..=3).map(|i| sim.add_host(&addresses(i), 1500)).collect();
     // Two processes on the last host.
-    let processes = [0, 1, 2, 2].map(|h| sim.start(hosts[h], &node::Config::default()));
+    let processes = [0, 1, 2, 2].map(|h| sim.start(hosts[h], &stack::Config::default()));
     let ends: Vec<End> = processes.iter().map(|p| End::new(sim.node(*p).unwrap())).collect();
     ends[0].join();
     ends[2].join();

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use nic::Buffer;
 use nic::rdma_cm::{ConnParam, EventKind};
-use node::env::InputHandler;
-use node::{Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, Sim};
+use stack::env::InputHandler;
+use stack::{Event, EventChannel, Id};
 use support::connections::{MESSAGE_LEN, connected_with, end_connection};
 use support::{Endpoint, SimNode, Wiring, send, wire_up};
 use transport::op::{Data, RecvWr, SendWr, Status};
@@ -32,7 +32,7 @@ fn hosts<const N: usize>() -> (Sim, [SimNode; N]) {
     let mut sim = Sim::new(1, Faults::none());
     let ids: [HostId; N] = std::array::from_fn(|n| sim.add_host(&[address(n as u8 + 1)], 1500));
     let nodes = ids.map(|host| {
-        let process = sim.start(host, &node::Config::default());
+        let process = sim.start(host, &stack::Config::default());
         sim.node(process).unwrap()
     });
     (sim, nodes)
@@ -51,7 +51,7 @@ fn a_unsolicited_traffic_packets_are_dropped_even_with_the_right_numbers() {
         at_b.qp.post_receive(RecvWr { wr_id, sges: [inbox.sge(0, 64)].into_iter().collect() }).unwrap();
     }
     let post = |node: &SimNode, from: &Endpoint, text: &[u8]| {
-        from.qp.post_send(node::Env::now(&**node.env()), send(1, text)).unwrap();
+        from.qp.post_send(stack::Env::now(&**node.env()), send(1, text)).unwrap();
     };
     post(&other, &at_other, b"forged");
     sim.run_for(Duration::from_millis(50));
@@ -80,7 +80,7 @@ fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
     let (mut sim, client, server, ours, mut theirs) = connected_with(seed, ending.together);
     // Others share the addresses, and hand packets of this connection on.
     for host in [client.host, server.host] {
-        let process = sim.start(host, &node::Config::default());
+        let process = sim.start(host, &stack::Config::default());
         let other = sim.node(process).unwrap();
         other.attach(&other.devices()[0]).unwrap();
     }
@@ -88,7 +88,7 @@ fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
     let endpoint = ours.endpoint.as_ref().unwrap();
     let sges = [ours.outbox.as_ref().unwrap().sge(0, MESSAGE_LEN)].into_iter().collect();
     let wr = SendWr { data: Data::Sges(sges), ..send(1, b"") };
-    endpoint.qp.post_send(node::Env::now(&**client.node.env()), wr).unwrap();
+    endpoint.qp.post_send(stack::Env::now(&**client.node.env()), wr).unwrap();
     let mut completed = Vec::new();
     let until = sim.elapsed() + Duration::from_secs(1);
     let mut stalls_after = ending.stalls_after;
@@ -102,7 +102,7 @@ fn last_message(seed: u64, faults: Faults, ending: Ending) -> Vec<Status> {
         }
         if theirs.ending && stalls_after == Some(0) {
             // What is due is done first; what arrived meanwhile is still unread.
-            let late = node::Env::now(&**client.node.env()) + Duration::from_millis(300);
+            let late = stack::Env::now(&**client.node.env()) + Duration::from_millis(300);
             InputHandler::expire(&*client.node, late);
         }
         if theirs.ending {
@@ -156,7 +156,7 @@ fn end_is_heard(fetches_after: Option<Duration>) -> Duration {
     let endpoint = ours.endpoint.as_ref().unwrap();
     let sges = [ours.outbox.as_ref().unwrap().sge(0, MESSAGE_LEN)].into_iter().collect();
     let wr = SendWr { data: Data::Sges(sges), ..send(1, b"") };
-    endpoint.qp.post_send(node::Env::now(&**client.node.env()), wr).unwrap();
+    endpoint.qp.post_send(stack::Env::now(&**client.node.env()), wr).unwrap();
     sim.run_for(Duration::from_millis(5));
     client.node.disconnect(ours.id.as_ref().unwrap()).unwrap();
     let begin = sim.elapsed();

@@ -54,7 +54,7 @@ impl Ends {
             true => [sim.add_host(&[here, other, there, another], 9000); 2],
         };
         let [a, b] = [(hosts[0], here), (hosts[1], there)].map(|(host, address)| {
-            let process = sim.start(host, &node::Config::default());
+            let process = sim.start(host, &stack::Config::default());
             let mut end = End::new(&sim, process, address);
             end.memory = Buffer::new(&end.endpoint.pd, LEN, 0x10_0000, ALL | Access::MW_BIND).unwrap();
             end

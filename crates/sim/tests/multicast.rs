@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use nic::rdma_cm::{EventKind, UDP_QKEY, UdParam};
 use nic::{Ah, Buffer, Datagram, QpType};
-use node::{Config, EventChannel, Id};
 use sim::{Faults, Mark, Sim};
+use stack::{Config, EventChannel, Id};
 use support::{Endpoint, RIGHTS, SimNode};
 use transport::op::RecvWr;
 use wire::Qpn;
@@ -60,7 +60,7 @@ impl Member {
         let ah = Ah::new(&self.endpoint.pd, to.av).unwrap();
         let wr = support::send(2, b"to all");
         let to = Datagram { ah, qpn: to.qpn, qkey: to.qkey };
-        self.endpoint.qp.post_datagram(node::Env::now(&**self.node.env()), wr, &to).unwrap();
+        self.endpoint.qp.post_datagram(stack::Env::now(&**self.node.env()), wr, &to).unwrap();
     }
     /// Messages that came since the last call.
     fn heard(&self) -> usize {
@@ -102,7 +102,7 @@ fn who_joined_hears_the_group_from_its_event_until_it_leaves() {
         assert_eq!([&a, &b, &c].map(Member::heard), [1, 0, 0]);
         assert_eq!(
             b.node.leave_multicast(&b.id, group),
-            Err(node::Error::System(node::Errno::EADDRNOTAVAIL))
+            Err(stack::Error::System(stack::Errno::EADDRNOTAVAIL))
         );
     }
 }
@@ -154,14 +154,14 @@ fn a_join_that_the_environment_refuses_is_an_error_event() {
     let event = b.0.next_event(&b.1).unwrap();
     assert_eq!((event.kind, event.status), (EventKind::MulticastError, -19));
     assert_eq!(event.ud.unwrap().context, 5);
-    assert_eq!(b.0.leave_multicast(&b.2, group()), Err(node::Error::System(node::Errno::EADDRNOTAVAIL)));
+    assert_eq!(b.0.leave_multicast(&b.2, group()), Err(stack::Error::System(stack::Errno::EADDRNOTAVAIL)));
 }
 
 #[test]
 fn what_is_no_group_or_no_datagram_identifier_is_invalid() {
     let (_sim, [a, ..]) = three(group());
     let invalid =
-        |r: Result<(), node::Error>| assert_eq!(r.map_err(node::Error::errno), Err(node::Errno::EINVAL));
+        |r: Result<(), stack::Error>| assert_eq!(r.map_err(stack::Error::errno), Err(stack::Errno::EINVAL));
     invalid(a.node.join_multicast(&a.id, [10, 0, 0, 2].into(), false, 0));
     invalid(a.node.join_multicast(&a.id, GROUP_6.into(), false, 0));
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -179,7 +179,7 @@ fn what_is_no_group_or_no_datagram_identifier_is_invalid() {
     a.node.bind(&ipoib, any).unwrap();
     assert_eq!(
         a.node.join_multicast(&ipoib, group(), false, 0),
-        Err(node::Error::System(node::Errno::ENODEV))
+        Err(stack::Error::System(stack::Errno::ENODEV))
     );
 }
 
@@ -189,5 +189,5 @@ fn a_group_answers_no_questions() {
     a.node.resolve_route(&a.id).unwrap();
     assert_eq!(a.node.next_event(&a.channel).unwrap().kind, EventKind::RouteResolved);
     let asked = a.node.connect(&a.id, &nic::rdma_cm::ConnParam::default(), &[]);
-    assert_eq!(asked.map_err(node::Error::errno), Err(node::Errno::EINVAL));
+    assert_eq!(asked.map_err(stack::Error::errno), Err(stack::Errno::EINVAL));
 }

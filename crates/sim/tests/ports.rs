@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nic::rdma_cm::{ConnParam, EventKind};
-use node::{Config, Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, ProcessId, Sim};
+use stack::{Config, Event, EventChannel, Id};
 use support::SimNode;
 use wire::mad::PortSpace;
 
 const PORT: u16 = 7174;
-const EADDRINUSE: node::Error = node::Error::System(node::Errno::EADDRINUSE);
+const EADDRINUSE: stack::Error = stack::Error::System(stack::Errno::EADDRINUSE);
 
 /// A node with its channel.
 struct Party {
@@ -37,7 +37,7 @@ impl Party {
         self.node.create_id(&self.channel, PortSpace::Tcp)
     }
     /// An identifier bound there.
-    fn bound(&self, ip: IpAddr, reuse: bool) -> Result<Arc<Id>, node::Error> {
+    fn bound(&self, ip: IpAddr, reuse: bool) -> Result<Arc<Id>, stack::Error> {
         let id = self.id();
         self.node.set_reuse(&id, reuse)?;
         self.node.set_v6_only(&id, true)?;

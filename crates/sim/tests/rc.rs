@@ -119,7 +119,7 @@ impl Run {
         let there = if together { here } else { sim.add_host(&[address(2)], link_mtu) };
         let max = dice.pick(&[64, 1024, 1024, 4096, 4096, 16_384, 16_384, 65_536]);
         let nodes = [here, there].map(|host| {
-            let process = sim.start(host, &node::Config::default());
+            let process = sim.start(host, &stack::Config::default());
             sim.node(process).unwrap()
         });
         let addresses = [address(1), address(if together { 1 } else { 2 })];
@@ -195,7 +195,7 @@ impl Run {
             QpState::Sqd => QpState::Rts,
             _ => return,
         };
-        let now = node::Env::now(&**node.env());
+        let now = stack::Env::now(&**node.env());
         endpoint.qp.modify(now, &QpAttr::default().with_state(to), mask::STATE).unwrap();
     }
 
@@ -221,7 +221,7 @@ impl Run {
         let Run { dice, max, ends, sim, .. } = self;
         let peer_areas = (ends[1 - me].areas.addr(), ends[1 - me].areas.key());
         let end = &mut ends[me];
-        let now = node::Env::now(&**end.node.env());
+        let now = stack::Env::now(&**end.node.env());
         let mut sender = end.endpoint.qp.sender(now);
         // One at a time there is often nothing else under way.
         let most = if self.way == Way::Channel && max.is_multiple_of(4096) { 1 } else { 8 };
@@ -353,7 +353,7 @@ impl Run {
     fn finish(mut self) -> bool {
         let failed = self.ends.iter().any(|e| e.failed.is_some());
         for me in [0, 1] {
-            let now = node::Env::now(&**self.ends[me].node.env());
+            let now = stack::Env::now(&**self.ends[me].node.env());
             let qp = self.ends[me].endpoint.qp.clone();
             match self.ends[me].failed {
                 Some(_) => assert_eq!(qp.state(), QpState::Error),

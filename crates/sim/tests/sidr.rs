@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use nic::rdma_cm::{ConnParam, EventKind, UDP_QKEY};
 use nic::{Ah, Buffer, Datagram, QpState, QpType};
-use node::datagram::{ANSWER_DATA, ASK_DATA};
-use node::{Config, Event, EventChannel, Id};
 use sim::{Dice, Faults, Mark, ProcessId, Sim};
+use stack::datagram::{ANSWER_DATA, ASK_DATA};
+use stack::{Config, Event, EventChannel, Id};
 use support::{Endpoint, RIGHTS, SimNode};
 use transport::op::{RecvWr, Status};
 use wire::Qpn;
@@ -92,7 +92,7 @@ fn say(node: &SimNode, from: &Endpoint, event: &Event, text: &[u8]) {
     let ud = event.ud.expect("an address");
     let to = Datagram { ah: Ah::new(&from.pd, ud.av).unwrap(), qpn: ud.qpn, qkey: ud.qkey };
     let wr = support::send(2, text);
-    from.qp.post_datagram(node::Env::now(&**node.env()), wr, &to).unwrap();
+    from.qp.post_datagram(stack::Env::now(&**node.env()), wr, &to).unwrap();
 }
 
 /// Nothing of any exchange is left once answers are forgotten.
@@ -220,7 +220,7 @@ fn a_queue_pair_of_a_datagram_service_is_ready_to_send_at_once() {
     let other = Endpoint::new(&client.node);
     let id = client.routed(&mut sim, PortSpace::Udp, server.address);
     let refused = client.node.set_qp(&id, &other.qp).expect_err("not a datagram one");
-    assert_eq!(refused.errno(), node::Errno::EINVAL);
+    assert_eq!(refused.errno(), stack::Errno::EINVAL);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn private_data_beyond_the_limits_and_calls_out_of_turn_are_invalid() {
     let _listener = server.listen(PortSpace::Udp, 0);
     let id = client.routed(&mut sim, PortSpace::Udp, server.address);
     let invalid =
-        |r: Result<(), node::Error>| assert_eq!(r.map_err(node::Error::errno), Err(node::Errno::EINVAL));
+        |r: Result<(), stack::Error>| assert_eq!(r.map_err(stack::Error::errno), Err(stack::Errno::EINVAL));
     invalid(client.node.connect(&id, &param(), &[0; ASK_DATA + 1]));
     invalid(client.node.disconnect(&id));
     invalid(client.node.accept(&id, None, &[]));

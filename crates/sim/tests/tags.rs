@@ -43,7 +43,7 @@ fn scene(seed: u64, faults: Faults) -> Scene {
     let mut sim = Sim::new(seed, faults);
     let [here, there] = [HERE, THERE].map(|address| {
         let host = sim.add_host(&[address], 1500);
-        let process = sim.start(host, &node::Config::default());
+        let process = sim.start(host, &stack::Config::default());
         sim.node(process).unwrap()
     });
     let sender = Endpoint::new(&here);
@@ -86,7 +86,7 @@ impl Scene {
         };
         let op = SendOp::Send(SendTail::None);
         let wr = SendWr { wr_id: 0, op, data, signaled: false, solicited: false, fence: false };
-        self.sender.qp.post_send(node::Env::now(&**self.node.env()), wr).unwrap();
+        self.sender.qp.post_send(stack::Env::now(&**self.node.env()), wr).unwrap();
     }
     fn eager(&self, tag: u64, at: usize, len: usize) {
         self.send(&TmMessage::Eager(Tmh { app_ctx: 77, tag }).emit()[..TMH_LEN], at, len);
@@ -319,7 +319,7 @@ fn a_write_with_immediate_takes_an_ordinary_receive() {
     let op = SendOp::Write { addr: sge.addr, rkey: sge.lkey, immediate: Some(*b"imm!") };
     let data = Data::Sges([s.source.sge(0, 64)].into_iter().collect());
     let wr = SendWr { wr_id: 0, op, data, signaled: false, solicited: false, fence: false };
-    s.sender.qp.post_send(node::Env::now(&**s.node.env()), wr).unwrap();
+    s.sender.qp.post_send(stack::Env::now(&**s.node.env()), wr).unwrap();
     s.run();
     assert_eq!(s.told(), [(3, Completed::ReceiveWriteImmediate, 64, false, false)]);
 }
@@ -348,7 +348,7 @@ fn what_tag_matching_does_not_do_is_refused() {
     let other = Arc::new(s.there.devices()[0].alloc_pd().unwrap());
     assert!(invalid(Qp::create(device, &other, init(&s.receiver, QpType::Rc, &s.srq))));
     // Its send queue is not the program's.
-    let mut sender = s.receiver.qp.sender(node::Env::now(&**s.there.env()));
+    let mut sender = s.receiver.qp.sender(stack::Env::now(&**s.there.env()));
     assert!(matches!(
         sender.post(&mut support::send(1, b"x"), nic::PostFlags::default()),
         Err(PostError::Invalid(_))

@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nic::{Buffer, QpAttr, QpState, QpType, mask};
-use node::env::Datagram;
-use node::{Env, Input, InputHandler};
 use sim::{Faults, Sim};
+use stack::env::Datagram;
+use stack::{Env, Input, InputHandler};
 use support::{Endpoint, RIGHTS, SimNode, Wiring, send, wire_up};
 use transport::op::{RecvWr, SendWr, Status};
 use transport::rc::AckDelay;
@@ -31,7 +31,7 @@ fn hosts() -> (Sim, [SimNode; 2]) {
     let mut sim = Sim::new(1, Faults::none());
     let ids = [1, 2].map(|n| sim.add_host(&[address(n)], 1500));
     let nodes = ids.map(|host| {
-        let process = sim.start(host, &node::Config::default());
+        let process = sim.start(host, &stack::Config::default());
         sim.node(process).unwrap()
     });
     (sim, nodes)

@@ -23,7 +23,7 @@ fn a_connection_to_another_process_of_the_host_opens_the_way_before_its_first_me
         let host = sim.add_host(&[here], 1500);
         let (other, there) = if together { (host, here) } else { (sim.add_host(&[there], 1500), there) };
         let nodes = [host, other].map(|host| {
-            let process = sim.start(host, &node::Config::default());
+            let process = sim.start(host, &stack::Config::default());
             sim.node(process).unwrap()
         });
         let [ours, theirs] = nodes.each_ref().map(|node| Endpoint::of(node, QpType::Uc));
@@ -35,7 +35,7 @@ fn a_connection_to_another_process_of_the_host_opens_the_way_before_its_first_me
         // More than the four by which a flow gets a socket of its own at its owner.
         assert_eq!(sim.counters().sent - before, if together { 8 } else { 0 });
         theirs.qp.post_receive(RecvWr { wr_id: 1, sges: [].into_iter().collect() }).unwrap();
-        ours.qp.post_send(node::Env::now(&**nodes[0].env()), send(1, b"")).unwrap();
+        ours.qp.post_send(stack::Env::now(&**nodes[0].env()), send(1, b"")).unwrap();
         sim.run_for(MS);
         let [received] = &Endpoint::poll(&theirs.receives)[..] else { panic!("the first message") };
         assert_eq!((received.wr_id, received.status), (1, Status::Success));

@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use nic::Link;
-use node::env::{AckDelay, Datagram};
-use node::{Env, Input, InputHandler};
 use sim::{Faults, Sim, SimEnv};
+use stack::env::{AckDelay, Datagram};
+use stack::{Env, Input, InputHandler};
 use transport::TxBatch;
 use transport::op::SharedBytes;
 use wire::bth::{Bth, Deth};
@@ -18,7 +18,7 @@ use wire::mad::{GSI_QKEY, MAD_LEN, PortSpace};
 use wire::roce::{Header, Op, SendAt, SendTail, Service};
 use wire::{Endpoint, LidAddress, Qpn, ServiceId};
 
-type Node = Arc<node::Node<SimEnv>>;
+type Node = Arc<stack::Node<SimEnv>>;
 
 const VICTIM: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
 const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
@@ -26,7 +26,7 @@ const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
 fn victim() -> (Sim, Node) {
     let mut sim = Sim::new(1, Faults::none());
     let host = sim.add_host(&[VICTIM], 1500);
-    let process = sim.start(host, &node::Config::default());
+    let process = sim.start(host, &stack::Config::default());
     let node = sim.node(process).unwrap();
     node.attach(&node.devices()[0]).unwrap();
     (sim, node)
@@ -146,7 +146,7 @@ fn what_comes_by_lids_is_for_no_listener_and_ends_no_process() {
     node.input(now, Input::Unsealed { run: datagram(&bytes), size: bytes.len() });
     assert_eq!((counted(&node, "node.mads"), node.connections()), (1, 0), "a service of no port");
     assert_eq!(node.env().can_reach(source.address()), Err(nic::Errno::ENETUNREACH));
-    assert!(!node.env().forward(node::Name::Block(1), &datagram(&bytes)));
+    assert!(!node.env().forward(stack::Name::Block(1), &datagram(&bytes)));
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn scene(seed: u64, faults: Faults) -> Scene {
     let mut sim = Sim::new(seed, faults);
     let [here, there] = [HERE, THERE].map(|address| {
         let host = sim.add_host(&[address], 1500);
-        let process = sim.start(host, &node::Config::default());
+        let process = sim.start(host, &stack::Config::default());
         sim.node(process).unwrap()
     });
     let initiator = Endpoint::of(&here, QpType::XrcSend);
@@ -65,7 +65,7 @@ impl Scene {
     fn post(&self, wr_id: u64, op: SendOp, len: usize, queue: usize) {
         let data = Data::Sges([self.source.sge(0, len)].into_iter().collect());
         let mut wr = SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false };
-        let now = node::Env::now(&**self.node.env());
+        let now = stack::Env::now(&**self.node.env());
         let mut sender = self.initiator.qp.sender(now);
         let flags = nic::PostFlags { srq: self.queues[queue].number(), ..Default::default() };
         sender.post(&mut wr, flags).unwrap();
@@ -185,7 +185,7 @@ fn an_initiator_receives_nothing_and_a_target_sends_nothing() {
     let data = Data::inline(&[]);
     let op = SendOp::Send(SendTail::None);
     let wr = SendWr { wr_id: 1, op, data, signaled: true, solicited: false, fence: false };
-    assert!(s.target.qp.post_send(node::Env::now(&**s.there.env()), wr).is_err());
+    assert!(s.target.qp.post_send(stack::Env::now(&**s.there.env()), wr).is_err());
     // An ordinary queue pair takes no receives of a queue for XRC, and a target is made in a
     // domain.
     let device = s.target.qp.device();

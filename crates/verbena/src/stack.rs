@@ -36,13 +36,13 @@ pub(crate) enum Ours {
 /// A process of a simulated host.
 #[cfg(feature = "sim")]
 pub(crate) struct SimProcess {
-    pub node: Arc<node::Node<sim::SimEnv>>,
+    pub node: Arc<stack::Node<sim::SimEnv>>,
     /// Run by the executor, after each step of the simulation and each task.
     pub later: Arc<DeferredWork>,
 }
 
 #[cfg(any(feature = "software", feature = "sim"))]
-pub(crate) use node::{EventChannel as NodeChannel, Id as NodeId};
+pub(crate) use stack::{EventChannel as NodeChannel, Id as NodeId};
 
 /// What stands for a node's channel of events where there is no node.
 #[cfg(not(any(feature = "software", feature = "sim")))]
@@ -240,7 +240,7 @@ impl Ours {
             #[cfg(feature = "software")]
             Ours::Software(_) => Instant::now(),
             #[cfg(feature = "sim")]
-            Ours::Sim(ref process) => node::Env::now(&**process.node.env()),
+            Ours::Sim(ref process) => stack::Env::now(&**process.node.env()),
         }
     }
     #[inline]

@@ -14,7 +14,7 @@ use std::ffi::{c_char, c_int};
 use abi::cma::{self, rdma_addrinfo, rdma_sockaddr, sockaddr_ib};
 use abi::verbs::{IBV_QPT_RC, IBV_QPT_UD};
 use libc::{addrinfo, socklen_t};
-use node::IbService;
+use stack::IbService;
 
 use crate::cma::sockaddr::{self, Address};
 use crate::ffi_guard::{self, Errno};

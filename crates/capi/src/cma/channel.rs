@@ -145,7 +145,7 @@ fn next(channel: &Channel) -> Result<Option<*mut rdma_cm_event>, Errno> {
 
 /// The identifier that an event is about, and its listener. `None` where the program is not to see
 /// the event.
-fn identifiers(channel: &Channel, event: &node::Event) -> Option<(Arc<CmId>, Option<Arc<CmId>>)> {
+fn identifiers(channel: &Channel, event: &stack::Event) -> Option<(Arc<CmId>, Option<Arc<CmId>>)> {
     let destroy = || channel.instance.node().destroy(&event.id);
     let listener = match event.listener.as_deref().map(CmId::of_node) {
         // The listener is being destroyed: no program will see its request.
@@ -167,7 +167,7 @@ fn identifiers(channel: &Channel, event: &node::Event) -> Option<(Arc<CmId>, Opt
 }
 
 /// An event of this identifier as a C object, until [`rdma_ack_cm_event`].
-fn hand_out(mut event: node::Event, id: Arc<CmId>, listener: Option<Arc<CmId>>) -> *mut rdma_cm_event {
+fn hand_out(mut event: stack::Event, id: Arc<CmId>, listener: Option<Arc<CmId>>) -> *mut rdma_cm_event {
     let mut c = rdma_cm_event {
         id: id.c(),
         listen_id: listener.as_ref().map_or(std::ptr::null_mut(), |l| l.c()),
@@ -210,7 +210,7 @@ fn refuse(id: &CmId) {
 /// # Safety
 ///
 /// No other thread changes what C sees.
-unsafe fn join(id: &CmId, event: &mut node::Event) {
+unsafe fn join(id: &CmId, event: &mut stack::Event) {
     // SAFETY: as the caller says.
     if event.kind != EventKind::ConnectResponse || unsafe { (*id.c()).qp.is_null() } {
         return;
@@ -225,7 +225,7 @@ unsafe fn join(id: &CmId, event: &mut node::Event) {
 }
 
 /// Parameters of a connection, and what the peer gave with them.
-fn connection(event: &node::Event, private_data: &mut [u8]) -> rdma_conn_param {
+fn connection(event: &stack::Event, private_data: &mut [u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: if private_data.is_empty() {
             std::ptr::null()

@@ -18,8 +18,8 @@ use abi::cma::{rdma_cm_id, rdma_event_channel};
 use abi::sa::ibv_sa_path_rec;
 use abi::verbs::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_qp_type};
 use locks::{Mutex, MutexGuard, Rank};
-use node::id::PathChoice;
-use node::{IbService, Id};
+use stack::id::PathChoice;
+use stack::{IbService, Id};
 use wire::Gid;
 
 use crate::cma::addrinfo::Resolution;

@@ -11,7 +11,7 @@ use abi::verbs::{IBV_EVENT_COMM_EST, ibv_event_type, ibv_qp_attr};
 use linux::LinuxEnv;
 use nic::QpState;
 use nic::rdma_cm::{ConnParam, EventKind};
-use node::{Id, Node};
+use stack::{Id, Node};
 
 use crate::cma::channel::rdma_get_cm_event;
 use crate::cma::cm_id::CmId;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
 use abi::verbs::{ibv_pd, ibv_qp_init_attr};
-use node::connect::CONNECT_DATA;
+use stack::connect::CONNECT_DATA;
 
 use crate::cma::cm_id::{CmId, Saved};
 use crate::cma::connect::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};

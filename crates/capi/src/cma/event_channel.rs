@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use abi::cma::rdma_event_channel;
 use locks::{Mutex, MutexGuard, Rank};
-use node::EventChannel;
+use stack::EventChannel;
 
 use crate::eventfd::{self, Counter};
 use crate::ffi_guard::Errno;

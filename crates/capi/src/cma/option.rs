@@ -12,7 +12,7 @@ use std::ffi::{c_int, c_void};
 
 use abi::cma::{self, rdma_cm_id};
 use abi::sa::{self, ibv_path_data};
-use node::PathChoice;
+use stack::PathChoice;
 use wire::{Gid, Mtu};
 
 use crate::cma::cm_id::CmId;

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 
 use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
 use nic::rdma_cm::EventKind;
-use node::Progress;
+use stack::Progress;
 
 use crate::cma::addrinfo::{Failure, Owned, Resolution, look_up};
 use crate::cma::cm_id::CmId;

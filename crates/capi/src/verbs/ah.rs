@@ -9,7 +9,7 @@ use abi::verbs::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
 use nic::AddressVector;
-use node::env::RouteQuery;
+use stack::env::RouteQuery;
 use wire::Gid;
 use wire::grh::{GRH_LEN, Grh};
 

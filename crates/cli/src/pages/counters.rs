@@ -12,7 +12,7 @@ fn the_page_of_counters_has_each_counter_with_its_meaning() {
     // That one is no field.
     let caught = "Panics in wakers and destructors of the Rust program, caught by Verbena.";
     host.insert("program_panics".to_owned(), caught.to_owned());
-    let node = documented(&read("crates/node/src/dispatch.rs"), field.0, field.1);
+    let node = documented(&read("crates/stack/src/dispatch.rs"), field.0, field.1);
     let device = documented(&read("crates/nic/src/device/adapter.rs"), field.0, field.1);
     let part = |prefix: &str, names: &[(&'static str, u64)], docs: &BTreeMap<String, String>| {
         let rows = names.iter().map(|(name, _)| {
@@ -26,7 +26,7 @@ fn the_page_of_counters_has_each_counter_with_its_meaning() {
         "counters.md",
         &[
             ("host counters", part("host", &linux::Counters::default().snapshot(), &host)),
-            ("node counters", part("node", &node::Counters::default().snapshot(), &node)),
+            ("node counters", part("node", &stack::Counters::default().snapshot(), &node)),
             ("device counters", part("DEVICE", &nic::device::Counters::default().snapshot(), &device)),
         ],
     );

@@ -93,19 +93,19 @@ const CM_LIMITS: [HostLimit; 4] = [
         "Requests that wait at one listener, whatever its backlog.",
     ),
     (
-        "crates/node/src/listener.rs",
+        "crates/stack/src/listener.rs",
         "MAX_PENDING",
         Unit::Count,
         "Unanswered requests at all listeners together.",
     ),
     (
-        "crates/node/src/listener.rs",
+        "crates/stack/src/listener.rs",
         "LEAST_SHARE",
         Unit::Count,
         "Waiting requests that each listener may always have.",
     ),
     (
-        "crates/node/src/listener.rs",
+        "crates/stack/src/listener.rs",
         "FULL_FOR",
         Unit::Seconds,
         "How long a request waits for a place in a full backlog.",

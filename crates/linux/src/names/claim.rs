@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use locks::{Mutex, MutexGuard, Rank};
-use node::Name;
-use node::env::{Claim, ClaimError};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use stack::Name;
+use stack::env::{Claim, ClaimError};
 use sys::fork::Fd;
 use sys::limits;
 use wire::mad::PortSpace;

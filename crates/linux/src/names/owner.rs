@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use local::Known;
-use node::Name;
 use socket2::SockRef;
+use stack::Name;
 use sys::ControlBuffer;
 use sys::fork::Fd;
 

@@ -4,7 +4,7 @@
 //! | name | what |
 //! |---|---|
 //! | `host.NAME` | [`crate::Counters`]: packets and system calls |
-//! | `node.NAME` | [`node::Counters`]: packets that no queue pair got, by reason |
+//! | `node.NAME` | [`stack::Counters`]: packets that no queue pair got, by reason |
 //! | `DEVICE.NAME` | [`nic::device::Counters`]: packets for queue pairs |
 //!
 //! One `name value` a line. A process that made no device writes nothing, and so does one that a

@@ -12,19 +12,19 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use node::DeviceSpec;
-use node::devices::ConfigError;
+use stack::DeviceSpec;
+use stack::devices::ConfigError;
 
 /// The page that helps, in messages.
 pub(super) const SEE: &str = "See the guide, Environment variables";
 
 /// What a node is to be like. What has no meaning is explained on standard error.
-pub(super) fn config() -> node::Config {
+pub(super) fn config() -> stack::Config {
     let devices = devices().unwrap_or_else(|e| {
         eprintln!("verbena: {e}. {SEE}");
         Some(Vec::new())
     });
-    let mut config = node::Config { devices, ..node::Config::default() };
+    let mut config = stack::Config { devices, ..stack::Config::default() };
     if let Some(total) = cm_timeout() {
         (config.timing.request.total, config.timing.reply.total) = (total, total);
     }
@@ -38,7 +38,7 @@ pub(super) fn config() -> node::Config {
 /// What is wrong with it.
 pub fn devices() -> Result<Option<Vec<DeviceSpec>>, ConfigError> {
     let text = std::env::var_os("VERBENA_DEVICES");
-    text.map(|text| node::devices::parse(&text.to_string_lossy())).transpose()
+    text.map(|text| stack::devices::parse(&text.to_string_lossy())).transpose()
 }
 
 /// For how long a connection request, or an answer to one, is repeated that the peer does not

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use local::Wish;
 use locks::{Mutex, Rank};
 use nic::{Device, Element, Errno, EventKind};
-use node::Node;
+use stack::Node;
 use sys::per_process::PerProcess;
 
 use crate::{Config, Host, LinuxEnv};

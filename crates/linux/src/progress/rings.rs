@@ -6,7 +6,7 @@ use std::time::Duration;
 use local::Drained;
 use local::lease;
 use local::rings::Backlog;
-use node::InputHandler;
+use stack::InputHandler;
 
 use super::{Engine, STREAM_PAUSE, sooner};
 use crate::env::LinuxEnv;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use local::Drained;
 use local::lease::LEASE_NANOS;
-use node::env::Datagram;
-use node::{Input, InputHandler};
+use stack::env::Datagram;
+use stack::{Input, InputHandler};
 use sys::Room;
 
 use super::{Engine, Gone, READS_PER_EVENT, STREAM_PAUSE};

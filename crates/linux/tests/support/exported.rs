@@ -6,8 +6,8 @@ use linux::{Config, LinuxEnv};
 use local::arena::Buffer;
 use nic::peer_memory::{Copy, Grant, Piece, Prepared, Region, Regions, Transfer, terms};
 use nic::{Access, Link, LocalLink, Path};
-use node::env::Claim;
-use node::{Env, Name};
+use stack::env::Claim;
+use stack::{Env, Name};
 use transport::op::{DirectOutcome, Remote};
 use wire::{Mtu, Qpn, Rkey};
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use linux::eventfd::{self, Counter, Wait, Woken};
 use linux::{Config, Host, LinuxEnv};
 use nic::{Access, Errno, Link, Path, Signal};
-use node::env::{Claim, Route};
-use node::{Env, Input, InputHandler, Interface, Name, Watch};
+use stack::env::{Claim, Route};
+use stack::{Env, Input, InputHandler, Interface, Name, Watch};
 use transport::TxBatch;
 use wire::bth::Bth;
 use wire::icrc::{self, Flow};
@@ -138,7 +138,7 @@ impl InputHandler for Recorder {
         let told = match input {
             Input::Datagrams { run, size } | Input::Unsealed { run, size } => {
                 for bytes in run.bytes.chunks(size) {
-                    self.input(Instant::now(), Input::Datagram(node::env::Datagram { bytes, ..run }));
+                    self.input(Instant::now(), Input::Datagram(stack::env::Datagram { bytes, ..run }));
                 }
                 return;
             }
@@ -150,14 +150,14 @@ impl InputHandler for Recorder {
                 let bytes = [&bytes, message.bytes].concat();
                 return self.input(
                     Instant::now(),
-                    Input::Datagram(node::env::Datagram { bytes: &bytes, ..message }),
+                    Input::Datagram(stack::env::Datagram { bytes: &bytes, ..message }),
                 );
             }
             Input::Fragment(headers, bytes) => {
                 let bytes = [headers.bytes, &bytes.to_vec()].concat();
                 return self.input(
                     Instant::now(),
-                    Input::Datagram(node::env::Datagram { bytes: &bytes, ..headers }),
+                    Input::Datagram(stack::env::Datagram { bytes: &bytes, ..headers }),
                 );
             }
             Input::Datagram(datagram) => {
@@ -174,7 +174,7 @@ impl InputHandler for Recorder {
                     self.env.local().inspect(|reach| reach.named(qpn, key, ALL));
                 }
                 let thread = std::thread::current().name().unwrap_or("").to_owned();
-                let node::env::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;
+                let stack::env::Datagram { source, dest, interface, forwarded, bytes, .. } = datagram;
                 let [source, dest] = [source, dest].map(|end| end.udp().expect("it came over UDP"));
                 Told::Datagram { source, dest, interface, forwarded, bytes: bytes.to_vec(), thread }
             }

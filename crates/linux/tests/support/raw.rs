@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use node::Name;
+use stack::Name;
 
 /// A socket of the kind that names are.
 fn socket() -> OwnedFd {

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::sync::atomic::AtomicU64;
 
 use nic::peer_memory::Copy;
-use node::env::{AckDelay, Datagram, Input, InputHandler};
+use stack::env::{AckDelay, Datagram, Input, InputHandler};
 use transport::op::SharedBytes;
 
 use super::{Sim, What};

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nic::{Errno, Persist};
-use node::env::{Input, InputHandler, Interface, Name, Watch};
-use node::{Config, Node};
+use stack::env::{Input, InputHandler, Interface, Name, Watch};
+use stack::{Config, Node};
 use wire::icrc::Flow;
 
 use crate::clock::nanos;

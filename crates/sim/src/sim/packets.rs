@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use node::env::{AckDelay, Datagram, Input, InputHandler};
+use stack::env::{AckDelay, Datagram, Input, InputHandler};
 use transport::batch::MAX_RUN;
 use wire::icrc::Flow;
 

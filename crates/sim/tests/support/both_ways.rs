@@ -38,7 +38,7 @@ impl End {
         End { process, node, address, endpoint, memory }
     }
     pub fn now(&self) -> std::time::Instant {
-        node::Env::now(&**self.node.env())
+        stack::Env::now(&**self.node.env())
     }
     pub fn post(&self, wr: SendWr) {
         self.endpoint.qp.post_send(self.now(), wr).unwrap();
@@ -133,7 +133,7 @@ impl Pair {
             Way::Wire => (sim.add_host(&[there], 1500), there),
             Way::Channel | Way::Shared | Way::Mapped => (first, here),
         };
-        let config = node::Config::default();
+        let config = stack::Config::default();
         let [a, b] = [(first, here), (second, there)].map(|(host, address)| {
             let process = sim.start(host, &config);
             End::new(&sim, process, address)

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Buffer, QpState};
-use node::{Config, Event, EventChannel, Id};
 use sim::{Faults, HostId, Mark, ProcessId, Sim};
+use stack::{Config, Event, EventChannel, Id};
 use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::roce::SendTail;
@@ -72,7 +72,7 @@ impl Side {
     }
     pub fn send_all(&self, node: &SimNode) {
         let (Some(endpoint), Some(outbox)) = (&self.endpoint, &self.outbox) else { return };
-        let mut sender = endpoint.qp.sender(node::Env::now(&**node.env()));
+        let mut sender = endpoint.qp.sender(stack::Env::now(&**node.env()));
         for n in 0..MESSAGES {
             let sges = [outbox.sge(n as usize * MESSAGE_LEN, MESSAGE_LEN)].into_iter().collect();
             let mut wr = SendWr {

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use nic::{Buffer, PostError, QpState};
-use node::Id;
 use sim::Dice;
+use stack::Id;
 use transport::op::{AtomicOp, Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
 
@@ -141,7 +141,7 @@ impl Side {
     }
 
     pub fn now(&self) -> std::time::Instant {
-        node::Env::now(&**self.party.node.env())
+        stack::Env::now(&**self.party.node.env())
     }
 
     /// Whether its memory holds these bytes, or held them when it died.

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use nic::device::async_events::AsyncEventQueue;
 use nic::{AddressVector, Cq, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
-use node::Node;
 use sim::{Mark, SimEnv};
+use stack::Node;
 use transport::op::{Completion, Data, SendOp, SendWr};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
@@ -148,7 +148,7 @@ pub fn wire_up(node: &SimNode, ours: &Endpoint, theirs: &Endpoint, to: IpAddr, w
         },
         ..QpAttr::default()
     };
-    let now = node::Env::now(&**node.env());
+    let now = stack::Env::now(&**node.env());
     let init = mask::STATE | mask::PKEY_INDEX | mask::PORT | mask::ACCESS_FLAGS;
     ours.qp.modify(now, &attr.with_state(QpState::Init), init).unwrap();
     let rtr = mask::STATE

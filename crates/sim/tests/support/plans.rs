@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nic::rdma_cm::EventKind;
-use node::{Event, Id, Name};
 use sim::{Dice, Faults, Sim};
+use stack::{Event, Id, Name};
 use wire::mad::PortSpace;
 
 use super::SimNode;
@@ -321,7 +321,7 @@ impl Run {
         for party in [&self.client, &self.server] {
             assert_eq!(party.node.connections(), 0, "connections are left:\n{}", self.story());
             assert_eq!(
-                node::env::InputHandler::deadline(&*party.node),
+                stack::env::InputHandler::deadline(&*party.node),
                 None,
                 "a timer runs:\n{}",
                 self.story()

@@ -1,7 +1,7 @@
 //! The other side: it listens, lends memory, and sends back what it is told. And what is left of
 //! everything.
 
-use node::objects::Objects;
+use stack::objects::Objects;
 
 use crate::mem::{Memory, RemoteWrite};
 use crate::provider::node;

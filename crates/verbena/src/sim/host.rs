@@ -128,7 +128,7 @@ impl Host {
     /// New ones may be made.
     pub fn fail_queue_pairs(&self) {
         self.with_node(|node| {
-            let now = node::Env::now(&**node.env());
+            let now = stack::Env::now(&**node.env());
             node.devices().iter().flat_map(|device| device.qps()).for_each(|qp| qp.fail(now));
         });
     }
@@ -144,7 +144,7 @@ impl Host {
     }
 
     /// Calls the node of the process that lives, as one of its tasks would.
-    fn with_node(&self, f: impl FnOnce(&node::Node<::sim::SimEnv>)) {
+    fn with_node(&self, f: impl FnOnce(&stack::Node<::sim::SimEnv>)) {
         let provider = self.world.living(self.place).and_then(|process| self.world.provider(process));
         if let Some(Stack::Ours(Ours::Sim(process))) = provider.as_ref().map(Provider::stack) {
             f(&process.node);

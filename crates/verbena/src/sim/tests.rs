@@ -12,7 +12,7 @@ use std::time::Duration;
 use locks::{Mutex, Rank};
 use nic::rdma_cm::EventKind;
 use nic::{DeferredWork, Signal, Work};
-use node::{Event, EventChannel};
+use stack::{Event, EventChannel};
 use wire::mad::PortSpace;
 
 use super::{Faults, Host, Task, addresses_of};

@@ -346,7 +346,7 @@ impl World {
         let Some(id) = self.host_id(host).filter(|_| !self.ending.get()) else { return };
         let (id, node) = {
             let mut sim = self.sim.borrow_mut();
-            let id = sim.start(id, &node::Config::default());
+            let id = sim.start(id, &stack::Config::default());
             (id, sim.node(id))
         };
         let Some(node) = node else { return };

@@ -103,7 +103,7 @@ pub enum What {
 
 impl Event {
     /// `None` for what only C functions bring about.
-    pub(super) fn of_node(provider: &Provider, ours: &Ours, event: node::Event) -> Option<Event> {
+    pub(super) fn of_node(provider: &Provider, ours: &Ours, event: stack::Event) -> Option<Event> {
         let tells_parameters = matches!(
             event.kind,
             EventKind::ConnectRequest | EventKind::ConnectResponse | EventKind::Established

@@ -48,7 +48,7 @@ pub enum Service {
 pub struct Id {
     provider: Provider,
     ours: Ours,
-    node: ThreadSafe<Arc<node::Id>>,
+    node: ThreadSafe<Arc<stack::Id>>,
 }
 
 impl Id {
@@ -73,11 +73,11 @@ impl Id {
     }
 
     /// The one that came with a request.
-    pub(super) fn of_request(provider: &Provider, ours: Ours, id: Arc<node::Id>) -> Id {
+    pub(super) fn of_request(provider: &Provider, ours: Ours, id: Arc<stack::Id>) -> Id {
         Id::numbered(provider, ours, id)
     }
 
-    fn numbered(provider: &Provider, ours: Ours, node: Arc<node::Id>) -> Id {
+    fn numbered(provider: &Provider, ours: Ours, node: Arc<stack::Id>) -> Id {
         node.cookie.store(provider.next_id_number(), Ordering::Relaxed);
         Id { provider: provider.clone(), ours, node: ThreadSafe::new(node) }
     }
@@ -316,7 +316,7 @@ impl Id {
     fn call<T>(
         &self,
         call: &'static str,
-        f: impl FnOnce(&Ours, &Arc<node::Id>) -> Result<T, nic::Error>,
+        f: impl FnOnce(&Ours, &Arc<stack::Id>) -> Result<T, nic::Error>,
     ) -> Result<T> {
         let stack = self.provider.stack();
         stack.check(call)?;

@@ -59,7 +59,7 @@ pub struct EventChannel(Arc<Channel>);
 pub(super) struct Channel {
     provider: Provider,
     ours: Ours,
-    node: ThreadSafe<Arc<node::EventChannel>>,
+    node: ThreadSafe<Arc<stack::EventChannel>>,
     state: Mutex<State>,
 }
 
@@ -126,7 +126,7 @@ impl EventChannel {
             Channel {
                 provider: provider.clone(),
                 ours,
-                node: ThreadSafe::new(node::EventChannel::new(Box::new(signal))),
+                node: ThreadSafe::new(stack::EventChannel::new(Box::new(signal))),
                 state: Mutex::new(Rank::ConnectionState, State::default()),
             }
         })))

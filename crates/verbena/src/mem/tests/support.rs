@@ -16,7 +16,7 @@ use crate::thread_safe::ThreadSafe;
 
 /// A provider on a new process of a host.
 pub fn provider(sim: &mut Sim, host: HostId) -> Provider {
-    let process = sim.start(host, &node::Config::default());
+    let process = sim.start(host, &stack::Config::default());
     let process = SimProcess { node: sim.node(process).unwrap(), later: Arc::new(DeferredWork::default()) };
     Provider::over(Stack::Ours(Ours::Sim(ThreadSafe::new(Arc::new(process)))))
 }

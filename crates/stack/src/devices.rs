@@ -68,10 +68,10 @@ pub(crate) fn protocol_of(transport: Transport) -> cm::Protocol {
 /// with a transport, may be there once.
 ///
 /// ```
-/// let specs = node::devices::parse("a=roce:lo,b=roce:eth0").unwrap();
+/// let specs = stack::devices::parse("a=roce:lo,b=roce:eth0").unwrap();
 /// assert_eq!(specs[1].name, "b");
-/// assert!(node::devices::parse("a=token_ring:lo").is_err());
-/// assert!(node::devices::parse("a=roce:lo,b=roce:lo").is_err());
+/// assert!(stack::devices::parse("a=token_ring:lo").is_err());
+/// assert!(stack::devices::parse("a=roce:lo,b=roce:lo").is_err());
 /// ```
 pub fn parse(text: &str) -> Result<Vec<DeviceSpec>, ConfigError> {
     let mut specs: Vec<DeviceSpec> = Vec::new();
