@@ -1,7 +1,7 @@
 //! Makes the trampolines and the version script of the shared object from symbols/rpma.txt, which
 //! says of each function the module it is in.
 //!
-//! The ways are those of crates/lib/build.rs, which says why: a `.symver` gives the name and the
+//! The ways are those of crates/cdylib/build.rs, which says why: a `.symver` gives the name and the
 //! node, the version script only has the node.
 
 use std::env;

@@ -10,14 +10,14 @@
 //! | `waiting` | how a thread waits for an event |
 //! | [`ffi_guard`] | what every function passes through: a panic becomes its failure |
 //!
-//! A call comes from a trampoline of the shared object (`verbena-lib`), as `ibv_create_qp` does, or
-//! through the function tables of a context, which `verbs::device::open` fills, as `ibv_post_send`
-//! does: there it is an inline function of the header. It passes `ffi_guard`, finds the object
-//! behind the C structure (an `object` module's `of`), which shares the adapter's of crate `nic`,
-//! and calls that; librdmacm's calls go to `node` likewise. What they refuse is a [`nic::Errno`],
-//! which `ffi_guard` hands to the caller as the man page says: set, returned, or both. The
-//! process's one engine, and what belongs to it (`linux::process`), is made at the first call that
-//! needs a device, never by loading the library.
+//! A call comes from a trampoline of the shared object (`verbena-cdylib`), as `ibv_create_qp` does,
+//! or through the function tables of a context, which `verbs::device::open` fills, as
+//! `ibv_post_send` does: there it is an inline function of the header. It passes `ffi_guard`, finds
+//! the object behind the C structure (an `object` module's `of`), which shares the adapter's of
+//! crate `nic`, and calls that; librdmacm's calls go to `node` likewise. What they refuse is a
+//! [`nic::Errno`], which `ffi_guard` hands to the caller as the man page says: set, returned, or
+//! both. The process's one engine, and what belongs to it (`linux::process`), is made at the first
+//! call that needs a device, never by loading the library.
 //!
 //! Each is a `pub unsafe extern "C" fn` without `no_mangle`: the shared object gives them their
 //! names and versions, and this crate stays linkable into programs that link rdma-core. What a
@@ -27,8 +27,8 @@
 //! whole list is guide/src/deviations.md.
 //!
 //! To build a function: write it in the module of its object, re-export it from the folder's
-//! `mod.rs`, and move its name from `crates/lib/symbols/unsupported.txt` to `built.txt` beside it;
-//! one of a function table goes into `verbs::device::open` instead.
+//! `mod.rs`, and move its name from `crates/cdylib/symbols/unsupported.txt` to `built.txt` beside
+//! it; one of a function table goes into `verbs::device::open` instead.
 #![expect(clippy::missing_safety_doc, reason = "one contract for all, above")]
 
 pub mod cma;

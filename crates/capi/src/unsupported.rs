@@ -1,6 +1,6 @@
 //! The answers of exported functions that are not built, so unsupported: for each kind of result
 //! the failure that the man pages document. Which function answers how stands in
-//! `crates/lib/symbols/unsupported.txt`.
+//! `crates/cdylib/symbols/unsupported.txt`.
 //!
 //! They take no arguments whatever the function takes: a C caller removes its own. Their result is
 //! 64 bits wide, of which a caller of an `int` function looks at the lower half.

@@ -1,10 +1,10 @@
 //! The shared objects as bytes in the `verbena` command, so that `cargo install`, which takes
 //! nothing but the command, takes the objects with it.
 //!
-//! The command depends on `verbena-lib` and `verbena-librpma`, each of which makes a cdylib and an
-//! rlib in one run of rustc, before rustc compiles the command. Where the two lie, and under which
-//! names, is cargo's affair (packages from git get a hash in theirs), but cargo says it to rustc:
-//! `--extern verbena_rdma=<path>.rlib`. A macro runs inside that rustc, so it can read the
+//! The command depends on `verbena-cdylib` and `verbena-librpma`, each of which makes a cdylib and
+//! an rlib in one run of rustc, before rustc compiles the command. Where the two lie, and under
+//! which names, is cargo's affair (packages from git get a hash in theirs), but cargo says it to
+//! rustc: `--extern verbena_rdma=<path>.rlib`. A macro runs inside that rustc, so it can read the
 //! argument; the object is beside the rlib. Nothing is built twice, and the command is built anew
 //! when the object is, because rustc tells cargo of each file it includes.
 

@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn every_function_that_is_built_is_called_or_left_out_for_a_reason() {
-        let built = include_str!("../../../../crates/lib/symbols/built.txt");
+        let built = include_str!("../../../../crates/cdylib/symbols/built.txt");
         let called = [
             include_str!("mod.rs"),
             include_str!("verbs.rs"),

@@ -154,7 +154,9 @@ fn trampolines(exports: &[(String, String)]) -> String {
     let jump = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
         Ok("x86_64") => "jmp",
         Ok("aarch64") => "b",
-        other => fail(&format!("no trampoline is known for {other:?}: add its jump to crates/lib/build.rs")),
+        other => {
+            fail(&format!("no trampoline is known for {other:?}: add its jump to crates/cdylib/build.rs"))
+        }
     };
     let targets = targets();
     let mut used = BTreeSet::new();
