@@ -7,9 +7,9 @@ mod support;
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::abi_1_0 as old;
 use capi::verbs::cq::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use rdma_core_abi::verbs::*;
 
 use support::errno;
 

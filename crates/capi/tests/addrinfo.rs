@@ -8,9 +8,9 @@ mod support;
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::{null, null_mut};
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{addrinfo, resolve_addrinfo};
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use cm::*;
 use support::errno;

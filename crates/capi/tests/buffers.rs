@@ -10,8 +10,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{ah, device, memory, qp};
+use rdma_core_abi::verbs::*;
 
 use support::{Loop, errno, send};
 

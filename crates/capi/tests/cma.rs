@@ -7,8 +7,8 @@ mod support;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use abi::cma::*;
 use capi::cma::{addrinfo, channel, connect, endpoint, id, qp};
+use rdma_core_abi::cma::*;
 
 use support::errno;
 

@@ -6,8 +6,8 @@ mod support;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{cq, qp};
+use rdma_core_abi::verbs::*;
 
 use support::{Loop, connect, errno, init, send};
 

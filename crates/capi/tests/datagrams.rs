@@ -10,8 +10,8 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use abi::verbs::*;
 use capi::verbs::{ah, cq, device, memory, qp, steering};
+use rdma_core_abi::verbs::*;
 
 use alone::alone;
 use support::{HALF, Loop, device_named, errno, init, loopback, send};

@@ -10,8 +10,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
 
-use abi::cma::*;
 use capi::cma::{channel, connect, endpoint};
+use rdma_core_abi::cma::*;
 
 use cm::*;
 use support::{errno, in_a_child};
@@ -65,7 +65,8 @@ fn an_endpoint_of_a_device_that_cannot_be_opened_is_not_made_and_errno_says_why(
             let (_listening, _) = listener(channel(), RDMA_PS_TCP, 8);
             let address = loopback(1);
             let mut wish: rdma_addrinfo = unsafe { std::mem::zeroed() };
-            (wish.ai_port_space, wish.ai_qp_type) = (RDMA_PS_TCP as i32, abi::verbs::IBV_QPT_RC as i32);
+            (wish.ai_port_space, wish.ai_qp_type) =
+                (RDMA_PS_TCP as i32, rdma_core_abi::verbs::IBV_QPT_RC as i32);
             (wish.ai_dst_addr, wish.ai_dst_len) =
                 ((&raw const address).cast_mut().cast(), size_of_val(&address) as u32);
             let mut made = null_mut();

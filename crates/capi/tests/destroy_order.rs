@@ -9,10 +9,10 @@ mod support;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{channel, connect, id, qp as cm_qp, srq as cm_srq};
 use capi::verbs::{ah, cq, device, memory, qp, srq};
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use cm::*;
 use support::{HALF, Loop, errno, init, send};

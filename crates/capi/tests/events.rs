@@ -8,10 +8,10 @@ use std::ptr::{null_mut, with_exposed_provenance_mut};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{channel as events, connect, id};
 use capi::verbs::cq;
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use support::{Loop, errno, in_a_child, send};
 

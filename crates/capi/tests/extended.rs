@@ -7,8 +7,8 @@ mod support;
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};
 
-use abi::verbs::*;
 use capi::verbs::{cq, device, memory, qp, srq};
+use rdma_core_abi::verbs::*;
 
 use support::{HALF, Loop, connect, errno, init, send};
 
@@ -405,7 +405,10 @@ fn the_queue_pair_of_an_identifier_takes_receives_from_its_shared_queue() {
     use capi::cma::{connect as cm, id, qp as cma_qp, srq as cma_srq};
     unsafe {
         let mut own = null_mut();
-        assert_eq!(id::rdma_create_id(null_mut(), &raw mut own, null_mut(), abi::cma::RDMA_PS_TCP), 0);
+        assert_eq!(
+            id::rdma_create_id(null_mut(), &raw mut own, null_mut(), rdma_core_abi::cma::RDMA_PS_TCP),
+            0
+        );
         let mut at: libc::sockaddr_in = std::mem::zeroed();
         at.sin_family = libc::AF_INET as _;
         (at.sin_addr.s_addr, at.sin_port) = (u32::from_ne_bytes([127, 0, 0, 1]), 1);

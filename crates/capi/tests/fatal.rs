@@ -3,9 +3,9 @@
 
 mod support;
 
-use abi::verbs::*;
 use capi::ffi_guard;
 use capi::verbs::{device, memory};
+use rdma_core_abi::verbs::*;
 
 use support::{Loop, errno};
 

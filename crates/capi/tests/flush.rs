@@ -9,8 +9,8 @@ use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{memory, qp};
+use rdma_core_abi::verbs::*;
 
 use support::{Loop, connect, errno};
 

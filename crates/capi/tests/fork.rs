@@ -6,8 +6,8 @@ mod support;
 
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{cq, device, memory, qp};
+use rdma_core_abi::verbs::*;
 
 use support::{Loop, errno, in_a_child, loopback, send};
 

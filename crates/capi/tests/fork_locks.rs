@@ -9,8 +9,8 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abi::cma::RDMA_PS_TCP;
 use capi::cma::channel::rdma_destroy_event_channel;
+use rdma_core_abi::cma::RDMA_PS_TCP;
 
 use support::{Loop, errno, in_a_child};
 

@@ -11,9 +11,9 @@ mod support;
 use std::collections::VecDeque;
 use std::ptr::null_mut;
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{channel, connect};
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use alone::alone;
 use cm::*;

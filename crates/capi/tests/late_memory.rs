@@ -12,10 +12,10 @@ use std::os::unix::net::UnixStream;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{channel, connect};
 use capi::verbs::memory;
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use alone::alone;
 use cm::*;

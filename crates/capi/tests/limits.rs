@@ -8,10 +8,10 @@ mod support;
 
 use std::ptr::null_mut;
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{channel, connect, devices, id};
 use capi::verbs::{device, qp};
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use cm::*;
 use support::errno;

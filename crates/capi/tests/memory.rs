@@ -7,8 +7,8 @@ mod support;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{device, memory};
+use rdma_core_abi::verbs::*;
 
 use support::{Loop, errno, send};
 

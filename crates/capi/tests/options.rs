@@ -5,10 +5,10 @@
 mod cm;
 mod support;
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::connect;
 use capi::verbs::qp;
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use cm::*;
 use support::errno;

@@ -9,10 +9,10 @@ mod support;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{channel, connect};
 use capi::verbs::{cq, qp};
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use cm::*;
 use support::errno;

@@ -9,8 +9,8 @@ use std::ffi::c_int;
 use std::io::Read;
 use std::net::Ipv6Addr;
 
-use abi::cma::*;
 use capi::cma::{channel, connect};
+use rdma_core_abi::cma::*;
 
 use cm::*;
 use support::{errno, in_a_child};

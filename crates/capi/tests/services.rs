@@ -9,10 +9,10 @@ mod support;
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{addrinfo, channel, connect, endpoint, id, multicast};
 use capi::verbs::qp;
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use alone::alone;
 use support::errno;

@@ -7,8 +7,8 @@ use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{cq, qp, srq};
+use rdma_core_abi::verbs::*;
 
 use support::{HALF, Loop, connect_to, errno, init, send};
 

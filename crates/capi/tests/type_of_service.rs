@@ -7,9 +7,9 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::connect;
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use cm::*;
 use support::errno;

@@ -8,8 +8,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use abi::verbs::*;
 use capi::verbs::{cq, device, memory, qp};
+use rdma_core_abi::verbs::*;
 
 use support::{HALF, Loop, errno, init, loopback, send};
 

@@ -8,8 +8,8 @@ use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{memory, qp, srq};
+use rdma_core_abi::verbs::*;
 
 use support::{HALF, Loop, connect_to, errno, send};
 

@@ -4,12 +4,12 @@ use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-use abi::cma::{
+use rdma_core_abi::cma::{
     RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_DEVICE_REMOVAL, RDMA_CM_EVENT_DISCONNECTED,
     RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED, RDMA_CM_EVENT_TIMEWAIT_EXIT,
     RDMA_CM_EVENT_UNREACHABLE, rdma_event_channel,
 };
-use abi::verbs::{IBV_ACCESS_LOCAL_WRITE, ibv_mr, ibv_qp, ibv_qp_ex, ibv_sge};
+use rdma_core_abi::verbs::{IBV_ACCESS_LOCAL_WRITE, ibv_mr, ibv_qp, ibv_qp_ex, ibv_sge};
 
 use crate::codes::{INVAL, NOMEM, NOT_SHARED_CHNL, Result, UNKNOWN, answer, errno_of, made, number, require};
 use crate::conn_req::{PrivateData, Told, Wiring};

@@ -4,10 +4,10 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
-use abi::cma::{
+use rdma_core_abi::cma::{
     RDMA_MAX_INIT_DEPTH, RDMA_MAX_RESP_RES, RDMA_PS_TCP, rdma_cm_event, rdma_cm_id, rdma_conn_param,
 };
-use abi::verbs::{ibv_comp_channel, ibv_qp, ibv_qp_ex, ibv_qp_init_attr};
+use rdma_core_abi::verbs::{ibv_comp_channel, ibv_qp, ibv_qp_ex, ibv_qp_init_attr};
 
 use crate::codes::{INVAL, Result, answer, errno_of, made, number, require};
 use crate::conn::{self, Conn};

@@ -4,7 +4,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
-use abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
+use rdma_core_abi::verbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_wc};
 
 use crate::codes::{
     NO_COMPLETION, PROVIDER, Result, SHARED_CHANNEL, UNKNOWN, answer, errno_of, failed, made, require,

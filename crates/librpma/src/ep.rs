@@ -3,7 +3,9 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
-use abi::cma::{RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_PS_TCP, rdma_cm_event, rdma_cm_id, rdma_event_channel};
+use rdma_core_abi::cma::{
+    RDMA_CM_EVENT_CONNECT_REQUEST, RDMA_PS_TCP, rdma_cm_event, rdma_cm_id, rdma_event_channel,
+};
 
 use crate::codes::{INVAL, NO_EVENT, Result, answer, errno, failed, made, number, require};
 use crate::conn_cfg::ConnCfg;

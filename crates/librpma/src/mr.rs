@@ -10,7 +10,7 @@
 
 use std::ffi::{CStr, c_int, c_void};
 
-use abi::verbs::{
+use rdma_core_abi::verbs::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_ON_DEMAND,
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, ibv_access_flags, ibv_mr, ibv_sge,
 };

@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-use abi::verbs::{
+use rdma_core_abi::verbs::{
     IBV_FLUSH_GLOBAL, IBV_FLUSH_MR, IBV_FLUSH_PERSISTENT, IBV_FLUSH_RANGE, IBV_SEND_FENCE, IBV_SEND_INLINE,
     IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND,
     IBV_WR_SEND_WITH_IMM, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_send_wr_imm, ibv_send_wr_rdma, ibv_sge,

@@ -3,8 +3,8 @@
 
 use std::ffi::{CStr, c_int};
 
-use abi::cma::rdma_cm_id;
-use abi::verbs::{
+use rdma_core_abi::cma::rdma_cm_id;
+use rdma_core_abi::verbs::{
     IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_FLUSH, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp_cap,

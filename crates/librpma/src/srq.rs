@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
-use abi::verbs::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
+use rdma_core_abi::verbs::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 
 use crate::codes::{Result, answer, errno_of, made, require};
 use crate::cq::{self, Cq};

@@ -11,16 +11,16 @@ use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use abi::cma::{
+use libc::sockaddr;
+use rdma_core_abi::cma::{
     rdma_addrinfo, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel,
     rdma_port_space,
 };
-use abi::verbs::{
+use rdma_core_abi::verbs::{
     VERBS_ABI_IS_EXTENDED, ibv_advise_mr_advice, ibv_comp_channel, ibv_context, ibv_cq, ibv_device_attr_ex,
     ibv_mr, ibv_pd, ibv_qp, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_query_device_ex_input,
     ibv_sge, ibv_srq, ibv_srq_init_attr, verbs_context,
 };
-use libc::sockaddr;
 
 use crate::codes::{PROVIDER, Result};
 use crate::log;

@@ -3,8 +3,8 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::null_mut;
 
-use abi::cma::{RAI_PASSIVE, RDMA_PS_TCP, rdma_addrinfo, rdma_cm_id};
-use abi::verbs::{
+use rdma_core_abi::cma::{RAI_PASSIVE, RDMA_PS_TCP, rdma_addrinfo, rdma_cm_id};
+use rdma_core_abi::verbs::{
     IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_WRITE, IBV_QPT_RC, ibv_context, ibv_device_attr_ex,
 };
 

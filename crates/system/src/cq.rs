@@ -4,9 +4,9 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use abi::verbs::{ibv_comp_channel, ibv_cq, ibv_wc};
 use locks::{Mutex, Rank};
 use nic::{Error, Signal};
+use rdma_core_abi::verbs::{ibv_comp_channel, ibv_cq, ibv_wc};
 use transport::op::Completion;
 
 use crate::device::Device;

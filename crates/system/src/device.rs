@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use abi::verbs::{
+use nic::{Access, Error};
+use rdma_core_abi::verbs::{
     _compat_ibv_port_attr, IBV_ATOMIC_NONE, IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_device_attr, ibv_gid,
     ibv_gid_entry, ibv_pd,
 };
-use nic::{Access, Error};
 
 use crate::instance::System;
 use crate::{extended, number, object};

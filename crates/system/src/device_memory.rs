@@ -7,10 +7,10 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use abi::verbs::{
+use nic::Error;
+use rdma_core_abi::verbs::{
     IBV_ACCESS_ZERO_BASED, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd, verbs_context,
 };
-use nic::Error;
 
 use crate::device::{Device, Pd};
 use crate::extended::member;

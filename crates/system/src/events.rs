@@ -8,10 +8,10 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::cma::{RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_PS_UDP, rdma_cm_event, rdma_conn_param};
 use locks::{Mutex, Rank};
 use nic::rdma_cm::{ConnParam, EventKind, UdParam};
 use nic::{AddressVector, QpType, Signal};
+use rdma_core_abi::cma::{RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_PS_UDP, rdma_cm_event, rdma_conn_param};
 use wire::{Qkey, Qpn};
 
 use crate::id::Id;

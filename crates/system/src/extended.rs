@@ -6,7 +6,7 @@
 use std::mem::{MaybeUninit, offset_of};
 use std::ptr::{NonNull, null};
 
-use abi::verbs::{
+use rdma_core_abi::verbs::{
     IBV_FLUSH_GLOBAL, IBV_FLUSH_MR, IBV_FLUSH_PERSISTENT, IBV_FLUSH_RANGE, IBV_QP_EX_WITH_ATOMIC_WRITE,
     IBV_QP_EX_WITH_FLUSH, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_SEND_FENCE,
     IBV_SEND_SIGNALED, VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device_attr_ex, ibv_pd, ibv_qp, ibv_qp_ex,
@@ -50,7 +50,7 @@ pub(crate) unsafe fn member<F>(context: *mut ibv_context, offset: usize) -> Opti
 pub(crate) unsafe fn capabilities(context: *mut ibv_context) -> u64 {
     type Query = unsafe extern "C" fn(
         *mut ibv_context,
-        *const abi::verbs::ibv_query_device_ex_input,
+        *const rdma_core_abi::verbs::ibv_query_device_ex_input,
         *mut ibv_device_attr_ex,
         usize,
     ) -> i32;
@@ -111,9 +111,9 @@ impl Extended {
         let all_but_late = u64::from(IBV_QP_EX_WITH_FLUSH) - 1;
         // Without segmentation. Windows go by ibv_post_send(3).
         attr.send_ops_flags = all_but_late
-            & !u64::from(abi::verbs::IBV_QP_EX_WITH_BIND_MW)
-            & !u64::from(abi::verbs::IBV_QP_EX_WITH_LOCAL_INV)
-            & !u64::from(abi::verbs::IBV_QP_EX_WITH_TSO);
+            & !u64::from(rdma_core_abi::verbs::IBV_QP_EX_WITH_BIND_MW)
+            & !u64::from(rdma_core_abi::verbs::IBV_QP_EX_WITH_LOCAL_INV)
+            & !u64::from(rdma_core_abi::verbs::IBV_QP_EX_WITH_TSO);
         let late = |on: bool, flag: u32| if on { u64::from(flag) } else { 0 };
         attr.send_ops_flags |=
             late(flush, IBV_QP_EX_WITH_FLUSH) | late(atomic_write, IBV_QP_EX_WITH_ATOMIC_WRITE);

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use abi::verbs::{ibv_ah, ibv_ah_attr, ibv_gid, ibv_global_route};
 use nic::Error;
+use rdma_core_abi::verbs::{ibv_ah, ibv_ah_attr, ibv_gid, ibv_global_route};
 use wire::Qpn;
 
 use crate::device::Pd;

@@ -6,11 +6,11 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abi::cma::{RDMA_PS_TCP, RDMA_PS_UDP, rdma_cm_id, rdma_conn_param};
 use libc::c_int;
 use locks::{Mutex, Rank};
 use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Errno, Error, QpType};
+use rdma_core_abi::cma::{RDMA_PS_TCP, RDMA_PS_UDP, rdma_cm_id, rdma_conn_param};
 
 use crate::device::{Device, mtu};
 use crate::events::{Event, Inbox};

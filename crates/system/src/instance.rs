@@ -7,11 +7,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use abi::cma::{RAI_PASSIVE, RDMA_PS_IB, rdma_addrinfo, rdma_cm_id, rdma_event_channel, rdma_port_space};
-use abi::verbs::{IBV_QPT_UC, ibv_context};
 use libc::{AF_INET, AF_INET6, sockaddr_in, sockaddr_in6};
 use locks::{Mutex, Rank};
 use nic::{DeferredWork, Error, QpType, Signal, Work};
+use rdma_core_abi::cma::{
+    RAI_PASSIVE, RDMA_PS_IB, rdma_addrinfo, rdma_cm_id, rdma_event_channel, rdma_port_space,
+};
+use rdma_core_abi::verbs::{IBV_QPT_UC, ibv_context};
 use sys::per_process::PerProcess;
 
 use crate::device::Device;

@@ -5,17 +5,17 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-use abi::cma::{
+use libc::sockaddr;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use rdma_core_abi::cma::{
     rdma_addrinfo, rdma_cm_event, rdma_cm_id, rdma_cm_join_mc_attr_ex, rdma_conn_param, rdma_event_channel,
     rdma_port_space,
 };
-use abi::verbs::{
+use rdma_core_abi::verbs::{
     _compat_ibv_port_attr, ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device,
     ibv_device_attr, ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex,
     ibv_qp_init_attr, ibv_srq, ibv_srq_init_attr,
 };
-use libc::sockaddr;
-use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 /// The files of the two libraries.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use abi::verbs::ibv_mr;
 use nic::{Access, Error};
+use rdma_core_abi::verbs::ibv_mr;
 use transport::op::Sge;
 use wire::Rkey;
 

@@ -3,12 +3,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use abi::cma::{
+use nic::Error;
+use rdma_core_abi::cma::{
     RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_MC_JOIN_FLAG_FULLMEMBER,
     RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, rdma_cm_join_mc_attr_ex,
 };
-use abi::verbs::ibv_ah_attr;
-use nic::Error;
+use rdma_core_abi::verbs::ibv_ah_attr;
 
 use crate::id::Id;
 use crate::{minus_one, sockaddr};

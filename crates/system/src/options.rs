@@ -1,8 +1,10 @@
 //! Options of an identifier (rdma_set_option(3)).
 
-use abi::cma::{RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS};
 use libc::{c_int, c_void};
 use nic::{Error, QpType};
+use rdma_core_abi::cma::{
+    RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_TOS,
+};
 
 use crate::id::Id;
 use crate::minus_one;

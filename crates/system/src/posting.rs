@@ -3,11 +3,11 @@
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use abi::verbs::{
+use nic::{Errno, Error, PostError, QpState, QpType};
+use rdma_core_abi::verbs::{
     IBV_SEND_SIGNALED, IBV_WR_BIND_MW, ibv_mw_bind_info, ibv_send_wr, ibv_send_wr_bind_mw, ibv_send_wr_op,
     ibv_send_wr_ud, ibv_send_wr_wr,
 };
-use nic::{Errno, Error, PostError, QpState, QpType};
 use transport::op::{Bind, Data, LocalOp, RecvWr, SendOp, SendWr};
 use wire::roce::SendTail;
 

@@ -6,15 +6,15 @@ use std::net::IpAddr;
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Weak};
 
-use abi::cma::rdma_cm_id;
-use abi::verbs::{
+use locks::{Mutex, Rank};
+use nic::{Access, Error, QpState, QpType};
+use rdma_core_abi::cma::rdma_cm_id;
+use rdma_core_abi::verbs::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER,
     IBV_QP_SQ_PSN, IBV_QP_STATE, IBV_QP_TIMEOUT, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
     IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD, ibv_cq, ibv_gid, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr,
     ibv_srq,
 };
-use locks::{Mutex, Rank};
-use nic::{Access, Error, QpState, QpType};
 use wire::Qpn;
 
 use crate::cq::Cq;
@@ -202,12 +202,12 @@ impl Qp {
         }
         // SAFETY: numbers, written or zero.
         match unsafe { attr.assume_init() }.qp_state {
-            abi::verbs::IBV_QPS_RESET => QpState::Reset,
+            rdma_core_abi::verbs::IBV_QPS_RESET => QpState::Reset,
             IBV_QPS_INIT => QpState::Init,
             IBV_QPS_RTR => QpState::Rtr,
             IBV_QPS_RTS => QpState::Rts,
-            abi::verbs::IBV_QPS_SQD => QpState::Sqd,
-            abi::verbs::IBV_QPS_SQE => QpState::Sqe,
+            rdma_core_abi::verbs::IBV_QPS_SQD => QpState::Sqd,
+            rdma_core_abi::verbs::IBV_QPS_SQE => QpState::Sqe,
             _ => QpState::Error,
         }
     }

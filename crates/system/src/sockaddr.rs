@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use abi::cma::rdma_sockaddr;
 use libc::{AF_INET, AF_INET6, in_addr, in6_addr, sockaddr_in, sockaddr_in6};
+use rdma_core_abi::cma::rdma_sockaddr;
 
 /// The address as C has it.
 pub(crate) fn to_c(addr: SocketAddr) -> rdma_sockaddr {

@@ -3,9 +3,9 @@
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
-use abi::verbs::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use locks::{Mutex, Rank};
 use nic::{Error, PostError};
+use rdma_core_abi::verbs::{ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 use transport::op::RecvWr;
 
 use crate::device::Pd;

@@ -5,9 +5,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use abi::verbs::{IBV_MW_TYPE_2, ibv_mr, ibv_mw};
 use locks::{Mutex, Rank};
 use nic::Error;
+use rdma_core_abi::verbs::{IBV_MW_TYPE_2, ibv_mr, ibv_mw};
 use wire::Rkey;
 
 use crate::device::Pd;

@@ -1,14 +1,14 @@
 //! Work requests and completions, between Rust and C.
 
-use abi::verbs::{
+use arrayvec::ArrayVec;
+use nic::PostError;
+use rdma_core_abi::verbs::{
     IBV_SEND_FENCE, IBV_SEND_INLINE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
     IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_LOCAL_INV, IBV_WR_RDMA_READ,
     IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
     ibv_recv_wr, ibv_send_wr, ibv_send_wr_atomic, ibv_send_wr_imm, ibv_send_wr_rdma, ibv_send_wr_wr, ibv_sge,
     ibv_wc,
 };
-use arrayvec::ArrayVec;
-use nic::PostError;
 use transport::op::{
     AtomicOp, Completed, Completion, Data, LocalOp, MAX_SGE, RecvWr, SendOp, SendWr, Sge, Status,
 };
@@ -229,7 +229,7 @@ mod tests {
     fn immediate_data_keeps_its_order_of_bytes() {
         // SAFETY: all zeros are a completion.
         let mut wc: ibv_wc = unsafe { std::mem::zeroed() };
-        wc.opcode = abi::verbs::IBV_WC_RECV;
+        wc.opcode = rdma_core_abi::verbs::IBV_WC_RECV;
         (wc.wc_flags, wc.imm.imm_data, wc.byte_len) = (IBV_WC_WITH_IMM, 7_u32.to_be(), 5);
         let seen = completion(&wc);
         assert_eq!((seen.tail, seen.byte_len), (SendTail::Immediate([0, 0, 0, 7]), 5));

@@ -11,9 +11,9 @@
 
 use std::ffi::{c_char, c_int};
 
-use abi::cma::{self, rdma_addrinfo, rdma_sockaddr, sockaddr_ib};
-use abi::verbs::{IBV_QPT_RC, IBV_QPT_UD};
 use libc::{addrinfo, socklen_t};
+use rdma_core_abi::cma::{self, rdma_addrinfo, rdma_sockaddr, sockaddr_ib};
+use rdma_core_abi::verbs::{IBV_QPT_RC, IBV_QPT_UD};
 use stack::IbService;
 
 use crate::cma::sockaddr::{self, Address};

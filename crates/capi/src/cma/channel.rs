@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::cma::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param};
 use nic::rdma_cm::{EventKind, UdParam};
+use rdma_core_abi::cma::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param};
 
 use crate::cma::cm_id::CmId;
 use crate::cma::event_channel::{self, Channel, create, find, free};

@@ -14,10 +14,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use abi::cma::{rdma_cm_id, rdma_event_channel};
-use abi::sa::ibv_sa_path_rec;
-use abi::verbs::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_qp_type};
 use locks::{Mutex, MutexGuard, Rank};
+use rdma_core_abi::cma::{rdma_cm_id, rdma_event_channel};
+use rdma_core_abi::sa::ibv_sa_path_rec;
+use rdma_core_abi::verbs::{ibv_gid, ibv_pd, ibv_qp_init_attr, ibv_qp_type};
 use stack::id::PathChoice;
 use stack::{IbService, Id};
 use wire::Gid;

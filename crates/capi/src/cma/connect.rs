@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-use abi::cma::{self, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
-use abi::verbs::{IBV_EVENT_COMM_EST, ibv_event_type, ibv_qp_attr};
+use rdma_core_abi::cma::{self, rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param};
+use rdma_core_abi::verbs::{IBV_EVENT_COMM_EST, ibv_event_type, ibv_qp_attr};
 
 use linux::LinuxEnv;
 use nic::QpState;

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use abi::cma::rdma_cm_id;
-use abi::verbs::{ibv_context, ibv_pd, ibv_xrcd};
+use rdma_core_abi::cma::rdma_cm_id;
+use rdma_core_abi::verbs::{ibv_context, ibv_pd, ibv_xrcd};
 
 use crate::cma::cm_id::CmId;
 use crate::cma::shared::{self, context_of, default_pd};

@@ -5,8 +5,8 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use abi::cma::rdma_cm_id;
-use abi::verbs::ibv_ece;
+use rdma_core_abi::cma::rdma_cm_id;
+use rdma_core_abi::verbs::ibv_ece;
 use wire::mad::Ece;
 
 use crate::cma::cm_id::CmId;

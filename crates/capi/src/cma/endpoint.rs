@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
-use abi::verbs::{ibv_pd, ibv_qp_init_attr};
+use rdma_core_abi::cma::{self, rdma_addrinfo, rdma_cm_id};
+use rdma_core_abi::verbs::{ibv_pd, ibv_qp_init_attr};
 use stack::connect::CONNECT_DATA;
 
 use crate::cma::cm_id::{CmId, Saved};

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abi::cma::rdma_event_channel;
 use locks::{Mutex, MutexGuard, Rank};
+use rdma_core_abi::cma::rdma_event_channel;
 use stack::EventChannel;
 
 use crate::eventfd::{self, Counter};

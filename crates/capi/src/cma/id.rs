@@ -4,9 +4,9 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use abi::cma::{self, rdma_cm_event, rdma_cm_id, rdma_event_channel};
-use abi::verbs::ibv_qp_type;
 use nic::QpType;
+use rdma_core_abi::cma::{self, rdma_cm_event, rdma_cm_id, rdma_event_channel};
+use rdma_core_abi::verbs::ibv_qp_type;
 use wire::mad::PortSpace;
 
 use crate::cma::channel;
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn rdma_create_id(
         if id.is_null() {
             return Err(Errno(libc::EINVAL));
         }
-        let made = create(channel, user, ps, abi::verbs::IBV_QPT_RC)?;
+        let made = create(channel, user, ps, rdma_core_abi::verbs::IBV_QPT_RC)?;
         // SAFETY: the caller's variable.
         unsafe { *id = made };
         Ok(0)

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 
-use abi::cma::{self, rdma_cm_id, rdma_cm_join_mc_attr_ex};
+use rdma_core_abi::cma::{self, rdma_cm_id, rdma_cm_join_mc_attr_ex};
 
 use crate::cma::cm_id::CmId;
 use crate::cma::id::complete;

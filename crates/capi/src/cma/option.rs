@@ -10,8 +10,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use abi::cma::{self, rdma_cm_id};
-use abi::sa::{self, ibv_path_data};
+use rdma_core_abi::cma::{self, rdma_cm_id};
+use rdma_core_abi::sa::{self, ibv_path_data};
 use stack::PathChoice;
 use wire::{Gid, Mtu};
 

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-use abi::cma::rdma_cm_id;
-use abi::verbs::{
+use rdma_core_abi::cma::rdma_cm_id;
+use rdma_core_abi::verbs::{
     IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_comp_channel, ibv_cq,
     ibv_pd, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_xrcd,
 };

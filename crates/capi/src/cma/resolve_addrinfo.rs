@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use abi::cma::{self, rdma_addrinfo, rdma_cm_id};
 use nic::rdma_cm::EventKind;
+use rdma_core_abi::cma::{self, rdma_addrinfo, rdma_cm_id};
 use stack::Progress;
 
 use crate::cma::addrinfo::{Failure, Owned, Resolution, look_up};

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use abi::verbs::{
+use locks::{Mutex, Rank};
+use rdma_core_abi::verbs::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr,
 };
-use locks::{Mutex, Rank};
 
 use crate::ffi_guard::Errno;
 use crate::verbs::device::{list, open};

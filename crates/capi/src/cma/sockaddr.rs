@@ -2,9 +2,9 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use abi::cma::{AF_IB, rdma_sockaddr, sockaddr_ib};
-use abi::verbs::ibv_gid;
 use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
+use rdma_core_abi::cma::{AF_IB, rdma_sockaddr, sockaddr_ib};
+use rdma_core_abi::verbs::ibv_gid;
 use stack::IbService;
 use wire::Gid;
 

@@ -4,8 +4,8 @@
 
 use std::ffi::c_int;
 
-use abi::cma::rdma_cm_id;
-use abi::verbs::{self as v, ibv_pd, ibv_srq_init_attr, ibv_srq_init_attr_ex};
+use rdma_core_abi::cma::rdma_cm_id;
+use rdma_core_abi::verbs::{self as v, ibv_pd, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 
 use crate::cma::cm_id::CmId;
 use crate::cma::devices::{default_xrcd, domain};

@@ -2,7 +2,7 @@
 
 use std::ffi::c_char;
 
-use abi::cma::*;
+use rdma_core_abi::cma::*;
 
 /// rdma_event_str(3): the name of an event.
 pub unsafe extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {

@@ -5,10 +5,10 @@ use std::ffi::c_int;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{
+use nic::AddressVector;
+use rdma_core_abi::verbs::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
-use nic::AddressVector;
 use stack::env::RouteQuery;
 use wire::Gid;
 use wire::grh::{GRH_LEN, Grh};

@@ -1,8 +1,8 @@
 //! Between the kernel's structures and the library's (`<infiniband/marshall.h>`): programs that
 //! speak to the kernel themselves hand over what they read.
 
-use abi::sa::{ib_user_path_rec, ibv_sa_path_rec};
-use abi::verbs::{
+use rdma_core_abi::sa::{ib_user_path_rec, ibv_sa_path_rec};
+use rdma_core_abi::verbs::{
     ib_uverbs_ah_attr, ib_uverbs_qp_attr, ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap,
 };
 

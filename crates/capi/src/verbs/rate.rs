@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::*;
+use rdma_core_abi::verbs::*;
 
 /// Every rate: its value, its multiple of 2.5 Gbit/s or -1 where rdma-core answers none, and its
 /// Mbit/s.

@@ -3,7 +3,7 @@
 
 use std::ffi::c_char;
 
-use abi::verbs::*;
+use rdma_core_abi::verbs::*;
 
 /// `ibv_wc_status_str`, no man page: how a work request ended, in words.
 pub unsafe extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {

@@ -6,8 +6,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abi::verbs::{self as v, ibv_context, ibv_xrcd, ibv_xrcd_init_attr};
 use nic::Inode;
+use rdma_core_abi::verbs::{self as v, ibv_context, ibv_xrcd, ibv_xrcd_init_attr};
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;

@@ -16,11 +16,11 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use abi::cma::*;
-use abi::sa::*;
-use abi::verbs::*;
 use capi::cma::{addrinfo, channel, connect, devices, ece, endpoint, id, qp, srq};
 use capi::verbs as v;
+use rdma_core_abi::cma::*;
+use rdma_core_abi::sa::*;
+use rdma_core_abi::verbs::*;
 
 use cm::*;
 use support::errno;

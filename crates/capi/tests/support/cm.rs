@@ -5,9 +5,9 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use abi::cma::*;
-use abi::verbs::*;
 use capi::cma::{channel, connect, id, qp};
+use rdma_core_abi::cma::*;
+use rdma_core_abi::verbs::*;
 
 use super::errno;
 

@@ -4,8 +4,8 @@
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{cq, device, memory, qp};
+use rdma_core_abi::verbs::*;
 
 /// errno of the last call of this thread.
 pub fn errno() -> c_int {

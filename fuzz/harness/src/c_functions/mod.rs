@@ -13,8 +13,8 @@ use std::ptr::null_mut;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abi::verbs::*;
 use capi::verbs::device;
+use rdma_core_abi::verbs::*;
 
 use crate::Input;
 

@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{ah, cq, device, memory, qp, rate, srq, strings};
+use rdma_core_abi::verbs::*;
 
 use super::{ARENA, arena, destroy_all, destroy_one, do_not_wait, keep, loopback, maybe, open};
 use crate::Input;

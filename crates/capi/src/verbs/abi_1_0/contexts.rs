@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use abi::verbs::ibv_context;
 use locks::{Mutex, MutexGuard, Rank};
+use rdma_core_abi::verbs::ibv_context;
 
 use crate::verbs::abi_1_0::layout::Context;
 use sys::per_process::PerProcess;

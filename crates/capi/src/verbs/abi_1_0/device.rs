@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
-use abi::verbs::{self as v, ibv_gid};
+use rdma_core_abi::verbs::{self as v, ibv_gid};
 
 use crate::ffi_guard;
 use crate::verbs::abi_1_0::contexts::contexts;
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut Device) -> *const c_ch
 }
 
 /// `ibv_get_device_guid` of libibverbs 1.0, for old objects.
-pub unsafe extern "C" fn ibv_get_device_guid(device: *mut Device) -> abi::be64 {
+pub unsafe extern "C" fn ibv_get_device_guid(device: *mut Device) -> rdma_core_abi::be64 {
     // SAFETY: as above.
     unsafe { list::ibv_get_device_guid((*device).real) }
 }

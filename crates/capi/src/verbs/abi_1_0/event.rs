@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-use abi::verbs::{self as v, ibv_comp_channel};
+use rdma_core_abi::verbs::{self as v, ibv_comp_channel};
 
 use crate::verbs::abi_1_0::layout::{Context, Cq, Qp, Srq};
 use crate::verbs::cq::event as completion;

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 
-use abi::verbs::{self as v, ibv_recv_wr, ibv_send_wr, ibv_wc};
+use rdma_core_abi::verbs::{self as v, ibv_recv_wr, ibv_send_wr, ibv_wc};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::abi_1_0::layout::{Ah, Cq, Qp, RecvWr, SendWr, Srq};

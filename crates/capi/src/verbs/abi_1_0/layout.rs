@@ -3,8 +3,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use abi::verbs::{self as v, ibv_context, ibv_device, ibv_sge, ibv_wc};
 use libc::{pthread_cond_t, pthread_mutex_t};
+use rdma_core_abi::verbs::{self as v, ibv_context, ibv_device, ibv_sge, ibv_wc};
 
 /// A device.
 #[repr(C)]
@@ -162,7 +162,7 @@ pub struct SendWr {
     /// Flags.
     pub send_flags: c_uint,
     /// Immediate data.
-    pub imm_data: abi::be32,
+    pub imm_data: rdma_core_abi::be32,
     /// The far end; `ud.ah` is an [`Ah`].
     pub wr: v::ibv_send_wr_wr,
 }

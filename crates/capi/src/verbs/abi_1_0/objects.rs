@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-use abi::verbs::{self as v, ibv_comp_channel, ibv_gid};
+use rdma_core_abi::verbs::{self as v, ibv_comp_channel, ibv_gid};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::abi_1_0::layout::{Ah, Context, Cq, Mr, Pd, Qp, QpInitAttr, Srq};

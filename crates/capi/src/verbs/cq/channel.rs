@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use abi::verbs::{ibv_comp_channel, ibv_context};
 use locks::Rank;
+use rdma_core_abi::verbs::{ibv_comp_channel, ibv_context};
 
 use crate::eventfd::{self, Counter};
 use crate::ffi_guard::{self, Errno};

@@ -6,11 +6,11 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use abi::verbs::{
+use nic::{CompletionCounter, cq::counter::ops, limits};
+use rdma_core_abi::verbs::{
     IBV_COMP_CNTR_TYPE_WRS, ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_context, ibv_qp,
     ibv_qp_attach_comp_cntr_attr,
 };
-use nic::{CompletionCounter, cq::counter::ops, limits};
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;

@@ -4,7 +4,9 @@
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{self as v, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info};
+use rdma_core_abi::verbs::{
+    self as v, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info,
+};
 use transport::op::{NetworkHeader, TagInfo};
 
 use crate::ffi_guard::{self, Errno};

@@ -6,10 +6,10 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abi::verbs::{
+use nic::{CqExtras, Moderation};
+use rdma_core_abi::verbs::{
     IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_pd,
 };
-use nic::{CqExtras, Moderation};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::channel::Channel;

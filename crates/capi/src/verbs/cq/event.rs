@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use abi::verbs::{ibv_comp_channel, ibv_cq};
+use rdma_core_abi::verbs::{ibv_comp_channel, ibv_cq};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::channel::Channel;

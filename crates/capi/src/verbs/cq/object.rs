@@ -4,8 +4,8 @@ use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abi::verbs::{ibv_cq, ibv_cq_ex, ibv_pd};
 use nic::device::CqSlot;
+use rdma_core_abi::verbs::{ibv_cq, ibv_cq_ex, ibv_pd};
 
 use crate::instance::Instance;
 use crate::verbs::cq::channel::Channel;

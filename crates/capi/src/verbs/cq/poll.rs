@@ -3,11 +3,11 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::{
+use nic::Arm;
+use rdma_core_abi::verbs::{
     IBV_WC_GRH, IBV_WC_TM_DATA_VALID, IBV_WC_TM_MATCH, IBV_WC_TM_SYNC_REQ, IBV_WC_WITH_IMM, IBV_WC_WITH_INV,
     ibv_cq, ibv_wc, ibv_wc_imm,
 };
-use nic::Arm;
 use transport::likely::unlikely;
 use transport::op::{Completion, NetworkHeader};
 use wire::roce::SendTail;

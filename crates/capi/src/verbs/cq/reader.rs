@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::AtomicBool;
 
-use abi::verbs::{ibv_wc, ibv_wc_tm_info};
 use nic::Stamp;
+use rdma_core_abi::verbs::{ibv_wc, ibv_wc_tm_info};
 
 /// The completion being read. Only the thread that polls touches it: `start_poll` took the queue's
 /// mutex, or the program promised to use one thread.

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::{ibv_async_event, ibv_async_event_element, ibv_context};
 use nic::{AsyncEvent, Element};
+use rdma_core_abi::verbs::{ibv_async_event, ibv_async_event_element, ibv_context};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::object::Cq;
@@ -93,7 +93,7 @@ fn convert(event: &AsyncEvent) -> Option<ibv_async_event> {
 /// `ibv_ack_async_event`, ibv_get_async_event(3): the destruction of the event's queue pair or
 /// completion queue waits for it.
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    use abi::verbs as v;
+    use rdma_core_abi::verbs as v;
     // SAFETY: an event from `ibv_get_async_event`; its type says which member is set.
     ffi_guard::nothing(|| unsafe {
         match (*event).event_type {

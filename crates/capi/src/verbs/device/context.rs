@@ -7,9 +7,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use abi::verbs::{ibv_context, verbs_context};
 use locks::{Mutex, Rank};
 use nic::device::async_events::AsyncEventQueue;
+use rdma_core_abi::verbs::{ibv_context, verbs_context};
 
 use crate::eventfd::Counter;
 use crate::ffi_guard::{self, Errno};

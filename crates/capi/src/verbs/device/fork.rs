@@ -4,7 +4,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use abi::verbs::{IBV_FORK_UNNEEDED, ibv_fork_status};
+use rdma_core_abi::verbs::{IBV_FORK_UNNEEDED, ibv_fork_status};
 
 /// ibv_fork_init(3): always 0, as there is nothing to prepare. rdma-core marks registered pages
 /// with madvise(2); here the processor copies, and there is nothing to mark.

@@ -5,7 +5,7 @@
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use abi::verbs::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
+use rdma_core_abi::verbs::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;

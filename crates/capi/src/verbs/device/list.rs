@@ -4,9 +4,9 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
-use abi::verbs::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 use locks::{Mutex, Rank};
 use nic::Transport;
+use rdma_core_abi::verbs::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};

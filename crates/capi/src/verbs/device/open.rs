@@ -3,8 +3,8 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
 use nic::device::async_events::AsyncEventQueue;
+use rdma_core_abi::verbs::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
 
 use crate::eventfd::Counter;
 use crate::ffi_guard::{self, Errno};

@@ -4,13 +4,13 @@
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use abi::verbs::{
+use nic::device::port;
+use nic::limits;
+use rdma_core_abi::verbs::{
     _compat_ibv_port_attr, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device_attr,
     ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
     ibv_rss_caps, ibv_tm_caps, ibv_values_ex,
 };
-use nic::device::port;
-use nic::limits;
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::clock::clock_ns;
@@ -28,7 +28,7 @@ const GID_ROCE_V2: u32 = 2;
 const GID_SYSFS_ROCE_V2: u32 = 1;
 
 fn device_attr(context: &Context) -> ibv_device_attr {
-    use abi::verbs as v;
+    use rdma_core_abi::verbs as v;
     // SAFETY: integers only.
     let mut a: ibv_device_attr = unsafe { std::mem::zeroed() };
     for (to, byte) in a.fw_ver.iter_mut().zip(port::FIRMWARE.bytes()) {
@@ -128,7 +128,7 @@ fn tag_matching() -> ibv_tm_caps {
     ibv_tm_caps {
         max_rndv_hdr_size: limits::MAX_RENDEZVOUS_HEADER as u32,
         max_num_tags: limits::MAX_TAGS,
-        flags: abi::verbs::IBV_TM_CAP_RC,
+        flags: rdma_core_abi::verbs::IBV_TM_CAP_RC,
         max_ops: limits::MAX_TAG_OPS,
         max_sge: limits::MAX_SGE,
     }
@@ -136,7 +136,7 @@ fn tag_matching() -> ibv_tm_caps {
 
 /// How raw packet queue pairs spread their frames.
 fn receive_side_scaling() -> ibv_rss_caps {
-    use abi::verbs as v;
+    use rdma_core_abi::verbs as v;
     ibv_rss_caps {
         supported_qpts: 1 << v::IBV_QPT_RAW_PACKET,
         max_rwq_indirection_tables: limits::MAX_QP,
@@ -149,7 +149,7 @@ fn receive_side_scaling() -> ibv_rss_caps {
 /// What memory registered for on-demand paging can be used for: everything, and the whole address
 /// space at once.
 fn on_demand_paging() -> ibv_odp_caps {
-    use abi::verbs as v;
+    use rdma_core_abi::verbs as v;
     let rc = v::IBV_ODP_SUPPORT_SEND
         | v::IBV_ODP_SUPPORT_RECV
         | v::IBV_ODP_SUPPORT_WRITE

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-use abi::verbs::{
+use rdma_core_abi::verbs::{
     self as v, ibv_buf, ibv_context, ibv_dm, ibv_dmah, ibv_dmah_init_attr, ibv_mr, ibv_mr_init_attr, ibv_pd,
 };
 

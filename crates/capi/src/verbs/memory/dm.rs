@@ -5,10 +5,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abi::verbs::{
+use nic::memory::dm::DeviceMemory;
+use rdma_core_abi::verbs::{
     IBV_ACCESS_ZERO_BASED, IBV_DM_MASK_HANDLE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd,
 };
-use nic::memory::dm::DeviceMemory;
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;

@@ -6,9 +6,9 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{self as v, IBV_ACCESS_ZERO_BASED, ibv_mr, ibv_pd, ibv_sge};
 use nic::Advice;
 use nic::memory::dm::RegionOn;
+use rdma_core_abi::verbs::{self as v, IBV_ACCESS_ZERO_BASED, ibv_mr, ibv_pd, ibv_sge};
 use transport::Sge;
 use wire::Rkey;
 

@@ -6,7 +6,9 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abi::verbs::{self as v, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
+use rdma_core_abi::verbs::{
+    self as v, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
+};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{IBV_QPT_DRIVER, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_sge};
 use nic::{QpCap, QpInit, QpType};
+use rdma_core_abi::verbs::{IBV_QPT_DRIVER, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_sge};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::object::Cq;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{self as v, ibv_context, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex};
+use rdma_core_abi::verbs::{self as v, ibv_context, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex};
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::verbs::ibv_qp;
+use rdma_core_abi::verbs::ibv_qp;
 
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;

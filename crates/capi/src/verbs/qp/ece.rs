@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use abi::verbs::{ibv_ece, ibv_qp};
+use rdma_core_abi::verbs::{ibv_ece, ibv_qp};
 
 use crate::ffi_guard::{self, Errno};
 

@@ -3,8 +3,8 @@
 use std::ffi::c_int;
 use std::time::Instant;
 
-use abi::verbs::{ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
 use nic::{QpAttr, QpCap, QpState, mask};
+use rdma_core_abi::verbs::{ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
 use wire::{Mtu, Psn, Qkey, Qpn};
 
 use crate::ffi_guard::{self, Errno};

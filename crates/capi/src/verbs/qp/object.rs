@@ -5,8 +5,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{ibv_context, ibv_qp, ibv_qp_ex, ibv_rwq_ind_table, ibv_xrcd};
 use locks::{Mutex, Rank};
+use rdma_core_abi::verbs::{ibv_context, ibv_qp, ibv_qp_ex, ibv_rwq_ind_table, ibv_xrcd};
 
 use crate::instance::Instance;
 use crate::verbs::device::context::Context;

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use nic::{Datagram, PostFlags, QpType, Sender};
+use rdma_core_abi::verbs::{self as v, ibv_qp, ibv_recv_wr, ibv_send_wr};
 use transport::likely::{likely, unlikely};
 use transport::op::{AtomicOp, Data, LocalOp, SendOp};
 use wire::roce::SendTail;

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_uint};
 
-use abi::verbs::{self as v, ibv_recv_wr, ibv_sge};
+use rdma_core_abi::verbs::{self as v, ibv_recv_wr, ibv_sge};
 use transport::Sge;
 use transport::op::{Data, MAX_SGE, RecvWr, SendOp, SendWr, SgeList};
 use wire::Rkey;

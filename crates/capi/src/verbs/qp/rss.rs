@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{ibv_context, ibv_qp, ibv_qp_init_attr_ex};
 use nic::{QpCap, QpInit, QpType};
+use rdma_core_abi::verbs::{ibv_context, ibv_qp, ibv_qp_init_attr_ex};
 
 use crate::ffi_guard::Errno;
 use crate::verbs::device::context::Context;

@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 use std::sync::atomic::AtomicU32;
 
-use abi::verbs::{IBV_QPT_XRC_SEND, ibv_qp};
+use rdma_core_abi::verbs::{IBV_QPT_XRC_SEND, ibv_qp};
 
 use crate::verbs::cq::object::Cq;
 use crate::verbs::memory::pd::Pd;

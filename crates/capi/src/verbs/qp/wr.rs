@@ -5,8 +5,10 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{self as v, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_sge};
 use nic::{Datagram, QpType, Request};
+use rdma_core_abi::verbs::{
+    self as v, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp, ibv_qp_ex, ibv_sge,
+};
 use transport::op::{AtomicOp, Data, Flush, LocalOp, MAX_SGE, SendOp};
 use wire::roce::SendTail;
 use wire::{Qkey, Qpn, Rkey};

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{self as v, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd};
+use rdma_core_abi::verbs::{self as v, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd};
 use wire::Qpn;
 
 use crate::ffi_guard::{self, Errno};

@@ -6,12 +6,12 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use abi::verbs::{
+use locks::{Mutex, Rank};
+use nic::{SrqAttr, limits};
+use rdma_core_abi::verbs::{
     self as v, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
     ibv_srq_init_attr_ex, ibv_xrcd,
 };
-use locks::{Mutex, Rank};
-use nic::{SrqAttr, limits};
 use transport::op::RecvWr;
 
 use crate::ffi_guard::{self, Errno};

@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::{self as v, ibv_ops_wr, ibv_srq};
 use nic::{TagOp, TagWr};
+use rdma_core_abi::verbs::{self as v, ibv_ops_wr, ibv_srq};
 use transport::op::RecvWr;
 
 use crate::ffi_guard::{self, Errno};

@@ -6,12 +6,12 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use abi::verbs::{
+use locks::{Mutex, Rank};
+use nic::steering::flow::FlowCounter;
+use rdma_core_abi::verbs::{
     IBV_COUNTER_BYTES, IBV_COUNTER_PACKETS, IBV_READ_COUNTERS_ATTR_PREFER_CACHED, ibv_context,
     ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_flow,
 };
-use locks::{Mutex, Rank};
-use nic::steering::flow::FlowCounter;
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;

@@ -5,8 +5,8 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use abi::verbs::{self as v, ibv_counters, ibv_flow, ibv_flow_attr, ibv_flow_spec_hdr, ibv_qp};
 use nic::steering::flow::{Flow, FlowId, FlowKind, Masked, Spec};
+use rdma_core_abi::verbs::{self as v, ibv_counters, ibv_flow, ibv_flow_attr, ibv_flow_spec_hdr, ibv_qp};
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;

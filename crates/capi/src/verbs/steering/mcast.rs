@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use abi::verbs::{ibv_gid, ibv_qp};
+use rdma_core_abi::verbs::{ibv_gid, ibv_qp};
 use wire::Gid;
 
 use crate::ffi_guard::{self, Errno};

@@ -6,12 +6,12 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
-use abi::verbs::{
+use nic::limits;
+use nic::steering::rss::{KEY_LEN, Spread, WqState};
+use rdma_core_abi::verbs::{
     self as v, ibv_context, ibv_recv_wr, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_rx_hash_conf,
     ibv_wq, ibv_wq_attr, ibv_wq_init_attr,
 };
-use nic::limits;
-use nic::steering::rss::{KEY_LEN, Spread, WqState};
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;

@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::mem::zeroed;
 use std::ptr::null_mut;
 
-use abi::verbs::*;
 use capi::verbs::{cq, device, qp, strings};
+use rdma_core_abi::verbs::*;
 
 use super::{Scene, address, place};
 use crate::c_functions::ARENA;

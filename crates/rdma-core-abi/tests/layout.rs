@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use abi::{cma::*, sa::*, verbs::*};
+use rdma_core_abi::{cma::*, sa::*, verbs::*};
 
 /// A field: its place here, and how C calls it.
 struct Field {
