@@ -37,7 +37,7 @@ static SOFTWARE: sys::per_process::PerProcess<Mutex<Option<Provider>>> =
 
 /// Providers over the machine's libraries, by their files.
 #[cfg(feature = "system")]
-static SYSTEMS: sys::per_process::PerProcess<Mutex<Vec<(system::Files, Provider)>>> =
+static SYSTEMS: sys::per_process::PerProcess<Mutex<Vec<(rdma_core::Files, Provider)>>> =
     sys::per_process::PerProcess::new(|| Mutex::new(Rank::Provider, Vec::new()));
 /// The process that has opened libraries: its children must not.
 #[cfg(feature = "system")]
@@ -93,7 +93,7 @@ impl Provider {
     /// opened them: they do not survive a fork.
     #[cfg(feature = "system")]
     pub fn system() -> Result<Provider> {
-        Provider::system_over(system::Files::of_machine())
+        Provider::system_over(rdma_core::Files::of_machine())
     }
 
     /// Like [`Provider::system`], over libraries of these files, which may be Verbena's own: its
@@ -108,11 +108,11 @@ impl Provider {
         librdmacm: impl Into<std::path::PathBuf>,
     ) -> Result<Provider> {
         let (ibverbs, rdmacm) = (libibverbs.into(), librdmacm.into());
-        Provider::system_over(system::Files { ibverbs, rdmacm, may_be_ours: true })
+        Provider::system_over(rdma_core::Files { ibverbs, rdmacm, may_be_ours: true })
     }
 
     #[cfg(feature = "system")]
-    fn system_over(files: system::Files) -> Result<Provider> {
+    fn system_over(files: rdma_core::Files) -> Result<Provider> {
         const CALL: &str = "Provider::system";
         let me = std::process::id();
         // Set once, and kept by children.
@@ -127,11 +127,11 @@ impl Provider {
         if let Some((_, provider)) = opened.iter().find(|(known, _)| *known == files) {
             return Ok(provider.clone());
         }
-        let system = system::System::open(&files).map_err(|failure| match failure {
-            system::instance::Failure::Open(why) => {
+        let system = rdma_core::System::open(&files).map_err(|failure| match failure {
+            rdma_core::instance::Failure::Open(why) => {
                 Error::new(ErrorKind::ProviderMissing, CALL).with(crate::Value::Text(why.to_string()))
             }
-            system::instance::Failure::Call(why) => {
+            rdma_core::instance::Failure::Call(why) => {
                 let text =
                     format!("the libraries are there, but say {why}: is the kernel's rdma_ucm loaded?");
                 Error::of_nic(CALL, why).with(crate::Value::Text(text))
@@ -276,7 +276,7 @@ pub struct Device(ThreadSafe<Arc<DeviceInner>>);
 pub(crate) enum Adapter {
     Ours(Arc<nic::Device>),
     #[cfg(feature = "system")]
-    System(Arc<system::Device>),
+    System(Arc<rdma_core::Device>),
 }
 
 impl Adapter {
@@ -335,7 +335,7 @@ impl Device {
             }
             #[cfg(feature = "system")]
             Adapter::System(device) => {
-                let pd = system::Pd::new(device).map_err(|e| Error::of_nic("ibv_alloc_pd", e))?;
+                let pd = rdma_core::Pd::new(device).map_err(|e| Error::of_nic("ibv_alloc_pd", e))?;
                 Domain::System(Arc::new(pd))
             }
         };
@@ -416,7 +416,7 @@ pub struct Pd(ThreadSafe<Arc<PdInner>>);
 pub(crate) enum Domain {
     Ours(Arc<nic::Pd>),
     #[cfg(feature = "system")]
-    System(Arc<system::Pd>),
+    System(Arc<rdma_core::Pd>),
 }
 
 struct PdInner {

@@ -18,7 +18,7 @@ pub(crate) enum Stack {
     Ours(Ours),
     /// The machine's libraries.
     #[cfg(feature = "system")]
-    System(ThreadSafe<Arc<system::System>>),
+    System(ThreadSafe<Arc<rdma_core::System>>),
 }
 
 /// Verbena's own stack, over either world. It has no value without the features `software` and

@@ -20,14 +20,14 @@ use crate::thread_safe::ThreadSafe;
 pub(crate) enum Id {
     Ours(Ours, ThreadSafe<Arc<NodeId>>),
     #[cfg(feature = "system")]
-    System(ThreadSafe<Arc<system::Id>>),
+    System(ThreadSafe<Arc<rdma_core::Id>>),
 }
 
 /// Where the events of one come in.
 pub(crate) enum Events {
     Ours(Ours, ThreadSafe<Arc<NodeChannel>>),
     #[cfg(feature = "system")]
-    System(ThreadSafe<Arc<system::System>>, ThreadSafe<Arc<system::Inbox>>),
+    System(ThreadSafe<Arc<rdma_core::System>>, ThreadSafe<Arc<rdma_core::Inbox>>),
 }
 
 /// An event.
@@ -53,7 +53,7 @@ impl Events {
             }),
             #[cfg(feature = "system")]
             Stack::System(system) => {
-                Events::System(system.clone(), ThreadSafe::new(system::Inbox::new(signal)))
+                Events::System(system.clone(), ThreadSafe::new(rdma_core::Inbox::new(signal)))
             }
         }
     }
@@ -76,7 +76,7 @@ impl Events {
             }
             #[cfg(feature = "system")]
             Events::System(_, inbox) => {
-                let system::Event { request, kind, status, param, ud, private_data } = inbox.next()?;
+                let rdma_core::Event { request, kind, status, param, ud, private_data } = inbox.next()?;
                 let request = request.map(|id| Id::System(ThreadSafe::new(id)));
                 Some(Event { request, kind, status, param, ud, private_data })
             }
@@ -100,7 +100,7 @@ impl Events {
             }
             #[cfg(feature = "system")]
             Events::System(system, inbox) => {
-                system::Id::new(system, inbox, kind).map(|id| Id::System(ThreadSafe::new(id)))
+                rdma_core::Id::new(system, inbox, kind).map(|id| Id::System(ThreadSafe::new(id)))
             }
         }
     }

@@ -26,7 +26,7 @@ pub(super) enum Outside {
     Ours(Device, Block),
     /// Memory of a device of the machine's libraries.
     #[cfg(feature = "system")]
-    System(Device, std::sync::Arc<system::DeviceMemory>),
+    System(Device, std::sync::Arc<rdma_core::DeviceMemory>),
     /// A dma-buf, from this offset on.
     DmaBuf(DmaBuf),
 }
@@ -163,7 +163,7 @@ impl Device {
             }
             #[cfg(feature = "system")]
             Adapter::System(device) => {
-                let memory = system::DeviceMemory::alloc(device, len).map_err(failed)?;
+                let memory = rdma_core::DeviceMemory::alloc(device, len).map_err(failed)?;
                 Outside::System(self.clone(), memory)
             }
         };

@@ -39,7 +39,7 @@ pub(super) struct Region {
 enum Registered {
     Ours(nic::Mr),
     #[cfg(feature = "system")]
-    System(system::Mr),
+    System(rdma_core::Mr),
 }
 
 impl Region {
@@ -73,12 +73,14 @@ impl Region {
                 let mr = match chunk.as_outside() {
                     // SAFETY: as above.
                     None => unsafe {
-                        system::Mr::register(domain, here(), len as u64, iova(here()), access)?
+                        rdma_core::Mr::register(domain, here(), len as u64, iova(here()), access)?
                     },
-                    Some(Outside::System(_, memory)) => system::Mr::on_device(domain, memory, len, access)?,
+                    Some(Outside::System(_, memory)) => {
+                        rdma_core::Mr::on_device(domain, memory, len, access)?
+                    }
                     Some(Outside::DmaBuf(buf)) => {
                         let (fd, offset) = buf.place();
-                        system::Mr::of_dmabuf(domain, (fd, offset), len, iova(offset), access)?
+                        rdma_core::Mr::of_dmabuf(domain, (fd, offset), len, iova(offset), access)?
                     }
                     Some(Outside::Ours(..)) => {
                         return Err(nic::Error::Invalid("memory of another stack's device"));

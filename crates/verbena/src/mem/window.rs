@@ -36,7 +36,7 @@ struct Window {
 enum Below {
     Ours(Arc<nic::Pd>, Mw),
     #[cfg(feature = "system")]
-    System(Arc<system::Mw>),
+    System(Arc<rdma_core::Mw>),
 }
 
 impl Window {
@@ -50,7 +50,7 @@ impl Window {
             }
             #[cfg(feature = "system")]
             Domain::System(domain) => {
-                let mw = system::Mw::new(domain).map_err(failed)?;
+                let mw = rdma_core::Mw::new(domain).map_err(failed)?;
                 let key = mw.key();
                 (Below::System(mw), key)
             }

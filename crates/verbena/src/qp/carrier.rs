@@ -27,7 +27,7 @@ pub(crate) enum Carrier {
 /// The machine's libraries'.
 #[cfg(feature = "system")]
 pub(crate) struct Theirs {
-    qp: Arc<system::Qp>,
+    qp: Arc<rdma_core::Qp>,
     /// Of its own; none where they come to a shared queue.
     completions: Option<Completions>,
 }
@@ -113,7 +113,7 @@ impl Carrier {
             #[cfg(feature = "system")]
             Carrier::System(theirs) => {
                 let agreed = theirs.qp.agreed();
-                let system::qp::Agreed { responder_resources, initiator_depth, retry_count } = agreed;
+                let rdma_core::qp::Agreed { responder_resources, initiator_depth, retry_count } = agreed;
                 Agreed { responder_resources, initiator_depth, retry_count }
             }
         }
@@ -246,7 +246,7 @@ impl Carrier {
             Carrier::System(theirs) => theirs
                 .qp
                 .check(&request())
-                .map_err(|what| of_refusal("ibv_post_send", system::Refusal::Unsupported(what))),
+                .map_err(|what| of_refusal("ibv_post_send", rdma_core::Refusal::Unsupported(what))),
         }
     }
 }
@@ -255,7 +255,7 @@ impl Carrier {
 impl Theirs {
     fn create(
         pd: &Pd,
-        domain: &Arc<system::Pd>,
+        domain: &Arc<rdma_core::Pd>,
         config: &QueueConfig,
         kind: QpType,
         signal: &Arc<EventSignal>,
@@ -273,18 +273,18 @@ impl Theirs {
         let shared = config.cq.as_ref().map(|cq| cq.inner().completions());
         let own = completions.as_ref().or(shared).ok_or(nic::Error::Missing("the completion queue"))?;
         let srq = config.srq.as_ref().map(|srq| srq.inner().system()).transpose()?;
-        let sizes = system::Sizes {
+        let sizes = rdma_core::Sizes {
             send_wr: send_depth,
             recv_wr: if srq.is_some() { 0 } else { recv_depth },
             send_sge: max_send_sge,
             inline: max_inline,
         };
-        let qp = system::Qp::new(domain, kind, sizes, own.system()?, srq)?;
+        let qp = rdma_core::Qp::new(domain, kind, sizes, own.system()?, srq)?;
         Ok(Theirs { qp: Arc::new(qp), completions })
     }
 
     /// The library's.
-    pub fn qp(&self) -> &Arc<system::Qp> {
+    pub fn qp(&self) -> &Arc<rdma_core::Qp> {
         &self.qp
     }
 }
@@ -338,12 +338,12 @@ pub(crate) enum Sender<'a> {
     Ours(nic::Sender<'a>, bool),
     #[cfg(feature = "system")]
     /// Several are posted when all are there.
-    System(&'a system::Qp, Option<Vec<SendWr>>),
+    System(&'a rdma_core::Qp, Option<Vec<SendWr>>),
 }
 
 #[cfg(feature = "system")]
-pub(super) fn of_refusal(call: &'static str, refusal: system::Refusal) -> Error {
-    use system::Refusal;
+pub(super) fn of_refusal(call: &'static str, refusal: rdma_core::Refusal) -> Error {
+    use rdma_core::Refusal;
     match refusal {
         Refusal::Post(error) => Error::of_post(call, error),
         Refusal::Unsupported(what) => {

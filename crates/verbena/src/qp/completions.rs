@@ -15,7 +15,7 @@ use crate::thread_safe::ThreadSafe;
 pub(super) enum Completions {
     Ours(ThreadSafe<Queue>),
     #[cfg(feature = "system")]
-    System(Arc<system::Cq>),
+    System(Arc<rdma_core::Cq>),
 }
 
 /// Verbena's own.
@@ -36,7 +36,9 @@ impl Completions {
                 Ok(Completions::Ours(ThreadSafe::new(Queue { cq, channel, _slot: slot })))
             }
             #[cfg(feature = "system")]
-            Adapter::System(device) => system::Cq::new(device, cqe, signal.clone()).map(Completions::System),
+            Adapter::System(device) => {
+                rdma_core::Cq::new(device, cqe, signal.clone()).map(Completions::System)
+            }
         }
     }
     /// At least so many entries from now on.
@@ -134,7 +136,7 @@ impl Completions {
     ///
     /// `Unsupported` for Verbena's own.
     #[cfg(feature = "system")]
-    pub fn system(&self) -> Result<&Arc<system::Cq>, nic::Error> {
+    pub fn system(&self) -> Result<&Arc<rdma_core::Cq>, nic::Error> {
         if let Completions::System(cq) = self { Ok(cq) } else { Err(OTHER) }
     }
     /// Ends the queue, which rings no more: no queue pair has it.

@@ -55,7 +55,7 @@ pub(crate) struct SrqInner {
 enum Below {
     Ours(ThreadSafe<Arc<nic::Srq>>),
     #[cfg(feature = "system")]
-    System(Arc<system::Srq>),
+    System(Arc<rdma_core::Srq>),
 }
 
 struct Posted {
@@ -100,7 +100,7 @@ impl Srq {
                 Below::Ours(ThreadSafe::new(srq))
             }
             #[cfg(feature = "system")]
-            Domain::System(domain) => Below::System(system::Srq::new(domain, depth).map_err(failed)?),
+            Domain::System(domain) => Below::System(rdma_core::Srq::new(domain, depth).map_err(failed)?),
         };
         let buffers = (0..depth).map(|_| None).collect();
         let posted = Mutex::new(Rank::SharedReceives, Posted { buffers, places: (0..depth).rev().collect() });
@@ -177,7 +177,7 @@ impl SrqInner {
     ///
     /// `Unsupported` for Verbena's own.
     #[cfg(feature = "system")]
-    pub(super) fn system(&self) -> Result<&Arc<system::Srq>, nic::Error> {
+    pub(super) fn system(&self) -> Result<&Arc<rdma_core::Srq>, nic::Error> {
         match &self.below {
             Below::System(srq) => Ok(srq),
             Below::Ours(_) => Err(nic::Error::Unsupported("a shared receive queue of another stack")),

@@ -83,7 +83,7 @@ pub(crate) struct Destination {
 pub(crate) enum To {
     Ours(nic::Datagram),
     #[cfg(feature = "system")]
-    System(system::handle::Datagram),
+    System(rdma_core::handle::Datagram),
 }
 
 impl Destination {
@@ -120,7 +120,7 @@ impl Destination {
                     other => Error::of_nic(CALL, other),
                 })?;
                 let qpn = Qpn::new(to.qp_num);
-                To::System(system::handle::Datagram { ah, qpn, qkey: to.qkey })
+                To::System(rdma_core::handle::Datagram { ah, qpn, qkey: to.qkey })
             }
         };
         Ok(Destination { to: named, mtu: pd.device().mtu().into() })

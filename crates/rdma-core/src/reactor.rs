@@ -63,7 +63,7 @@ impl Reactor {
             numbers: AtomicU64::new(0),
         });
         let (theirs, later) = (shared.clone(), later.clone());
-        let thread = std::thread::Builder::new().name("verbena-system".to_owned());
+        let thread = std::thread::Builder::new().name("verbena-rdma-core".to_owned());
         let started = with_signals_blocked(|| thread.spawn(move || theirs.run(&later)));
         started.map_err(|e| Error::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
         Ok(Reactor(shared))
