@@ -28,10 +28,10 @@ impl Inside {
 }
 
 /// The one that is libibverbs and librdmacm.
-pub static VERBS: Inside = Inside::of(OBJECT, embed::object!(verbena_rdma));
+pub static VERBS: Inside = Inside::of(OBJECT, cli_embed::object!(verbena_rdma));
 
 /// The one that is librpma.
-pub static LIBRPMA: Inside = Inside::of(RPMA, embed::object!(verbena_rpma));
+pub static LIBRPMA: Inside = Inside::of(RPMA, cli_embed::object!(verbena_rpma));
 
 /// Objects of other builds that were not used for so long make room when one is added.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);

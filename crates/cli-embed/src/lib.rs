@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn the_object_is_found_beside_the_rlib_whatever_its_name() {
-        let dir = std::env::temp_dir().join(format!("verbena-embed-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("verbena-cli-embed-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let object = dir.join("libverbena_rdma-0123.so");
         std::fs::write(&object, b"a").unwrap();
