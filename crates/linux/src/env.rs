@@ -42,7 +42,7 @@ use crate::{Config, host_id, interfaces, neighbours};
 const MANY: usize = 8;
 
 /// This host: its interfaces, routes, neighbours, sockets and the other processes on it. Shared by
-/// a input handler and the [`Host`](crate::Host) that runs it.
+/// an input handler and the [`Host`](crate::Host) that runs it.
 ///
 /// In a forked child the object is inert: it sends nothing, and what can fail fails with ENODEV.
 pub struct LinuxEnv {

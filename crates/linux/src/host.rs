@@ -1,5 +1,4 @@
-//! A input handler and the real environment under it, running: how they start and stop, and what
-//! the threads of a program ask of them.
+//! An input handler and its environment, running: how they start and stop, what threads ask.
 
 use std::io;
 use std::net::IpAddr;
@@ -61,7 +60,7 @@ impl Default for Config {
     }
 }
 
-/// A input handler and the real environment under it, running.
+/// An input handler and the real environment under it, running.
 ///
 /// Dropping it stops it. In a forked child an inherited host is inert: its descriptors are closed,
 /// its calls do nothing, and dropping it touches neither threads nor descriptors.

@@ -276,8 +276,8 @@ impl<G: InputHandler> Engine<G> {
     /// Calls the input handler; a panic in it is counted, and the thread lives on. False where it
     /// panicked.
     fn guarded(&self, call: impl FnOnce(&G)) -> bool {
-        // The input handler's own locks tell it what was left half-done; ours are not held here, but for a
-        // receive token, which guards nothing but buffers.
+        // The input handler's own locks tell it what was left half-done; ours are not held here,
+        // but for a receive token, which guards nothing but buffers.
         let fine = catch_unwind(AssertUnwindSafe(|| call(&self.handler))).is_ok();
         if !fine {
             add(&self.env.counters.panics, 1);

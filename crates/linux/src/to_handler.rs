@@ -1,4 +1,4 @@
-//! What comes by rings, as a input handler takes it in.
+//! What comes by rings, as an input handler takes it in.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ pub(crate) struct Origin {
     before: Before,
 }
 
-/// Hands what comes by rings to a input handler.
+/// Hands what comes by rings to an input handler.
 pub(crate) struct ToHandler<'a, G>(pub(crate) &'a G);
 
 impl<G: InputHandler> PacketHandler for ToHandler<'_, G> {

@@ -183,7 +183,8 @@ impl Drop for Buffer {
                 connection.tell_gone(self.0.address());
             }
         }
-        // A local peer that keeps it mapped keeps none of its pages, where the system can take them.
+        // A local peer that keeps it mapped keeps none of its pages, where the system can take
+        // them.
         self.0.memory.give_back(&(0..self.len()));
     }
 }

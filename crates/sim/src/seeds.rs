@@ -24,7 +24,7 @@ fn number(variable: &str) -> Option<u64> {
 /// [`each_seed_of`] for the tests of this crate: `file` and `test` are the names of the test file
 /// and function.
 pub fn each_seed(file: &str, test: &str, count: u64, run: impl FnMut(u64)) {
-    let command = format!("cargo test -p verbena-sim --test {file} {test} -- --nocapture");
+    let command = format!("cargo test -p verbena-sim --test all {file}::{test} -- --nocapture");
     each_seed_of(&command, count, run);
 }
 

@@ -279,8 +279,8 @@ fn a_queue_pair_that_fails_ends_its_connection_and_the_peer_learns_of_it() {
     let listener = listener();
     let why = ErrorKind::Completion(verbena::WcStatus::RemoteAccess);
     let flushed = ErrorKind::Completion(verbena::WcStatus::Flushed);
-    // A kernel works on the packets of two queue pairs in two threads: its peer's graceful close may
-    // overtake the NAK, though not ten times.
+    // A kernel works on the packets of two queue pairs in two threads: its peer's graceful close
+    // may overtake the NAK, though not ten times.
     let tries = if support::is_ours() { 1 } else { 10 };
     for left in (0..tries).rev() {
         let (client, server) = connected(&listener);

@@ -49,8 +49,8 @@ impl nic::LocalLink for LinuxEnv {
     }
 
     fn prepare(&self, path: &Path) {
-        // What the peer exports comes by the ring to it, and answers go by it: so it is there before
-        // the first request.
+        // What the peer exports comes by the ring to it, and answers go by it: so it is there
+        // before the first request.
         self.rings.prepare(path.dest_qpn, self);
     }
 

@@ -4,26 +4,28 @@
 //! model. Calls and pages of a few lines stand for the system.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release -p verbena-local --lib --target-dir target/loom
-//! reach::loom_tests`
+//! peer_memory::loom_tests`
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, Rank};
-use loom::cell::UnsafeCell;
-use loom::model::Builder;
-use loom::sync::Arc;
-use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use loom::thread;
+use loom::sync::{
+    Arc,
+    atomic::Ordering::{Acquire, Relaxed, Release},
+};
+use loom::{cell::UnsafeCell, model::Builder, thread};
 use nic::peer_memory::{Copy, Grant, Region};
 use transport::op::Remote;
 use wire::{Qpn, Rkey};
 
 use super::fences::{At, model::LEFT_OUT};
-use super::hazards;
 use super::importer::{After, RevocationState, System, wait};
 use super::initiator::{self, Request};
-use super::tables::{self, Entry};
+use super::{
+    hazards,
+    tables::{self, Entry},
+};
 use crate::ring::Word;
 
 /// The owner's queue pair, and another one that has the same entry.
@@ -422,84 +424,4 @@ fn who_lies_is_banned() {
 }
 
 /// The models see what is wrong.
-mod the_models_see {
-    use super::*;
-
-    fn without(fence: At, model: impl FnOnce()) {
-        struct Leave;
-        impl Drop for Leave {
-            fn drop(&mut self) {
-                LEFT_OUT.set(None);
-            }
-        }
-        LEFT_OUT.set(Some(fence));
-        let _leave = Leave;
-        model();
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn an_initiator_that_looks_before_the_queue_pair_is_said() {
-        without(At::InUse, || one_takes_back(QUEUE_PAIR, Way::AsItShips));
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn an_initiator_that_looks_before_the_region_is_said() {
-        without(At::InUse, || one_takes_back(REGION, Way::AsItShips));
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn who_looks_for_users_before_the_region_is_cleared() {
-        without(At::TakenBack, || one_takes_back(REGION, Way::AsItShips));
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn who_looks_for_users_before_the_queue_pair_is_cleared() {
-        without(At::TakenBack, || one_takes_back(QUEUE_PAIR, Way::AsItShips));
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn who_looks_at_the_list_before_the_region_is_cleared() {
-        without(At::TakenBack, who_is_exported_to_meanwhile_is_waited_for_or_finds_nothing);
-    }
-
-    #[test]
-    #[should_panic(expected = "it is not what was sent")]
-    fn a_queue_pair_whose_program_writes_before_it_is_taken_back() {
-        without(At::TakenBack, what_was_taken_back_does_not_count_as_pulled);
-    }
-
-    #[test]
-    #[should_panic(expected = "it is not what was sent")]
-    fn who_looks_again_before_he_has_pulled() {
-        without(At::Pulled, what_was_taken_back_does_not_count_as_pulled);
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn an_initiator_that_says_which_queue_pair_it_uses_too_late() {
-        one_takes_back(QUEUE_PAIR, Way::LooksThenSays);
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn an_initiator_that_says_which_region_too_late() {
-        one_takes_back(REGION, Way::LooksThenSays);
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn an_initiator_that_lets_go_too_early() {
-        one_takes_back(REGION, Way::LetsGoThenCopies);
-    }
-
-    #[test]
-    #[should_panic(expected = "Causality violation")]
-    fn a_page_that_stays_when_it_was_taken_away() {
-        one_loses_patience(1, true);
-    }
-}
+mod the_models_see;

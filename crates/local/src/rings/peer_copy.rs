@@ -50,8 +50,8 @@ impl<O: Send> Rings<O> {
         let Some(known) = cache.known_mut::<CachedPeer>() else { return DirectOutcome::Unavailable };
         let Some(ends) = known.ends(path, env) else { return DirectOutcome::Refused };
         let (ring, Some(remote_view)) = known.remote_view() else {
-            // It has ended, or nothing is exported yet; where the system refuses copies the way is good
-            // for messages all the same.
+            // It has ended, or nothing is exported yet; where the system refuses copies the way is
+            // good for messages all the same.
             cache.forget();
             return DirectOutcome::Unavailable;
         };

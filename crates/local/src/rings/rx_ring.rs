@@ -281,8 +281,8 @@ impl<O: Send> RxRing<O> {
     /// there is something to read. `wait`: for a thread that reads; else that is false, too.
     pub(crate) fn sleep(&self, wait: bool, driver_slot: &DriverSlot) -> bool {
         let receiver = if wait { Some(self.receiver.lock()) } else { self.receiver.try_lock() };
-        // Which one it is is asked with the token held. A thread that takes the slot or stands up says
-        // so first, and then comes here, too.
+        // Which one it is is asked with the token held. A thread that takes the slot or stands up
+        // says so first, and then comes here, too.
         receiver
             .is_some_and(|mut receiver| self.is_broken() || receiver.reader.sleep(driver_slot.wake_target()))
     }

@@ -1,0 +1,29 @@
+//! The tests of `sim`. One binary, so that what they share is compiled once.
+
+mod attributes;
+mod both_ways;
+mod both_ways_errors;
+mod cm;
+mod cm_calls;
+mod cm_device;
+mod cm_killed;
+mod cm_listener;
+mod cm_loss;
+mod cm_messages;
+mod cm_unsolicited;
+mod end;
+mod env;
+mod groups;
+mod historic;
+mod misfits;
+mod multicast;
+mod ports;
+mod rc;
+mod same_host_killed;
+mod sidr;
+mod support;
+mod tags;
+mod turns;
+mod uc;
+mod unsolicited;
+mod xrc;
