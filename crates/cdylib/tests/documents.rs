@@ -203,13 +203,8 @@ fn every_link_of_a_document_leads_to_a_file() {
 #[test]
 fn each_step_of_the_walks_names_a_function_and_the_file_it_is_in() {
     let text = read("ARCHITECTURE.md");
-    let walks = text
-        .split_once("\n## The four walks")
-        .expect("the walks")
-        .1
-        .split("\n## ")
-        .next()
-        .unwrap_or_default();
+    let walks =
+        text.split_once("\n## The walks").expect("the walks").1.split("\n## ").next().unwrap_or_default();
     let steps: Vec<&str> =
         walks.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).collect();
     assert!(steps.len() > 20, "only {} steps were found: does this test still read them?", steps.len());

@@ -23,7 +23,7 @@ use crate::link::Storage;
 pub(super) enum Backing {
     File,
     Lines,
-    World,
+    Env,
     /// The storage failed once. The kernel tells that once, and then takes the pages for written.
     Failed,
     Memory,
@@ -39,7 +39,7 @@ impl From<u32> for Backing {
     fn from(number: u32) -> Backing {
         match number {
             1 => Backing::Lines,
-            2 => Backing::World,
+            2 => Backing::Env,
             3 => Backing::Failed,
             4 => Backing::Memory,
             _ => Backing::File,
@@ -51,7 +51,7 @@ impl From<u32> for Backing {
 /// kernel's rdma_rxe refuses memory that is not persistent.
 pub(super) fn find(addr: u64, len: u64, storage: Option<&dyn Storage>) -> Result<Backing, Error> {
     if storage.is_some_and(|storage| storage.keeps(addr, len)) {
-        return Ok(Backing::World);
+        return Ok(Backing::Env);
     }
     let none = |at: u64| Error::hex("memory for FLUSH to persistence is not of a file mapped MAP_SHARED", at);
     let end = addr.checked_add(len).ok_or(none(addr))?;
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_number_in_the_table_is_the_backing_again() {
-        for backing in [Backing::File, Backing::Lines, Backing::World, Backing::Failed, Backing::Memory] {
+        for backing in [Backing::File, Backing::Lines, Backing::Env, Backing::Failed, Backing::Memory] {
             assert_eq!(Backing::from(u32::from(backing)), backing);
         }
     }

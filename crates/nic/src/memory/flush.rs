@@ -83,7 +83,7 @@ impl View<'_> {
         let done = match backing {
             Backing::Failed => return Err(Fault::Storage),
             Backing::Lines if self.write_back(range, how)? => return Ok(()),
-            Backing::World => match self.table.storage() {
+            Backing::Env => match self.table.storage() {
                 Some(storage) => storage.persist(real, range.length),
                 None => Err(Errno::ENOMEM),
             },
@@ -341,7 +341,7 @@ mod tests {
             }
         }
         let find = |len| super::super::backing::find(0x1000, len, Some(&Keeps(64.into())));
-        assert_eq!(find(64), Ok(Backing::World));
+        assert_eq!(find(64), Ok(Backing::Env));
         assert!(matches!(find(65), Err(Error::Value { .. })), "anonymous, or nothing at all");
     }
 }

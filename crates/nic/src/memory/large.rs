@@ -127,9 +127,9 @@ mod tests {
 
     /// An environment with large pages, whose thread for what takes long runs when it is told to.
     #[derive(Default)]
-    struct World(std::sync::Mutex<Vec<Box<dyn FnOnce() + Send>>>);
+    struct TestEnv(std::sync::Mutex<Vec<Box<dyn FnOnce() + Send>>>);
 
-    impl Platform for World {
+    impl Platform for TestEnv {
         fn wake_at(&self, _: Instant) {}
         fn fill_random(&self, _: &mut [u8]) {}
         fn persist(&self, _: Persist) {}
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    impl World {
+    impl TestEnv {
         fn run(&self) -> usize {
             let work = std::mem::take(&mut *self.0.lock().unwrap());
             work.into_iter().map(|work| work()).count()
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn small_pages_are_moved_behind_the_registration_once_a_neighbour_may_reach_them() {
         let at = small_pages();
-        let env = Arc::new(World::default());
+        let env = Arc::new(TestEnv::default());
         let table = Table::of(env.clone());
         // SAFETY: atomics are not asked for: there is no reference to the bytes.
         let register = |at, len| unsafe { table.register(1, at, len, 0, Access::LOCAL_WRITE, 7) }.unwrap();
