@@ -169,7 +169,7 @@ def kernel_server(r):
     hears_of_the_end(kill)
 
 
-@row(KILLED, "a stranger calls a connection with the kernel stale: it stays; the kernel's client killed: DISCONNECTED 0", "rping, programs/stranger.py", limit=120)
+@row(KILLED, "an attacker calls a connection with the kernel stale: it stays; the kernel's client killed: DISCONNECTED 0", "rping, programs/stranger.py", limit=120)
 def kernel_and_stranger(r):
     g = Guest.get("A")
 

@@ -6,7 +6,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use support::{Sources, WORDS, crates, has_test, pages_in, quoted, read, root};
+use support::{Sources, WORDS, all_documents, crates, design, documents, has_test, quoted, read, root};
 
 /// Lines of ARCHITECTURE.md at most: more is in docs/design.
 const ARCHITECTURE_LINES: usize = 150;
@@ -20,31 +20,6 @@ const CLAIMS: &str = "| what holds | shown by |";
 const NO_TEST: &str = "no test";
 /// Names that begin so are not ours.
 const OTHERS: [&str; 3] = ["std", "libc", "clippy"];
-
-/// The pages of docs/design, each with its path.
-fn design() -> Vec<(String, String)> {
-    pages_in("docs/design")
-}
-
-/// The documents whose names are looked up.
-fn documents() -> Vec<(String, String)> {
-    let others = ["ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| (name.to_owned(), read(name)));
-    design().into_iter().chain(others).collect()
-}
-
-/// Those, and the other documents that are wrapped and name components.
-fn all_documents() -> Vec<(String, String)> {
-    let others = [
-        "README.md",
-        "SECURITY.md",
-        "RELEASING.md",
-        "conformance/README.md",
-        "fuzz/README.md",
-        "docs/historic-bugs.md",
-        "docs/rpma-wire.md",
-    ];
-    documents().into_iter().chain(others.map(|name| (name.to_owned(), read(name)))).collect()
-}
 
 /// The lines of a document that are no code block, with their numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {

@@ -30,7 +30,7 @@ const MEASURE: Duration = Duration::from_millis(200);
 /// Requests under way in a throughput measurement.
 const DEPTH: usize = 16;
 
-type Lent = Part<RemoteWrite>;
+type WritablePart = Part<RemoteWrite>;
 
 /// Runs the demonstration, or its server.
 pub fn run(args: &Args) -> Result<ExitCode, String> {
@@ -46,8 +46,8 @@ fn serve() -> verbena::Result<()> {
     let listener = verbena::listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).wait()?;
     println!("{}", listener.local_addr().port());
     let request = listener.blocking_request()?;
-    let lent = memory.mr(request.pd())?;
-    let conn = request.accept().private_data(lent.remote().to_bytes()).wait()?;
+    let mr = memory.mr(request.pd())?;
+    let conn = request.accept().private_data(mr.remote().to_bytes()).wait()?;
     while let Some(message) = conn.blocking_recv()? {
         conn.send(message).wait().buf()?;
     }
@@ -139,10 +139,10 @@ fn one_by_one<'q, K>(
     name: &str,
     bytes: usize,
     ours: &Memory<RemoteWrite>,
-    op: impl Fn(Lent) -> verbena::Result<Op<'q, K, Lent>>,
+    op: impl Fn(WritablePart) -> verbena::Result<Op<'q, K, WritablePart>>,
 ) -> verbena::Result<()>
 where
-    K: kind::Kind<Lent, Output = (verbena::Result<verbena::Completion>, Lent)> + 'q,
+    K: kind::Kind<WritablePart, Output = (verbena::Result<verbena::Completion>, WritablePart)> + 'q,
 {
     let (begin, mut n) = (Instant::now(), 0);
     let mut part = ours.part(0..bytes)?;
@@ -159,13 +159,13 @@ fn stream<'q, K>(
     name: &str,
     bytes: usize,
     ours: &Memory<RemoteWrite>,
-    op: impl Fn(Lent) -> Op<'q, K, Lent>,
+    op: impl Fn(WritablePart) -> Op<'q, K, WritablePart>,
 ) -> verbena::Result<()>
 where
-    K: kind::Kind<Lent, Output = (verbena::Result<verbena::Completion>, Lent)> + 'q,
+    K: kind::Kind<WritablePart, Output = (verbena::Result<verbena::Completion>, WritablePart)> + 'q,
 {
     let (begin, mut done) = (Instant::now(), 0);
-    let mut under_way: VecDeque<InFlight<K, Lent>> = VecDeque::new();
+    let mut under_way: VecDeque<InFlight<K, WritablePart>> = VecDeque::new();
     while begin.elapsed() < MEASURE || !under_way.is_empty() {
         while under_way.len() < DEPTH && begin.elapsed() < MEASURE {
             under_way.push_back(op(ours.part(0..bytes)?).post()?);

@@ -210,8 +210,8 @@ fn private_dir(base: &Path, uid: u32, object: &Path, rpma: Option<&Path>) -> io:
     private_dir_of(base, uid, hash.finish())
 }
 
-/// Makes `verbena-<uid>-<hash>` in `base`, or takes the one that is there if it is ours. Where a
-/// stranger has taken the name, as anyone may in /tmp, the next name is tried. A base in which
+/// Makes `verbena-<uid>-<hash>` in `base`, or takes the one that is there if it is ours. Where
+/// another user has taken the name, as anyone may in /tmp, the next name is tried. A base in which
 /// others can move it away is not taken ([`trusted::directory`]).
 pub fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
     let base = trusted::directory(base, uid)?;
@@ -224,10 +224,10 @@ pub fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
         let dir = base.join(format!("verbena-{uid}-{hash:016x}{number}"));
         match DirBuilder::new().mode(0o700).create(&dir) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
-            // symlink_metadata: a link that a stranger has put there is not followed.
+            // symlink_metadata: a link that another user has put there is not followed.
             _ => match fs::symlink_metadata(&dir) {
                 Ok(m) if is_private(&m, uid) => return Ok(dir),
-                Ok(_) => refused = io::Error::other(format!("{} belongs to somebody else", dir.display())),
+                Ok(_) => refused = io::Error::other(format!("{} belongs to another user", dir.display())),
                 Err(e) => refused = e,
             },
         }
@@ -350,8 +350,8 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_belongs_to_a_stranger_is_not_taken() {
-        let base = scratch("stranger");
+    fn an_object_that_belongs_to_another_user_is_not_taken() {
+        let base = scratch("other-user");
         fs::File::create(base.join(OBJECT)).unwrap();
         let newest = |owner| newest(&Place::of(&base, &[""]), owner, OBJECT);
         assert!(newest(0).is_some());
@@ -360,7 +360,7 @@ mod tests {
         } else {
             std::os::unix::fs::chown(base.join(OBJECT), Some(4242), None).unwrap();
             assert_eq!(newest(0), None);
-            assert!(newest(4242).is_some(), "the command is the stranger's, too");
+            assert!(newest(4242).is_some(), "the command is the other user's, too");
         }
         fs::remove_dir_all(base).unwrap();
     }

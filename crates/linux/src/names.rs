@@ -38,8 +38,8 @@ const QUEUE_BYTES: u32 = 1 << 21;
 /// The processes that bear names we use.
 pub(crate) struct Names {
     owners: Mutex<BTreeMap<Name, Arc<NameOwner>>>,
-    /// A socket that is not connected yet, for the next name: most names that unsolicited traffic
-    /// make us look for are borne by no process.
+    /// A socket that is not connected yet, for the next name: no process has most of the names
+    /// that unsolicited traffic makes us look for.
     spare: Mutex<Option<Fd>>,
     /// The sockets that send, of which some are closed where there is no descriptor left.
     tx: Arc<Tx>,

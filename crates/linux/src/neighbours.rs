@@ -20,7 +20,7 @@ use crate::netlink::{Message, Netlink, put_attribute, u16_at, u32_at};
 use crate::reactor::{IN, Reactor, Source};
 
 /// How long a caller is kept waiting; ARP and neighbour discovery give up after three seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often the table is looked at while a thread waits, since notifications can be lost.
 const RECHECK: Duration = Duration::from_millis(250);
 /// How often, and how long apart, a thread that waits itself looks: three seconds in all.
@@ -143,7 +143,7 @@ impl Neighbours {
         }
         let answers = &mut state.answers;
         state.waiting.retain(|waiting| {
-            let patient = now.saturating_duration_since(waiting.since) < PATIENCE;
+            let patient = now.saturating_duration_since(waiting.since) < RESOLVE_TIMEOUT;
             if !patient {
                 answers.push((waiting.ticket, Err(Errno::ETIMEDOUT)));
             }

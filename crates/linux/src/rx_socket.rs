@@ -392,7 +392,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_became_of_two_attempts_is_that_packets_came_where_they_did_in_one_and_bulk_likewise() {
+    fn the_outcome_of_two_attempts_has_packets_where_one_had_and_bulk_likewise() {
         let (some, bulk) = (Drained::Some { bulk: false }, Drained::Some { bulk: true });
         assert_eq!(Drained::Empty.plus(some), some);
         assert_eq!(some.plus(Drained::Busy), some);

@@ -3,7 +3,7 @@
 //!
 //! Messages of connection managers leave from sockets that they share, whichever peer they are for:
 //! any host can provoke one. A socket for each address, traffic class and hop limit that
-//! unsolicited traffic name would be a socket for each other host.
+//! unsolicited traffic names would be a socket for each other host.
 
 mod room;
 

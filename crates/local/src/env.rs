@@ -143,7 +143,7 @@ impl<H: PacketHandler> Delivery<'_, H> {
     }
 }
 
-/// What became of an attempt to read a ring or a socket.
+/// The outcome of an attempt to read a ring or a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Drained {
     /// Another thread holds the token.
@@ -158,7 +158,7 @@ pub enum Drained {
 }
 
 impl Drained {
-    /// What became of two attempts, this one and one after it.
+    /// The outcome of two attempts, this one and one after it.
     #[inline]
     #[must_use]
     pub fn plus(self, next: Drained) -> Drained {

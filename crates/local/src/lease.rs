@@ -24,7 +24,7 @@
 //! | runs | alone | threads that poll |
 //! | runs | shared | both |
 //!
-//! `shared` begins at 32 (`PATIENCE`), which is also the most. Packets that the engine was needed
+//! `shared` begins at 32 (`MAX_SHARED`), which is also the most. Packets that the engine was needed
 //! for add 4 (`NEEDED`). A poll that brings packets takes 1 off. So do packets that the engine
 //! finds just behind a poll, which would have brought them.
 
@@ -44,7 +44,7 @@ const WAITED_NANOS: u64 = 50_000;
 const AWAY_NANOS: u64 = 1_500;
 /// So many polls that bring packets, with none left to the engine between them, make the socket
 /// theirs again.
-const PATIENCE: u32 = 32;
+const MAX_SHARED: u32 = 32;
 /// What one packet that the engine was needed for weighs in polls.
 const NEEDED: u32 = 4;
 
@@ -108,10 +108,10 @@ impl Lease {
         let shared = self.shared.load(Ordering::Relaxed);
         let waited = now.saturating_sub(self.taken_back_at.swap(0, Ordering::Relaxed)) < WAITED_NANOS;
         if waited {
-            self.shared.store(PATIENCE, Ordering::Relaxed);
+            self.shared.store(MAX_SHARED, Ordering::Relaxed);
         } else if shared > 0 {
             let away = now.saturating_sub(polled_at) > AWAY_NANOS;
-            let shared = if away { (shared + NEEDED).min(PATIENCE) } else { shared - 1 };
+            let shared = if away { (shared + NEEDED).min(MAX_SHARED) } else { shared - 1 };
             self.shared.store(shared, Ordering::Relaxed);
         }
     }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn polls_that_bring_all_packets_have_the_socket_to_themselves_again() {
         let lease = shared();
-        for _ in 0..PATIENCE {
+        for _ in 0..MAX_SHARED {
             assert!(lease.is_shared());
             lease.poll_found();
         }
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn what_the_engine_finds_just_behind_a_poll_or_while_the_program_sends_did_not_need_it() {
         let lease = shared();
-        for at in 0..u64::from(PATIENCE) {
+        for at in 0..u64::from(MAX_SHARED) {
             assert!(lease.is_shared());
             let polled_at = START + at * 20_000;
             lease.engine_found(polled_at + if at % 2 == 0 { 500 } else { 0 }, polled_at);

@@ -75,7 +75,7 @@ fn who_tries_has_it_or_does_not_wait() {
 }
 
 #[test]
-fn whoever_waits_for_a_change_is_told_of_it() {
+fn a_thread_that_waits_for_a_change_is_woken() {
     explore(|counted| {
         let other = counted.clone();
         let thread = thread::spawn(move || {

@@ -144,7 +144,7 @@ ranks! {
     Identifiers,
     /// Connections: an rdma_cm identifier.
     Identifier,
-    /// Connections: what unsolicited traffic have been granted.
+    /// Connections: what unsolicited traffic has been granted.
     Unsolicited,
 
     /// The adapter: XRC domains by their files.
@@ -227,9 +227,9 @@ ranks! {
     TheirBuffers,
     /// The system: the list of rings by which packets come.
     RxRings,
-    /// The system: the regions that other processes reach, while one is shown or taken back.
+    /// The system: the regions that other processes reach, while one is exported or revoked.
     Exportable,
-    /// The system: what is lent to other processes. Held while some of it is shown to one of them.
+    /// The system: the tables of exported regions. Held while a region is exported to a process.
     ExportTables,
     /// The system: the page by which another process knows this one.
     IdentityPage,

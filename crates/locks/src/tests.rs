@@ -36,7 +36,7 @@ fn two_queue_pairs_are_never_held_at_once() {
 
 #[test]
 #[cfg(debug_assertions)]
-fn whoever_reads_does_not_read_again() {
+fn a_thread_that_reads_does_not_read_again() {
     let qps = RwLock::new(Rank::Qps, ());
     let held = qps.read();
     assert!(refused(|| qps.read()));
@@ -91,7 +91,7 @@ fn each_thread_has_its_own() {
 }
 
 #[test]
-fn whoever_waits_to_be_notified_gives_the_mutex_back_and_takes_it_again() {
+fn a_thread_that_waits_to_be_notified_gives_the_mutex_back_and_takes_it_again() {
     let (count, changed) = (Mutex::new(Rank::Unacked, 0), Condvar::default());
     let earlier = Mutex::new(Rank::Instance, ());
     std::thread::scope(|scope| {

@@ -59,7 +59,7 @@ fn a_queue_pair_that_is_destroyed_lets_its_device_go() {
 
 #[test]
 #[allow(clippy::disallowed_methods, reason = "where time starts does not matter")]
-fn a_short_message_for_a_queue_pair_that_is_destroyed_is_not_for_it_whoever_still_knows_it() {
+fn a_short_message_for_a_destroyed_queue_pair_does_not_reach_it() {
     let (device, pd) = device();
     let made = qp(&device, &pd).unwrap();
     let dest_qp = made.qpn();

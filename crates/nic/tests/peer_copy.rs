@@ -143,7 +143,7 @@ fn connected_with(
 }
 
 #[test]
-fn whoever_may_hear_of_its_peer_soon_is_ready_for_it_and_grants_nothing_yet() {
+fn a_queue_pair_that_is_about_to_connect_is_ready_for_its_peer_and_grants_nothing_yet() {
     let (peer, _, device, pd) = neighbours();
     let theirs = Qpn::new(0x1234);
     let (qp, ..) = connected(&device, &pd, theirs);

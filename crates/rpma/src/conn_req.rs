@@ -79,7 +79,7 @@ impl ConnReq {
     }
 
     /// Sends or accepts it, with bytes for the peer's program, at most 56 or 196. It waits for
-    /// nothing: [`Conn::next_event`] says what became of it.
+    /// nothing: [`Conn::next_event`] says the outcome of it.
     ///
     /// # Errors
     ///

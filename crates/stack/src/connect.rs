@@ -45,7 +45,7 @@ impl<W: Env> Node<W> {
     }
 
     /// Waits for the answer to a request until `at` and no longer: Unreachable with ETIMEDOUT
-    /// follows then, even where the peer has asked for patience. Nothing where there is no
+    /// follows then, even where the peer has asked for more time. Nothing where there is no
     /// request under way.
     pub fn give_up_at(&self, id: &Id, at: Instant) {
         let mut core = self.cm_agent.lock();

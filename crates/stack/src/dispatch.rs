@@ -18,7 +18,7 @@ use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
 use crate::{Errno, Node};
 
-/// What became of packets that no queue pair got, one counter a reason.
+/// The outcome of packets that no queue pair got, one counter a reason.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Packets dropped: their checksum (ICRC) is missing or wrong.
@@ -57,7 +57,7 @@ impl Counters {
             ("wrong_pkey", &self.wrong_pkey),
             ("bad_mad", &self.bad_mad),
             ("no_resources", &self.no_resources),
-            ("unsolicited traffic", &self.unsolicited),
+            ("unsolicited", &self.unsolicited),
             ("mads", &self.mads),
             ("cm_unmatched", &self.cm_unmatched),
         ]

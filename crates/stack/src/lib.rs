@@ -117,7 +117,7 @@ pub struct Node<W> {
     blocks: Arc<NumberBlocks<W>>,
     cm_agent: cm_agent::CmAgent,
     unsolicited: unsolicited::Unsolicited,
-    /// What became of packets that no queue pair got.
+    /// The outcome of packets that no queue pair got.
     pub counters: Counters,
 }
 

@@ -5,8 +5,8 @@
 //! it), or did not for a while. Adapters take tens of microseconds between two requests, and
 //! programs count on it without knowing: one that passes requests from the thread that reads events
 //! to the thread that serves them through a single variable (`rping -P` does) loses one when two
-//! come at once. The while starts at [`PATIENCE`] and halves each time it passes in vain, so a
-//! program that collects requests before it serves them is not held up; it doubles back when a
+//! come at once. The while starts at [`COLLECT_TIMEOUT`] and halves each time it passes in vain, so
+//! a program that collects requests before it serves them is not held up; it doubles back when a
 //! request was begun in time.
 //!
 //! A listener [out of turn](crate::Node::serve_out_of_turn) hands out the next as soon as the one
@@ -31,8 +31,8 @@ use crate::event::Event;
 use crate::id::Id;
 
 /// Longest wait for the program to begin with a request.
-pub const PATIENCE: Duration = Duration::from_millis(64);
-/// What patience shrinks to with a program that collects requests.
+pub const COLLECT_TIMEOUT: Duration = Duration::from_millis(64);
+/// What the timeout shrinks to with a program that collects requests.
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 /// How long a request may find the backlog full; less than the time after which any peer repeats or
 /// gives up.
@@ -86,7 +86,7 @@ impl Listener {
             waiting: VecDeque::new(),
             turn: Turn::Free,
             in_turns: true,
-            timeout: PATIENCE,
+            timeout: COLLECT_TIMEOUT,
         }
     }
 
@@ -133,7 +133,7 @@ impl Listener {
     /// The program has begun with a request.
     pub fn begun(&mut self, id: &Arc<Id>) {
         if matches!(&self.turn, Turn::Offered(o) | Turn::Fetched(o, _) if Arc::ptr_eq(o, id)) {
-            self.timeout = (self.timeout * 2).min(PATIENCE);
+            self.timeout = (self.timeout * 2).min(COLLECT_TIMEOUT);
             self.turn = Turn::Free;
         }
     }
@@ -290,7 +290,7 @@ mod tests {
             case.fetch(n);
             case.now = case.listener.deadline().unwrap_or(case.now);
         }
-        assert!(case.now - begin < PATIENCE * 3, "{:?}", case.now - begin);
+        assert!(case.now - begin < COLLECT_TIMEOUT * 3, "{:?}", case.now - begin);
     }
 
     #[test]

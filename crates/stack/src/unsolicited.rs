@@ -124,7 +124,7 @@ impl Unsolicited {
     }
 }
 
-/// What became of a message that may be another process's.
+/// The outcome of a message that may be another process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PassedOn {
     /// A process that bears one of the names has it.

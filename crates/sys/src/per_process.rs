@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_begins_with_a_value_of_its_own_whoever_held_its_parents() {
+    fn a_child_begins_with_a_value_of_its_own_while_another_thread_holds_its_parents() {
         static VALUE: PerProcess<Mutex<u32>> = PerProcess::new(|| Mutex::new(Rank::DeviceList, 0));
         let mut held = VALUE.get().lock();
         *held = 7;

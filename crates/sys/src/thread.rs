@@ -64,7 +64,7 @@ pub fn run_anywhere() {
 
 /// Lets every process of the user trace this one, and so reach its memory, where Yama would let its
 /// parents only; elsewhere it does nothing (PR_SET_PTRACER of prctl(2)).
-pub fn let_anybody_trace() {
+pub fn allow_any_tracer() {
     // SAFETY: no pointers.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) };
 }

@@ -35,7 +35,7 @@ pub struct Destination<A> {
     pub qkey: Qkey,
 }
 
-/// What became of a datagram that came.
+/// The outcome of a datagram that came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The datagram completed a receive.

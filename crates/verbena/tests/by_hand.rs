@@ -52,7 +52,7 @@ mod software {
         drop(other);
         let error = loop {
             // Another thread may be about to drop its handle.
-            if let Err(error) = one.send_inline(b"anybody?").wait() {
+            if let Err(error) = one.send_inline(b"are you there?").wait() {
                 break error;
             }
         };

@@ -74,7 +74,7 @@ fn both_programs_see_what_the_other_said() {
 }
 
 #[test]
-fn whoever_is_rejected_sees_why() {
+fn a_rejected_client_sees_the_reason() {
     let listener = listener();
     let to = listener.local_addr();
     for data in [Some(&b"not today"[..]), None] {
@@ -434,7 +434,7 @@ fn requests_that_nobody_has_begun_do_not_hold_up_the_next() {
 }
 
 #[test]
-fn of_several_addresses_the_one_where_somebody_listens_answers() {
+fn of_several_addresses_the_one_with_a_listener_answers() {
     if !support::address().is_loopback() {
         return;
     }

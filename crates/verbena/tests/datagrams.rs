@@ -48,7 +48,7 @@ mod software {
     }
 
     #[test]
-    fn whoever_gets_a_datagram_can_answer_it() {
+    fn a_receiver_of_a_datagram_can_answer_it() {
         let (server, client) = (socket(), socket());
         let to = client.lookup(server.local_addr()).wait().unwrap();
         // More messages than there are receives: each is posted again.
@@ -129,7 +129,7 @@ mod software {
 
     #[test]
     fn members_get_what_is_sent_to_their_group_until_they_leave() {
-        let (sender, member, stranger) = (socket(), socket(), socket());
+        let (sender, member, outsider) = (socket(), socket(), socket());
         let hears = |socket: &UdSocket, text: &str| {
             let got = socket.blocking_recv_from_timeout(if text.is_empty() { SHORT } else { LONG });
             match got {
@@ -145,7 +145,7 @@ mod software {
         assert_eq!((to.address().ip(), to.address().qp_num()), (GROUP, 0xff_ffff));
         sender.send_inline_to(b"all", to.address()).wait().unwrap();
         hears(&member, "all");
-        hears(&stranger, "");
+        hears(&outsider, "");
         hears(&sender, "");
         drop(first);
         sender.send_copy_to(b"still", to.address()).unwrap().wait().unwrap();

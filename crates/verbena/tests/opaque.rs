@@ -12,8 +12,8 @@ use std::thread;
 use verbena::prelude::*;
 use verbena::{Access, Connection, Device, ErrorKind, Memory, Opaque, RemoteMemory, WcStatus};
 
-/// Both ends of a connection, whose passive one has lent this memory to the active one.
-fn lent(memory: &Memory<Opaque>) -> (Connection, Connection, RemoteMemory) {
+/// Both ends of a connection, whose passive one registered this memory for the active one.
+fn registered(memory: &Memory<Opaque>) -> (Connection, Connection, RemoteMemory) {
     let listener = support::listen(support::any_port()).wait().unwrap();
     let to = listener.local_addr();
     thread::scope(|s| {
@@ -60,7 +60,7 @@ fn peers_and_operations_reach_memory_of_a_device() {
     let Some(memory) = on_device(4100) else { return };
     assert_eq!(memory.len(), 4100);
     memory.copy_from(4, b"written!").unwrap();
-    let (active, passive, remote) = lent(&memory);
+    let (active, passive, remote) = registered(&memory);
     assert_eq!(remote.len(), 4100);
     let (read, seen) = active.read(active.buffer().unwrap(), remote.slice(4..12).unwrap()).wait();
     read.unwrap();
@@ -121,7 +121,7 @@ fn a_devices_memory_is_given_back_in_any_order() {
 fn peers_reach_a_dma_buf_from_its_offset_on() {
     let Some((mut file, fd)) = pages(4) else { return };
     let memory = Memory::dmabuf(fd, 4096 + 16, 2 * 4096).unwrap();
-    let (active, passive, remote) = lent(&memory);
+    let (active, passive, remote) = registered(&memory);
     let (read, seen) = active.read(active.buffer().unwrap(), remote.slice(4076..4084).unwrap()).wait();
     read.unwrap();
     assert_eq!(seen[..], [1, 1, 1, 1, 2, 2, 2, 2]);

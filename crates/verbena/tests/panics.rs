@@ -65,7 +65,8 @@ impl Drop for Fuse {
 }
 
 /// Both ends of a connection, of the active one with so many entries in the send queue and of the
-/// passive one with one receive; memory of the passive one, full of fives, that it has lent.
+/// passive one with one receive; memory of the passive one, full of fives, that the active one
+/// may access.
 fn connected(send_depth: u32, bytes: usize) -> (Connection, Connection, RemoteMemory) {
     let memory = Memory::<RemoteWrite>::zeroed(bytes).unwrap();
     memory.shared().copy_from(0, &vec![5; bytes]).unwrap();
@@ -76,11 +77,11 @@ fn connected(send_depth: u32, bytes: usize) -> (Connection, Connection, RemoteMe
         let active = s.spawn(move || support::connect(to).queues(queues).wait().unwrap());
         let request = listener.blocking_request().unwrap();
         let mr = memory.mr(request.pd()).unwrap();
-        let lent = mr.remote();
+        let remote = mr.remote();
         std::mem::forget(mr);
         let queues = QueueConfig::default().recv_depth(1);
         let passive = request.accept().queues(queues).wait().unwrap();
-        (active.join().unwrap(), passive, lent)
+        (active.join().unwrap(), passive, remote)
     })
 }
 
@@ -96,7 +97,7 @@ const SLOW: Duration = Duration::from_millis(300);
 #[test]
 fn a_waker_that_panics_ends_no_scope_whose_operations_are_under_way() {
     const BIG: usize = 1 << 20;
-    let (active, passive, lent) = connected(3, BIG);
+    let (active, passive, remote) = connected(3, BIG);
     let message = slowed(&active, &passive);
     let (mut small, mut back, mut sent) = ([0; 8], vec![0; BIG], vec![7; 4096]);
     let waker = bomb();
@@ -109,9 +110,9 @@ fn a_waker_that_panics_ends_no_scope_whose_operations_are_under_way() {
         });
         let ended = catch_unwind(AssertUnwindSafe(|| {
             active.scope(|s| {
-                let _first = s.read(&mut small, lent.slice(..8)?)?;
+                let _first = s.read(&mut small, remote.slice(..8)?)?;
                 let _second = s.send(&sent)?;
-                let _third = s.read(&mut back, lent)?;
+                let _third = s.read(&mut back, remote)?;
                 // Another future of this connection waits for room in the send queue.
                 assert!(
                     waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(),
@@ -137,16 +138,16 @@ fn a_waker_that_panics_ends_no_scope_whose_operations_are_under_way() {
 
 #[test]
 fn a_scope_that_panics_itself_is_drained_whatever_wakers_do() {
-    let (active, passive, lent) = connected(3, 1 << 20);
+    let (active, passive, remote) = connected(3, 1 << 20);
     let message = slowed(&active, &passive);
     let (mut small, mut back) = ([0; 8], vec![0; 1 << 20]);
     let waker = bomb();
     let mut waits = pin!(active.send_copy(b"x").unwrap().into_future());
     let ended = catch_unwind(AssertUnwindSafe(|| {
         active.scope(|s| -> verbena::Result<()> {
-            let _first = s.read(&mut small, lent.slice(..8)?)?;
+            let _first = s.read(&mut small, remote.slice(..8)?)?;
             let _second = s.send(&[7; 100])?;
-            let _third = s.read(&mut back, lent)?;
+            let _third = s.read(&mut back, remote)?;
             assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending(), "the queue is full");
             panic!("the closure of the program's");
         })

@@ -159,7 +159,7 @@ struct Ends {
     mr: verbena::Mr<RemoteWrite>,
 }
 
-/// Writes, flushes, and says what became of the flush.
+/// Writes, flushes, and says the outcome of the flush.
 async fn write_and_flush(rounds: u64) -> Result<()> {
     let conn = verbena::connect("right:7000").await?;
     let there = RemoteMemory::from_bytes(conn.private_data())?;

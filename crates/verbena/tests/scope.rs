@@ -8,7 +8,7 @@ use std::thread;
 
 use verbena::{Access, Connection, ErrorKind, Memory, Pool, RemoteMemory, RemoteWrite, WcStatus};
 
-/// Both ends of a connection; the passive one has lent so many bytes to the active one.
+/// Both ends of a connection; the passive one has registered so many bytes for the active one.
 fn connected(bytes: usize) -> (Connection, Connection, Memory<RemoteWrite>, RemoteMemory) {
     let memory = Memory::<RemoteWrite>::zeroed(bytes).unwrap();
     let listener = support::listen(support::any_port()).wait().unwrap();
@@ -16,22 +16,22 @@ fn connected(bytes: usize) -> (Connection, Connection, Memory<RemoteWrite>, Remo
     thread::scope(|s| {
         let active = s.spawn(move || support::connect(to).wait().unwrap());
         let request = listener.blocking_request().unwrap();
-        let lent = memory.mr(request.pd()).unwrap().remote();
+        let remote = memory.mr(request.pd()).unwrap().remote();
         let passive = request.accept().wait().unwrap();
-        (active.join().unwrap(), passive, memory.clone(), lent)
+        (active.join().unwrap(), passive, memory.clone(), remote)
     })
 }
 
 #[test]
 fn borrowed_bytes_are_sent_written_and_read() {
-    let (active, passive, memory, lent) = connected(4096);
+    let (active, passive, memory, remote) = connected(4096);
     let message = b"borrowed".to_vec();
     let mut back = [0; 10];
     active
         .scope(|s| {
             let sent = s.send(&message)?;
-            s.write(b"0123456789", lent)?.wait()?;
-            s.read(&mut back, lent.slice(..10)?)?.wait()?;
+            s.write(b"0123456789", remote)?.wait()?;
+            s.read(&mut back, remote.slice(..10)?)?.wait()?;
             sent.wait()
         })
         .unwrap();
@@ -44,15 +44,15 @@ fn borrowed_bytes_are_sent_written_and_read() {
 
 #[test]
 fn a_scope_waits_for_operations_whose_handles_are_gone() {
-    let (active, _passive, _memory, lent) = connected(1 << 20);
+    let (active, _passive, _memory, remote) = connected(1 << 20);
     let bytes = vec![7; 1 << 20];
     let mut back = vec![0; 1 << 20];
     active
         .scope(|s| {
-            let _forgotten = s.write(&bytes, lent)?;
+            let _forgotten = s.write(&bytes, remote)?;
             // More than the send queue has room for.
-            (0..300).try_for_each(|_| s.write(&bytes[..8], lent).map(drop))?;
-            s.read(&mut back, lent).map(drop)
+            (0..300).try_for_each(|_| s.write(&bytes[..8], remote).map(drop))?;
+            s.read(&mut back, remote).map(drop)
         })
         .unwrap();
     assert!(back == bytes, "the READ was complete");
@@ -60,35 +60,35 @@ fn a_scope_waits_for_operations_whose_handles_are_gone() {
 
 #[test]
 fn a_scope_that_panics_fails_the_queue_pair_and_ends() {
-    let (active, _passive, _memory, lent) = connected(1 << 20);
+    let (active, _passive, _memory, remote) = connected(1 << 20);
     let mut back = vec![0; 1 << 20];
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         active.scope(|s| -> verbena::Result<()> {
-            let _under_way = s.read(&mut back, lent)?;
+            let _under_way = s.read(&mut back, remote)?;
             panic!("on purpose");
         })
     }));
     assert!(panicked.is_err());
     back.fill(1); // nothing writes there any more
-    let after = active.write_inline(&[1; 8], lent).wait().expect_err("the queue pair has failed");
+    let after = active.write_inline(&[1; 8], remote).wait().expect_err("the queue pair has failed");
     assert_eq!(after.kind(), ErrorKind::Completion(WcStatus::Flushed));
     assert!(back.iter().all(|byte| *byte == 1));
 }
 
 #[test]
 fn what_a_scope_can_not_post_is_an_error_and_nothing_is_lost() {
-    let (active, _passive, _memory, lent) = connected(64);
+    let (active, _passive, _memory, remote) = connected(64);
     let mut bytes = [1; 100];
     active
         .scope(|s| {
-            assert_eq!(s.write(&[0; 65], lent).expect_err("65 bytes").kind(), ErrorKind::OutOfRange);
-            s.write(&[], lent)?.wait()?;
+            assert_eq!(s.write(&[0; 65], remote).expect_err("65 bytes").kind(), ErrorKind::OutOfRange);
+            s.write(&[], remote)?.wait()?;
             Ok(())
         })
         .unwrap();
-    let short = active.scope(|s| s.read(&mut bytes[..10], lent)?.wait()).expect_err("10 bytes of room");
+    let short = active.scope(|s| s.read(&mut bytes[..10], remote)?.wait()).expect_err("10 bytes of room");
     assert_eq!(short.kind(), ErrorKind::OutOfRange);
-    active.scope(|s| s.read(&mut bytes, lent)?.wait()).unwrap();
+    active.scope(|s| s.read(&mut bytes, remote)?.wait()).unwrap();
     assert_eq!((&bytes[..64], &bytes[64..]), (&[0; 64][..], &[1; 36][..]));
 }
 
@@ -136,12 +136,12 @@ fn a_send_with_invalidate_ends_the_right() {
 #[test]
 fn a_right_that_was_not_granted_is_none_and_another_connection_has_none() {
     let (active, passive, ..) = connected(64);
-    let (stranger, other, ..) = connected(64);
+    let (third, other, ..) = connected(64);
     assert_eq!(passive.pd(), other.pd());
     let pool = Pool::new(passive.pd(), 64, 2).unwrap();
     let exposed =
         pool.copy(&[1; 64]).unwrap().blocking_expose(passive.queue_pair(), Access::REMOTE_READ).unwrap();
-    for end in [stranger, active] {
+    for end in [third, active] {
         let refused = end.write_inline(&[2; 8], exposed.remote()).wait().expect_err("not granted");
         assert_eq!(refused.kind(), ErrorKind::Completion(WcStatus::RemoteAccess));
     }

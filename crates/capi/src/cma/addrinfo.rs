@@ -369,7 +369,7 @@ pub unsafe extern "C" fn rdma_freeaddrinfo(res: *mut rdma_addrinfo) {
     });
 }
 
-/// What became of rdma_resolve_addrinfo.
+/// The outcome of rdma_resolve_addrinfo.
 #[derive(Default)]
 pub(crate) enum Resolution {
     /// rdma_resolve_addrinfo was not called, or its answer was taken.

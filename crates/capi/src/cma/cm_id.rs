@@ -70,7 +70,7 @@ pub(crate) struct CmId {
     pub owns_cqs: AtomicBool,
     /// What stands before the program's private data in its request (`ai_connect`).
     pub connect_data: Mutex<Vec<u8>>,
-    /// What became of rdma_resolve_addrinfo.
+    /// The outcome of rdma_resolve_addrinfo.
     addrinfo: Mutex<Resolution>,
 }
 
@@ -187,7 +187,7 @@ impl CmId {
         self.saved.lock()
     }
 
-    /// What became of rdma_resolve_addrinfo.
+    /// The outcome of rdma_resolve_addrinfo.
     pub fn resolution(&self) -> MutexGuard<'_, Resolution> {
         self.addrinfo.lock()
     }

@@ -143,7 +143,7 @@ unsafe fn parameters<'a>(p: *const rdma_conn_param) -> (ConnParam, &'a [u8]) {
 }
 
 /// What `rdma_connect` takes without parameters, as librdmacm does: all that the device has, and
-/// patience.
+/// the longest timeouts.
 const DEFAULT_PARAMETERS: ConnParam = ConnParam {
     responder_resources: nic::limits::MAX_RD_ATOMIC,
     initiator_depth: nic::limits::MAX_RD_ATOMIC,

@@ -19,6 +19,25 @@ pub fn object() -> PathBuf {
     test.parent().expect("deps/").join("libverbena_rdma.so")
 }
 
+/// All Rust sources of the tree, what was built apart.
+pub fn sources() -> Vec<PathBuf> {
+    let (mut found, mut folders) = (Vec::new(), vec![root()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder") {
+            let entry = entry.expect("an entry");
+            let (path, name) = (entry.path(), entry.file_name());
+            let built = name == "target" || name.as_encoded_bytes().starts_with(b".");
+            // A link leads to what is found by itself, or out of the tree.
+            match entry.file_type().expect("a type") {
+                kind if kind.is_dir() && !built => folders.push(path),
+                kind if kind.is_file() && path.extension().is_some_and(|e| e == "rs") => found.push(path),
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
 /// A file of the tree, by its path from the top.
 pub fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
@@ -80,4 +99,30 @@ fn sources_below(folder: &Path) -> Sources {
         }
     }
     found
+}
+
+/// The pages of docs/design, each with its path.
+pub fn design() -> Vec<(String, String)> {
+    pages_in("docs/design")
+}
+
+/// The documents whose names are looked up.
+pub fn documents() -> Vec<(String, String)> {
+    let others = ["ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| (name.to_owned(), read(name)));
+    design().into_iter().chain(others).collect()
+}
+
+/// Those, and the other documents that are wrapped and name components.
+pub fn all_documents() -> Vec<(String, String)> {
+    let others = [
+        "README.md",
+        "SECURITY.md",
+        "RELEASING.md",
+        "conformance/README.md",
+        "fuzz/README.md",
+        "docs/GLOSSARY.md",
+        "docs/historic-bugs.md",
+        "docs/rpma-wire.md",
+    ];
+    documents().into_iter().chain(others.map(|name| (name.to_owned(), read(name)))).collect()
 }

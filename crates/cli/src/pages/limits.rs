@@ -140,7 +140,7 @@ const HOST_LIMITS: [HostLimit; 8] = [
     ),
     (
         "crates/linux/src/names.rs",
-        "MAX_BEARERS",
+        "MAX_NAME_OWNERS",
         Unit::Count,
         "Connections to other processes for passing packets on.",
     ),

@@ -45,7 +45,7 @@ impl Cm {
     }
 
     /// The consumer waits for the answer to its request until `at` and no longer: `Unreachable`
-    /// follows then, even where the peer has asked for patience. Harmless once the answer has
+    /// follows then, even where the peer has asked for more time. Harmless once the answer has
     /// come.
     pub fn give_up_at(&mut self, id: ConnId, at: Instant) {
         let Some(conn) = self.connections.get_mut(&id) else { return };

@@ -37,7 +37,7 @@
 //! queue pair must fit; our own bears the connection's.
 //!
 //! Differences from Linux's ib_cm, all of them invisible to a kernel peer: repetition starts after
-//! 250 ms instead of 4.9 s, and goes on once a second while a peer has asked for patience; a
+//! 250 ms instead of 4.9 s, and goes on once a second while a peer has asked for more time; a
 //! message about an unknown connection is refused (invalid communication id) where Linux is silent;
 //! a LAP is declined by an APR where Linux drops it on RoCE; a DREQ is answered at once instead of
 //! when the consumer calls rdma_disconnect; a refusal is remembered and repeated; DREQ of a

@@ -102,7 +102,7 @@ pub fn local_ack_timeout(packet_life_time: u8, ack_delay: u8) -> u8 {
 pub(super) struct Retry {
     /// Times the message has been repeated.
     pub attempt: u32,
-    /// Repetitions left, those while the peer has asked for patience apart.
+    /// Repetitions left, those while the peer has asked for more time apart.
     left: u32,
     interval: Duration,
     ceiling: Duration,
@@ -110,12 +110,12 @@ pub(super) struct Retry {
     give_up: Instant,
     /// The consumer waits no longer, whatever the peer asks for.
     latest: Option<Instant>,
-    /// The peer has asked for patience until then.
+    /// The peer has asked for more time until then.
     patient_until: Instant,
     mras: u8,
 }
 
-/// How often a message is repeated whose receiver has asked for patience: not for its answer, but
+/// How often a message is repeated whose receiver has asked for more time: not for its answer, but
 /// to find out if the process that was to give it still lives.
 const WHILE_PATIENT: Duration = Duration::from_secs(1);
 
@@ -142,7 +142,7 @@ impl Retry {
         Retry { left: most.into(), next, ..self }
     }
 
-    /// Gives up then at the latest, whatever patience the peer asks for.
+    /// Gives up then at the latest, however much time the peer asks for.
     pub fn give_up_at(&mut self, at: Instant) {
         self.latest = Some(at);
         self.give_up = self.give_up.min(at);
@@ -170,9 +170,9 @@ impl Retry {
         true
     }
 
-    /// The peer asks for patience (MRA): the time that is left begins anew after `wait`. At most
+    /// The peer asks for more time (MRA): the time that is left begins anew after `wait`. At most
     /// `max` times, so that no side is held for ever; what comes before `wait` is over answers a
-    /// repetition and does not count. Repetitions while it has patience ask whether the peer lives,
+    /// repetition and does not count. Repetitions in that time ask whether the peer lives,
     /// and are not counted either.
     pub fn extend(&mut self, now: Instant, wait: Duration, max: u8) {
         if self.mras >= max || now < self.patient_until {
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
-    fn a_peer_that_asks_for_patience_does_not_move_the_consumers_own_deadline() {
+    fn an_mra_does_not_move_the_consumers_own_deadline() {
         let start = Instant::now();
         let mut retry = Retry::new(start, Timing::default().request);
         let at = start + Duration::from_millis(600);

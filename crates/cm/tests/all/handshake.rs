@@ -127,7 +127,7 @@ fn duplicate_req_while_the_consumer_decides_gets_an_mra() {
     let active = w.connect(0, 1);
     w.run_for(60_000 * MS);
     let reqs = w.sent_by(0, "REQ").len();
-    assert!((58..=62).contains(&reqs), "once a second, to find out whether anybody is still there: {reqs}");
+    assert!((58..=62).contains(&reqs), "once a second, to find out whether the peer is still there: {reqs}");
     assert_eq!(w.sent_by(1, "MRA").len(), reqs - 1);
     let request = w.request(1);
     let accept = w.accept_params(1);

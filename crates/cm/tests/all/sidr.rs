@@ -57,7 +57,7 @@ fn duplicate_question_gets_the_same_answer() {
 }
 
 #[test]
-fn an_answer_is_remembered_as_long_as_somebody_asks() {
+fn an_answer_is_remembered_as_long_as_requests_come() {
     let mut w = World::new(&[2, 3]);
     // Longer than an answer that is not asked for is remembered.
     let deaf = w.now + 30_000 * MS;

@@ -85,7 +85,7 @@ fn an_answer_with_another_transaction_id_or_from_another_address_is_dropped_and_
 }
 
 #[test]
-fn a_forged_mra_buys_no_patience() {
+fn a_forged_mra_extends_no_timeout() {
     for forged in [true, false] {
         let mut w = World::new(&[2, 3]);
         w.hosts[1].willing = false;

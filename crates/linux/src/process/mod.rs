@@ -175,7 +175,7 @@ fn start() -> io::Result<Instance> {
         Wish::default()
     });
     if wish == Wish::Ptracer {
-        sys::thread::let_anybody_trace();
+        sys::thread::allow_any_tracer();
     }
     let same_host = wish != Wish::Off;
     let large_pages = environment::large_pages();

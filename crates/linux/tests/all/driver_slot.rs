@@ -152,7 +152,7 @@ fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
             sender.env().send(&path(V4), &mut batch(1, &[64]));
             sent += 1;
             while taken.load(Ordering::Relaxed) < sent {
-                assert!(Instant::now() < end, "somebody is woken again and again");
+                assert!(Instant::now() < end, "a thread is woken again and again");
                 std::hint::spin_loop();
             }
             row = if support::counter(&sender, "ring_wakes") == before { row + 1 } else { 0 };

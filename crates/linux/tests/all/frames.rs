@@ -99,6 +99,6 @@ fn frames_that_one_process_watches_reach_the_others_and_the_system_all_the_same(
     let len = program.recv(&mut bytes).unwrap();
     assert_eq!(&bytes[..len], b"for a plain socket");
     for host in [&one, &other] {
-        host.handler().find(saying(b"for a plain socket")).expect("whoever watches sees it");
+        host.handler().find(saying(b"for a plain socket")).expect("the watching queue pair sees it");
     }
 }

@@ -242,7 +242,7 @@ impl Writer {
 
     fn start() -> Writer {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "a_writer_of_another_process"]).env(Writer::ENVIRONMENT, "1");
+        command.args(["--exact", "peer_memory::a_writer_of_another_process"]).env(Writer::ENVIRONMENT, "1");
         Writer(command.stdout(Stdio::null()).spawn().unwrap())
     }
 
@@ -283,7 +283,7 @@ fn a_writer_of_another_process() {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one story")]
-fn nobody_waits_for_who_is_stopped_or_dead_and_he_writes_nothing_afterwards() {
+fn revocation_does_not_wait_for_a_stopped_or_dead_peer_which_writes_nothing_afterwards() {
     let _alone = alone();
     if !is_peer_memory_reachable() {
         return;

@@ -263,7 +263,7 @@ fn the_names_of_a_port_are_listed_wildcard_and_specific_each_once() {
 }
 
 #[test]
-fn a_port_that_somebody_owns_alone_is_reported() {
+fn a_port_that_another_process_owns_alone_is_reported() {
     let alone = alone();
     if !alone.own_namespace {
         return eprintln!("skipped: needs a network namespace");
@@ -278,7 +278,7 @@ fn a_port_that_somebody_owns_alone_is_reported() {
 }
 
 #[test]
-fn one_address_whose_port_somebody_owns_alone_is_named_and_the_others_serve() {
+fn one_address_whose_port_another_process_owns_alone_is_named_and_the_others_serve() {
     let alone = alone();
     if !alone.own_namespace {
         return eprintln!("skipped: needs a network namespace");

@@ -59,7 +59,7 @@ fn data_comes_before_the_messages_of_connection_managers_that_came_before_it() {
 }
 
 #[test]
-fn whoever_a_message_of_the_connection_manager_is_for_it_leaves_from_one_of_few_sockets() {
+fn mads_for_all_peers_leave_from_few_sockets() {
     let _alone = alone();
     let host = start();
     let before = descriptors();
@@ -220,7 +220,7 @@ impl Others {
         let child = Command::new(wrap[0])
             .args(&wrap[1..])
             .arg(&self.0)
-            .args(["--exact", "role", "--nocapture"])
+            .args(["--exact", "unsolicited::role", "--nocapture"])
             .env(ROLE, role)
             .current_dir("/")
             .stdin(Stdio::piped())

@@ -69,7 +69,7 @@ pub(crate) enum As {
     Told,
 }
 
-/// What became of showing a region.
+/// The outcome of showing a region.
 pub(crate) enum ExportOutcome {
     /// There is no region that is to be peer_exports.
     Nothing,

@@ -141,7 +141,7 @@ fn map(address: u64) -> Option<NonNull<u8>> {
     NonNull::new(std::ptr::with_exposed_provenance_mut(usize::try_from(page).ok()?))
 }
 
-/// What became of a copy.
+/// The outcome of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copied {
     /// All bytes were copied.

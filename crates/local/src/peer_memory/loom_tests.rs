@@ -364,8 +364,8 @@ fn what_is_found_is_of_one_queue_pair() {
 }
 
 /// Threads that may be stopped wherever they are in no call, and one that takes a region back,
-/// whose patience is over at once. `stays`: see [`Page`].
-fn one_loses_patience(threads: u32, stays: bool) {
+/// that times out at once. `stays`: see [`Page`].
+fn one_times_out(threads: u32, stays: bool) {
     explore(if threads == 1 { 4 } else { 3 }, move || {
         let shared = Shared::new();
         let initiators: Vec<_> = (0..threads)
@@ -390,12 +390,12 @@ fn one_loses_patience(threads: u32, stays: bool) {
 
 #[test]
 fn who_is_stopped_writes_nothing_afterwards() {
-    one_loses_patience(1, false);
+    one_times_out(1, false);
 }
 
 #[test]
 fn a_thread_that_is_stopped_does_not_hide_one_that_copies() {
-    one_loses_patience(2, false);
+    one_times_out(2, false);
 }
 
 /// A thread that says for ever that it uses something is banned when no call of it is left.

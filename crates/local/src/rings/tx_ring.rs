@@ -93,7 +93,7 @@ impl Head {
     }
 }
 
-/// What became of packets.
+/// The outcome of packets.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// All packets are in the ring.

@@ -70,7 +70,7 @@ pub struct DeviceConfig {
     pub mac: [u8; 6],
 }
 
-/// What became of a device's packets, one counter a reason.
+/// The outcome of a device's packets, one counter a reason.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Packets dropped: the queue pair does not exist.
@@ -112,7 +112,7 @@ type Destination = (Address, Option<u16>);
 pub struct Adapter {
     /// What it was made from.
     pub config: DeviceConfig,
-    /// What became of its packets.
+    /// The outcome of its packets.
     pub counters: Counters,
     pub(crate) link: Arc<dyn Link>,
     pub(crate) frames: Arc<dyn Frames>,
@@ -291,7 +291,7 @@ impl Adapter {
         self.numbers.take()
     }
 
-    /// Counts what became of a message that no peer acknowledges.
+    /// Counts the outcome of a message that no peer acknowledges.
     pub(crate) fn count(&self, taken: Taken) {
         let counter = match taken {
             Taken::Yes => &self.counters.received,

@@ -142,7 +142,7 @@ impl Device {
         self.qps.read().get(&qpn.get()).cloned()
     }
 
-    /// What became of its packets, with the names of the counters; waits for no lock.
+    /// The outcome of its packets, with the names of the counters; waits for no lock.
     pub fn counted(&self) -> [(&'static str, u64); 7] {
         if let Some(qps) = self.qps.try_read() {
             qps.values().for_each(|qp| qp.tell_received());

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::disallowed_methods, reason = "the other thread gets as far as it can")]
-    fn whoever_takes_a_region_back_waits_for_the_step_of_the_one_that_uses_it_again_and_again() {
+    fn deregistration_waits_for_the_step_of_a_thread_that_uses_the_region_again_and_again() {
         let table = Table::new();
         let (mr, one, other) = (region(&table), User::new(&table), User::new(&table));
         let (byte, held) = one.read(&table, mr).unwrap();

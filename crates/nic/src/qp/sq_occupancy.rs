@@ -138,7 +138,7 @@ mod tests {
         let cq = Cq::new(8, None, AsyncEventQueue::new(Box::new(Unheard))).unwrap();
         let add = || cq.push(written(), &mut Vec::new());
         let mut sq_occupancy = SqOccupancy::default();
-        add(); // somebody else's
+        add(); // another thread's
         (0..3).for_each(|_| sq_occupancy.take());
         assert_eq!(sq_occupancy.taken(&cq), 3, "no completion is to come for them yet");
         sq_occupancy.ends(&cq);

@@ -33,7 +33,7 @@ pub const IBV_REREG_MR_CHANGE_PD: ibv_rereg_mr_flags = 1 << 1;
 pub const IBV_REREG_MR_CHANGE_ACCESS: ibv_rereg_mr_flags = 1 << 2;
 pub const IBV_REREG_MR_FLAGS_SUPPORTED: ibv_rereg_mr_flags = 7;
 
-/// What `ibv_rereg_mr` answers when it fails: what became of the region.
+/// What `ibv_rereg_mr` answers when it fails: the outcome of the region.
 pub type ibv_rereg_mr_err_code = i32;
 pub const IBV_REREG_MR_ERR_INPUT: ibv_rereg_mr_err_code = -1;
 pub const IBV_REREG_MR_ERR_DONT_FORK_NEW: ibv_rereg_mr_err_code = -2;

@@ -51,7 +51,7 @@ fn a_process_killed_on_the_same_host_disconnects_its_peer_within_a_second() {
 }
 
 #[test]
-fn a_process_killed_elsewhere_is_noticed_by_who_disconnects() {
+fn a_process_killed_elsewhere_is_noticed_by_the_disconnecting_end() {
     let (mut sim, client, server, ours, _theirs) = connected(false);
     sim.kill(server.process);
     let id = ours.id.as_ref().unwrap();

@@ -122,7 +122,7 @@ fn parties(seed: u64) -> (Sim, Dice, [Party; 3]) {
 
 #[test]
 fn requests_that_name_the_queue_pair_of_either_end_leave_the_connection_alone() {
-    sim::each_seed("cm_strangers", "requests_that_name_the_queue_pair", SEEDS, |seed| {
+    sim::each_seed("cm_unsolicited", "requests_that_name_the_queue_pair", SEEDS, |seed| {
         let (mut sim, mut dice, [client, server, other]) = parties(seed);
         let _listener = server.listen();
         let _other = client.listen();

@@ -1,5 +1,5 @@
-//! What once went wrong in other implementations, seen by whole hosts: unsolicited traffic'
-//! packets, numbers that can be foreseen, resolutions that overlap. docs/historic-bugs.md lists all
+//! What once went wrong in other implementations, seen by whole hosts: packets that
+//! What once went wrong in other implementations, seen by whole hosts: packets of no connection,
 //! of them and their tests.
 
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ fn hosts<const N: usize>() -> (Sim, [SimNode; N]) {
 }
 
 #[test]
-fn a_unsolicited_traffic_packets_are_dropped_even_with_the_right_numbers() {
+fn unsolicited_packets_are_dropped_even_with_the_right_numbers() {
     let (mut sim, [a, b, other]) = hosts();
     let [at_a, at_b, at_other] = [&a, &b, &other].map(Endpoint::new);
     let psn = Psn::new(7);

@@ -431,7 +431,7 @@ fn what_ceases_to_fit_ends_alike_whichever_way_is_taken() {
 }
 
 #[test]
-fn numbers_that_were_used_up_without_a_packet_are_so_for_whoever_comes_next() {
+fn psns_used_up_without_a_packet_stay_used_for_the_next_requests() {
     compare(USED_UP, |operation| {
         matches!(
             operation,

@@ -104,7 +104,7 @@ fn a_request_finds_the_process_that_listens_for_its_family() {
 }
 
 #[test]
-fn a_shared_port_belongs_to_whoever_listens_until_its_process_is_killed() {
+fn a_shared_port_belongs_to_the_listener_until_its_process_is_killed() {
     let (mut sim, ours, client) = hosts();
     let shared: Vec<_> = ours.iter().map(|p| p.bound(v4(1), true).unwrap()).collect();
     assert_eq!(client.bound(v4(2), false).map(|_| ()), Ok(()), "another host");

@@ -379,7 +379,7 @@ impl Run {
             qp.destroy();
         }
         self.sim.run_for(Duration::from_secs(100));
-        assert!(self.sim.is_idle(), "somebody waits for something after the end ({:?})", self.wiring);
+        assert!(self.sim.is_idle(), "a host waits for something after the end ({:?})", self.wiring);
         !failed
     }
 }

@@ -123,7 +123,7 @@ fn a_flood_for_nobody_is_answered_so_often_and_no_more_and_leaves_connections_al
     assert_eq!(node.connections(), 0);
     let answered = sim.counters().sent;
     assert!((1_000..2_000).contains(&answered), "{answered} answers in a second");
-    assert!(counted(&node, "node.unsolicited traffic") > 38_000);
+    assert!(counted(&node, "node.unsolicited") > 38_000);
     // Some time later the other host is heard as any host is.
     sim.run_for(Duration::from_secs(1));
     request(&node, 1);

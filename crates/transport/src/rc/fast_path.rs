@@ -64,13 +64,13 @@ impl Rc {
     }
 
     /// Whether the caller may execute a WRITE, or a READ, that is posted now, while no other takes
-    /// a place in the queue. Then it does, and says what became of it.
+    /// a place in the queue. Then it does, and says the outcome of it.
     #[inline]
     pub fn begins_alone(&self, is_read: bool) -> bool {
         self.state == State::Rts && self.conn.role == Role::Rc && self.requester.begins_alone(is_read)
     }
 
-    /// What became of it, which is of so many bytes; whether it is done. Else it is to be posted.
+    /// The outcome of it, which is of so many bytes; whether it is done. Else it is to be posted.
     #[inline]
     pub fn executed_alone(&mut self, outcome: DirectOutcome, len: u32) -> bool {
         let done = self.requester.executed_alone(outcome, &self.conn, len);

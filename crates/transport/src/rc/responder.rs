@@ -20,7 +20,7 @@ use crate::segmentation::{check_len, remote, send_place, write_place};
 const EXTRA_REPEATED: usize = 16;
 
 /// A FLUSH repeated so often gets an RNR NAK: a requester repeats at most 7 times otherwise.
-const PATIENCE: u32 = 3;
+const MAX_REPEATED: u32 = 3;
 /// How long the requester shall wait then: 82 ms (IBA 1.4 table 45).
 const FLUSH_TIMER: u8 = 26;
 
@@ -188,7 +188,7 @@ impl Responder {
             flushing.missed |= ahead > 0;
             flushing.repeated += u32::from(ahead == 0);
             // From then on the requester asks again after its RNR wait, as often as for receives.
-            if ahead == 0 && flushing.repeated >= PATIENCE {
+            if ahead == 0 && flushing.repeated >= MAX_REPEATED {
                 self.answers.rnr_nak(psn, self.msn, FLUSH_TIMER);
             }
             return Ok(());

@@ -126,7 +126,7 @@ fn a_list_of_long_writes_is_copied_turn_by_turn() {
 }
 
 #[test]
-fn whoever_waits_for_a_turn_when_the_connection_fails_is_flushed() {
+fn a_request_that_waits_for_its_turn_is_flushed_when_the_connection_fails() {
     const LONG: u32 = 8 << 20;
     let mut a = reaching(LONG);
     post_writes(&mut a, 0..3, LONG);

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_is_left_over_once_and_so_is_a_waker_that_is_not_needed() {
+    fn a_waiter_is_left_over_once_and_so_is_a_waker_that_is_not_needed() {
         let waker = || Kept::new(Waker::noop().clone());
         let mut slots = Slots::new(1);
         let ticket = slots.put(()).unwrap();

@@ -130,7 +130,7 @@ fn may_not_reach(conn: &Connection, theirs: RemoteMemory, pool: &Pool, at_once: 
     for directly_now in ["direct_writes", "direct_reads"].map(counter) {
         assert!(directly_now <= at_once && directly_now + 5 >= at_once, "{directly_now} at once");
     }
-    assert!(counter("ring_pieces_sent") >= 20 && counter("packets_sent") == 0, "by the ring");
+    assert!(counter("ring_fragments_sent") >= 20 && counter("packets_sent") == 0, "by the ring");
     Ok(())
 }
 

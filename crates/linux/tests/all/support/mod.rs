@@ -214,7 +214,7 @@ impl Recorder {
         counter.iter().for_each(Signal::signal);
     }
 
-    /// The first thing told that `pick` wants, taken out; waits for it. `None` when patience ends.
+    /// The first thing told that `pick` wants, taken out; waits for it. `None` after the timeout.
     pub fn find<T>(&self, pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
         self.find_within(TIMEOUT, pick)
     }

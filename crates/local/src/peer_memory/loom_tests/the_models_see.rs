@@ -52,7 +52,7 @@ fn a_queue_pair_whose_program_writes_before_it_is_taken_back() {
 
 #[test]
 #[should_panic(expected = "it is not what was sent")]
-fn who_looks_again_before_he_has_pulled() {
+fn a_peer_that_looks_again_before_it_has_pulled() {
     without(At::Pulled, what_was_taken_back_does_not_count_as_pulled);
 }
 
@@ -77,5 +77,5 @@ fn an_initiator_that_lets_go_too_early() {
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_page_that_stays_when_it_was_taken_away() {
-    one_loses_patience(1, true);
+    one_times_out(1, true);
 }

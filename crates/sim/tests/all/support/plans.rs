@@ -334,7 +334,7 @@ impl Run {
         }
         // An alarm set for a timer that was stopped rings all the same, once.
         self.sim.run_for(Duration::from_secs(100));
-        assert!(self.sim.is_idle(), "somebody waits for something after the end:\n{}", self.story());
+        assert!(self.sim.is_idle(), "a host waits for something after the end:\n{}", self.story());
         let alive = self.all.iter().filter(|id| id.strong_count() > 0).count();
         assert_eq!(alive, 0, "identifiers are left:\n{}", self.story());
     }

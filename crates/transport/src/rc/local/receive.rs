@@ -54,9 +54,9 @@ pub(super) fn fragment(mtu: u32, left: u32, bytes: u64, most_bytes: usize, most:
 
 /// Bytes of each fragment of a message that both ends copy, but for the last one: as many fragments
 /// for the one as for the other, where they are long enough.
-pub(super) fn zero_copy_len(mtu: u32, len: u32, fewest: u32) -> u32 {
+pub(super) fn zero_copy_len(mtu: u32, len: u32, min: u32) -> u32 {
     let fragments = len.div_ceil(MAX_ZERO_COPY).next_multiple_of(2);
-    len.div_ceil(fragments).next_multiple_of(mtu).max(fewest)
+    len.div_ceil(fragments).next_multiple_of(mtu).max(min)
 }
 
 /// What an ACK or a request for a READ tells of.

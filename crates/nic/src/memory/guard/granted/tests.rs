@@ -152,7 +152,7 @@ extern "C" fn take_back(_: c_int) {
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "somebody has to interrupt it")]
+#[allow(clippy::disallowed_methods, reason = "a thread has to interrupt it")]
 fn a_thread_that_is_interrupted_in_the_midst_stores_nothing_that_was_taken_back_meanwhile() {
     if !is_there() {
         return;
