@@ -43,7 +43,7 @@ fn all_turns<const N: usize>(
 }
 
 /// Medians of what is measured by turns.
-pub fn by_turns<const N: usize>(
+pub(crate) fn by_turns<const N: usize>(
     turns: usize,
     measure: impl FnMut(usize) -> io::Result<f64>,
 ) -> io::Result<[f64; N]> {
@@ -52,7 +52,7 @@ pub fn by_turns<const N: usize>(
 
 /// Like [`by_turns`], and of each the median of its ratios to the last one in its turn, which meets
 /// the same state of the machine.
-pub fn by_turns_beside_last<const N: usize>(
+pub(crate) fn by_turns_beside_last<const N: usize>(
     turns: usize,
     measure: impl FnMut(usize) -> io::Result<f64>,
 ) -> io::Result<([f64; N], [f64; N])> {
@@ -65,7 +65,13 @@ pub fn by_turns_beside_last<const N: usize>(
 }
 
 /// A line of a table of what is beside what.
-pub fn figure(what: String, unit: &'static str, ours: f64, floor: f64, floor_is: &'static str) -> Figure {
+pub(crate) fn figure(
+    what: String,
+    unit: &'static str,
+    ours: f64,
+    floor: f64,
+    floor_is: &'static str,
+) -> Figure {
     let better = if unit == "us" { Better::Lower } else { Better::Higher };
     Figure { what, unit, better, floor, floor_is, ours: Some(ours), of_pairs: None, line: None }
 }
@@ -104,7 +110,7 @@ fn post_and_poll(c: &Program) -> io::Result<Vec<Turn>> {
     Ok(turns)
 }
 
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
@@ -113,7 +119,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
 ///
 /// # Errors
 /// When a process fails.
-pub fn figures(c: &Program) -> io::Result<Vec<Figure>> {
+pub(crate) fn figures(c: &Program) -> io::Result<Vec<Figure>> {
     let mut figures = processor_times(&post_and_poll(c)?);
     figures.extend(sends(c)?);
     if perftest::is_installed() {

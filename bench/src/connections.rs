@@ -24,7 +24,7 @@ const CASES: [(usize, usize, &str, bool); 3] = [
 ///
 /// # Errors
 /// When a process or a socket fails.
-pub fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
+pub(crate) fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (clients, each, what, busy) in CASES {
         let _busy = busy.then(pin::Busy::start).transpose()?;

@@ -28,7 +28,7 @@ const END: u64 = u64::MAX;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Way {
+pub(crate) enum Way {
     /// process_vm_writev(2).
     To,
     /// process_vm_readv(2).
@@ -52,9 +52,9 @@ fn memory() -> &'static [AtomicU64] {
 }
 
 impl Other {
-    fn parse(line: [f64; 2]) -> Other {
+    fn parse(line: [f64; 2]) -> Self {
         // A number of 53 bits holds any address of a process.
-        Other { pid: line[0] as i32, address: line[1] as u64 }
+        Self { pid: line[0] as i32, address: line[1] as u64 }
     }
 
     /// Copies between these words of ours and its words at the same place, those of the guard
@@ -90,7 +90,7 @@ fn introduce(ours: &[AtomicU64]) -> String {
 ///
 /// # Errors
 /// What the system says; `InvalidInput` for other arguments.
-pub fn run(args: &[String]) -> io::Result<()> {
+pub(crate) fn run(args: &[String]) -> io::Result<()> {
     let [what] = args else { return Err(io::ErrorKind::InvalidInput.into()) };
     pin::to_core(1)?;
     let ours = memory();
@@ -149,7 +149,7 @@ fn median(mut rounds: Vec<f64>) -> f64 {
 ///
 /// # Errors
 /// When the system refuses the calls, or the other process ends.
-pub fn ping_pong() -> io::Result<f64> {
+pub(crate) fn ping_pong() -> io::Result<f64> {
     with("answer", |other, ours| {
         let (mut rounds, mut n) = (Vec::new(), 0);
         for _ in 0..=ROUNDS {
@@ -175,7 +175,7 @@ pub fn ping_pong() -> io::Result<f64> {
 ///
 /// # Errors
 /// When the system refuses the calls.
-pub fn bandwidth(way: Way) -> io::Result<f64> {
+pub(crate) fn bandwidth(way: Way) -> io::Result<f64> {
     with("lie", |other, ours| {
         let mut rounds = Vec::new();
         for _ in 0..=ROUNDS {

@@ -37,7 +37,7 @@ const RECEIVE_BUFFER: usize = 8 << 20;
 
 /// Whether the far end of a ping also acknowledges it, as a reliable connection must.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Acks {
+pub(crate) enum Acks {
     None,
     Sent,
 }
@@ -79,7 +79,7 @@ fn take_ping(socket: &UdpSocket, acks: Acks) -> io::Result<()> {
 ///
 /// # Errors
 /// What the sockets say.
-pub fn ping_pong(acks: Acks) -> io::Result<f64> {
+pub(crate) fn ping_pong(acks: Acks) -> io::Result<f64> {
     let (here, there) = socket_pair()?;
     here.set_nonblocking(true)?;
     there.set_nonblocking(true)?;
@@ -114,7 +114,7 @@ pub fn ping_pong(acks: Acks) -> io::Result<f64> {
 /// Messages of `size` bytes, each sent by itself, in GSO batches where it takes more than one
 /// datagram, and received as GRO batches, with the window in which they are fastest just now, of
 /// those in which nothing is lost.
-pub struct Fastest {
+pub(crate) struct Fastest {
     size: usize,
     stream: Stream,
 }
@@ -124,7 +124,7 @@ impl Fastest {
     ///
     /// # Errors
     /// What the sockets say; `TimedOut` when every window lost datagrams.
-    pub fn find(size: usize) -> io::Result<Fastest> {
+    pub(crate) fn find(size: usize) -> io::Result<Self> {
         let (segment, segments) = if size <= SEGMENT_PAYLOAD {
             (size + WRITE_LEN, 1)
         } else {
@@ -138,14 +138,14 @@ impl Fastest {
         // The smallest has room for a batch and for what the receiver has not told of yet.
         let windows = [128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| (kib << 10).min(most));
         let (_, window) = best_window(windows, &stream)?;
-        Ok(Fastest { size, stream: Stream { window, ..stream } })
+        Ok(Self { size, stream: Stream { window, ..stream } })
     }
 
     /// Bytes a second, in GB/s.
     ///
     /// # Errors
     /// What the sockets say; `TimedOut` when datagrams were lost again and again.
-    pub fn measure(&self) -> io::Result<f64> {
+    pub(crate) fn measure(&self) -> io::Result<f64> {
         for _ in 0..LOSSES {
             if let Some(took) = self.stream.run_lossless()? {
                 return Ok((self.stream.messages * self.size) as f64 / took.as_secs_f64() / 1e9);
@@ -159,7 +159,7 @@ impl Fastest {
 ///
 /// # Errors
 /// What the sockets say; `TimedOut` when datagrams were lost.
-pub fn rate(list: usize) -> io::Result<f64> {
+pub(crate) fn rate(list: usize) -> io::Result<f64> {
     let window = OUTSTANDING * SEND_LEN;
     let stream =
         Stream { messages: SENDS / list, segment: SEND_LEN, segments: list, window, credit: window / 4 };
@@ -295,7 +295,7 @@ fn wait_for_credit(socket: &UdpSocket, credited: &mut usize, wanted: usize) -> i
 ///
 /// # Errors
 /// What the sockets say.
-pub fn connects(clients: usize, each: usize) -> io::Result<f64> {
+pub(crate) fn connects(clients: usize, each: usize) -> io::Result<f64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
     let accepting = thread::spawn(move || -> io::Result<()> {

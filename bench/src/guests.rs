@@ -227,7 +227,7 @@ fn connected(said: &str) -> Option<[f64; 2]> {
 ///
 /// # Errors
 /// When a guest does not come up, or a program fails again and again.
-pub fn figures(tool: &Path, verbena: &Path) -> io::Result<[Vec<Figure>; 2]> {
+pub(crate) fn figures(tool: &Path, verbena: &Path) -> io::Result<[Vec<Figure>; 2]> {
     let guests = Guests::up(tool, verbena)?;
     let apart = Ends { server: SERVER, client: CLIENT };
     Ok([guests.figures(apart)?, guests.figures(Ends { server: BOTH, client: BOTH })?])

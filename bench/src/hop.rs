@@ -41,7 +41,7 @@ impl Line {
 ///
 /// # Errors
 /// When threads cannot be pinned; `TimedOut` when the two do not run at the same time.
-pub fn half_round_trip() -> io::Result<f64> {
+pub(crate) fn half_round_trip() -> io::Result<f64> {
     let line = Line(AtomicU64::new(0));
     let until = Instant::now() + PATIENCE;
     let last = (ROUNDS + 1) * PINGS;

@@ -51,10 +51,10 @@ struct Connection {
 }
 
 impl Process {
-    fn start(sim: &mut Sim, host: HostId, address: IpAddr) -> Process {
+    fn start(sim: &mut Sim, host: HostId, address: IpAddr) -> Self {
         let process = sim.start(host, &Config::default());
         let node = sim.node(process).expect("the process lives");
-        Process { node, channel: EventChannel::new(Box::new(Mark::default())), address }
+        Self { node, channel: EventChannel::new(Box::new(Mark::default())), address }
     }
 
     fn event(&self, kind: EventKind) -> Event {
@@ -65,7 +65,7 @@ impl Process {
 }
 
 impl Endpoint {
-    fn new(process: &Process, id: &Arc<Id>) -> Endpoint {
+    fn new(process: &Process, id: &Arc<Id>) -> Self {
         let device = process.node.devices()[0].clone();
         let pd: Arc<Pd> = Arc::new(device.alloc_pd().expect("a protection domain"));
         let events = AsyncEventQueue::new(Box::new(Mark::default()));
@@ -86,7 +86,7 @@ impl Endpoint {
         process.node.set_qp(id, &qp).expect("an identifier without a queue pair");
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let memory = Buffer::new(&pd, MEMORY_LEN, 0x10_0000, rights).expect("a region");
-        Endpoint { qp, sends, receives, memory }
+        Self { qp, sends, receives, memory }
     }
 
     /// Posts a signaled request of `len` bytes from registered memory.
@@ -115,7 +115,7 @@ fn completed(cq: &Cq) {
 }
 
 impl Pair {
-    fn new(one_host: bool) -> Pair {
+    fn new(one_host: bool) -> Self {
         let mut sim = Sim::new(1, Faults::none());
         let addresses = [1, if one_host { 1 } else { 2 }].map(|n| IpAddr::from([10, 0, 0, n]));
         let here = sim.add_host(&addresses[..1], 9000);
@@ -125,7 +125,7 @@ impl Pair {
         let listener = server.node.create_id(&server.channel, PortSpace::Tcp);
         server.node.bind(&listener, SocketAddr::from(([0, 0, 0, 0], PORT))).expect("a free port");
         server.node.listen(&listener, 0).expect("a bound identifier");
-        Pair { sim, client, server, _listener: listener }
+        Self { sim, client, server, _listener: listener }
     }
 
     fn connect(&mut self) -> Connection {

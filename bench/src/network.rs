@@ -17,7 +17,7 @@ const WRITE_SIZES: [usize; 7] = [64, 1 << 10, 4 << 10, 64 << 10, 256 << 10, 1 <<
 ///
 /// # Errors
 /// When a process or a socket fails.
-pub fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
+pub(crate) fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
     let ours = |what: &[&str]| program.map_or(Ok(0.0), |program| program.measure_with(BY_NETWORK, what));
     let line = |what, unit, [ours, floor]: [f64; 2], ratio, floor_is| Figure {
         ours: program.map(|_| ours),

@@ -98,7 +98,7 @@ fn by_tcp(path: &Path, what: Request) -> io::Result<f64> {
 ///
 /// # Errors
 /// When a process fails.
-pub fn figures(program: &Program, disk: &Path, memory: &Path) -> io::Result<Vec<Figure>> {
+pub(crate) fn figures(program: &Program, disk: &Path, memory: &Path) -> io::Result<Vec<Figure>> {
     let Some(address) = address().map(|address| address.to_string()) else {
         eprintln!("left out: librpma (no address but 127.0.0.1)");
         return Ok(Vec::new());

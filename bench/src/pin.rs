@@ -8,7 +8,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// What sched_setaffinity(2) says.
-pub fn to_core(core: usize) -> io::Result<()> {
+pub(crate) fn to_core(core: usize) -> io::Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // SAFETY: a cpu_set_t is an array of integers, for which all zeros is a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -22,13 +22,13 @@ pub fn to_core(core: usize) -> io::Result<()> {
 }
 
 /// A process on each core that computes without a break, until this is dropped.
-pub struct Busy(Vec<Child>);
+pub(crate) struct Busy(Vec<Child>);
 
 impl Busy {
     /// # Errors
     /// When one cannot be started.
-    pub fn start() -> io::Result<Busy> {
-        let mut busy = Busy(Vec::new());
+    pub(crate) fn start() -> io::Result<Self> {
+        let mut busy = Self(Vec::new());
         for core in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             // A child inherits the affinity of the thread that starts it.
             let start = move || {
@@ -53,7 +53,7 @@ impl Drop for Busy {
 }
 
 /// How often threads of processes that this one started, and that have ended, slept.
-pub fn sleeps_of_children() -> i64 {
+pub(crate) fn sleeps_of_children() -> i64 {
     // SAFETY: integers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the call writes the structure, which is ours.
@@ -62,12 +62,12 @@ pub fn sleeps_of_children() -> i64 {
 }
 
 /// What all threads of this process have taken of the processor so far.
-pub fn time_of_all() -> Duration {
+pub(crate) fn time_of_all() -> Duration {
     time_of(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
 /// What the calling thread has.
-pub fn time_of_thread() -> Duration {
+pub(crate) fn time_of_thread() -> Duration {
     time_of(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 

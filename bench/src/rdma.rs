@@ -7,17 +7,17 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 /// Options of `verbena run` for what stands beside sockets.
-pub const BY_NETWORK: &[&str] = &["--wire"];
+pub(crate) const BY_NETWORK: &[&str] = &["--wire"];
 
 /// A compiled program and the command that puts it on Verbena.
-pub struct Program {
+pub(crate) struct Program {
     verbena: PathBuf,
     binary: PathBuf,
 }
 
 impl Program {
     /// The command that runs it.
-    pub fn verbena(&self) -> &Path {
+    pub(crate) fn verbena(&self) -> &Path {
         &self.verbena
     }
 
@@ -26,7 +26,12 @@ impl Program {
     ///
     /// # Errors
     /// When there is no compiler, or libibverbs-dev and librdmacm-dev are not installed.
-    pub fn compile(verbena: &Path, sources: &Path, name: &str, libraries: &[&str]) -> io::Result<Self> {
+    pub(crate) fn compile(
+        verbena: &Path,
+        sources: &Path,
+        name: &str,
+        libraries: &[&str],
+    ) -> io::Result<Self> {
         let binary = std::env::temp_dir().join(format!("verbena-{name}-{}", std::process::id()));
         let program = Self { verbena: std::path::absolute(verbena)?, binary };
         let status = Command::new("cc")
@@ -49,7 +54,7 @@ impl Program {
     ///
     /// # Errors
     /// When it can not be started.
-    pub fn start(&self, what: &[&str]) -> io::Result<Running> {
+    pub(crate) fn start(&self, what: &[&str]) -> io::Result<Running> {
         self.start_with(&[], what)
     }
 
@@ -57,7 +62,7 @@ impl Program {
     ///
     /// # Errors
     /// When it can not be started.
-    pub fn start_with(&self, options: &[&str], what: &[&str]) -> io::Result<Running> {
+    pub(crate) fn start_with(&self, options: &[&str], what: &[&str]) -> io::Result<Running> {
         let mut command = Command::new(&self.verbena);
         command.arg("run").args(options).arg("--").arg(&self.binary).args(what);
         Running::start(&mut command)
@@ -68,7 +73,7 @@ impl Program {
     ///
     /// # Errors
     /// When one of the two processes fails.
-    pub fn measure(&self, what: &[&str]) -> io::Result<f64> {
+    pub(crate) fn measure(&self, what: &[&str]) -> io::Result<f64> {
         self.measure_with(&[], what)
     }
 
@@ -76,7 +81,7 @@ impl Program {
     ///
     /// # Errors
     /// When one of the two processes fails.
-    pub fn measure_with(&self, options: &[&str], what: &[&str]) -> io::Result<f64> {
+    pub(crate) fn measure_with(&self, options: &[&str], what: &[&str]) -> io::Result<f64> {
         let server = self.start_with(options, &[&["server"], what].concat())?;
         measured(server, || self.start_with(options, &[&["client"], what].concat()))
     }
@@ -86,7 +91,7 @@ impl Program {
     ///
     /// # Errors
     /// When one of the processes fails.
-    pub fn connects(&self, options: &[&str], clients: usize, each: usize) -> io::Result<f64> {
+    pub(crate) fn connects(&self, options: &[&str], clients: usize, each: usize) -> io::Result<f64> {
         let mut server = self.start_with(options, &["server", &(clients * each).to_string()])?;
         server.expect("listening")?;
         let each = each.to_string();
@@ -106,7 +111,7 @@ impl Program {
     ///
     /// # Errors
     /// When one of the two processes fails.
-    pub fn ack_delay(&self, count: usize) -> io::Result<(f64, f64)> {
+    pub(crate) fn ack_delay(&self, count: usize) -> io::Result<(f64, f64)> {
         let mut server = self.start(&["server", &(count + 1).to_string()])?;
         server.expect("listening")?;
         let mut client = self.start(&["hold", &count.to_string()])?;
@@ -127,7 +132,7 @@ impl Drop for Program {
 ///
 /// # Errors
 /// When one of the two fails.
-pub fn measured(mut server: Running, client: impl FnOnce() -> io::Result<Running>) -> io::Result<f64> {
+pub(crate) fn measured(mut server: Running, client: impl FnOnce() -> io::Result<Running>) -> io::Result<f64> {
     server.expect("listening")?;
     let number = client()?.number()?;
     server.end()?;
@@ -135,7 +140,7 @@ pub fn measured(mut server: Running, client: impl FnOnce() -> io::Result<Running
 }
 
 /// A process that does not outlive its measurement.
-pub struct Running {
+pub(crate) struct Running {
     child: Child,
     output: Option<BufReader<ChildStdout>>,
 }
@@ -145,17 +150,17 @@ impl Running {
     ///
     /// # Errors
     /// When it can not be started.
-    pub fn start(command: &mut Command) -> io::Result<Running> {
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().map(BufReader::new);
-        Ok(Running { child, output })
+        Ok(Self { child, output })
     }
 
     /// Waits for a line.
     ///
     /// # Errors
     /// When it says something else.
-    pub fn expect(&mut self, wanted: &str) -> io::Result<()> {
+    pub(crate) fn expect(&mut self, wanted: &str) -> io::Result<()> {
         let mut line = String::new();
         if let Some(output) = &mut self.output {
             output.read_line(&mut line)?;
@@ -171,7 +176,7 @@ impl Running {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn go(&mut self) -> io::Result<()> {
+    pub(crate) fn go(&mut self) -> io::Result<()> {
         self.tell("")
     }
 
@@ -179,7 +184,7 @@ impl Running {
     ///
     /// # Errors
     /// When it has ended.
-    pub fn tell(&mut self, line: &str) -> io::Result<()> {
+    pub(crate) fn tell(&mut self, line: &str) -> io::Result<()> {
         match &mut self.child.stdin {
             Some(input) => writeln!(input, "{line}"),
             None => Ok(()),
@@ -190,7 +195,7 @@ impl Running {
     ///
     /// # Errors
     /// When it fails, or the line has others.
-    pub fn numbers<const N: usize>(&mut self) -> io::Result<[f64; N]> {
+    pub(crate) fn numbers<const N: usize>(&mut self) -> io::Result<[f64; N]> {
         let mut line = String::new();
         if let Some(output) = &mut self.output {
             output.read_line(&mut line)?;
@@ -204,7 +209,7 @@ impl Running {
     ///
     /// # Errors
     /// When it has not.
-    pub fn end(&mut self) -> io::Result<String> {
+    pub(crate) fn end(&mut self) -> io::Result<String> {
         let mut text = String::new();
         if let Some(output) = &mut self.output {
             output.read_to_string(&mut text)?;
@@ -217,7 +222,7 @@ impl Running {
     ///
     /// # Errors
     /// When it fails, or prints none.
-    pub fn number(&mut self) -> io::Result<f64> {
+    pub(crate) fn number(&mut self) -> io::Result<f64> {
         let text = self.end()?;
         let number = text.lines().last().and_then(|line| line.trim().parse().ok());
         number.ok_or_else(|| io::Error::other(format!("no number: {text:?}")))

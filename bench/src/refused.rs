@@ -10,7 +10,7 @@ use std::process::Command;
 /// # Errors
 /// When there is no such program, or the system takes no filter; `InvalidInput` where none is
 /// named.
-pub fn run(args: &[String]) -> io::Result<()> {
+pub(crate) fn run(args: &[String]) -> io::Result<()> {
     let (program, args) = args.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     refuse()?;
     Err(Command::new(program).args(args).exec())

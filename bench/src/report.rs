@@ -5,7 +5,7 @@ use std::fs;
 
 /// Which way is good.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Better {
+pub(crate) enum Better {
     /// A time.
     Lower,
     /// A rate.
@@ -13,7 +13,7 @@ pub enum Better {
 }
 
 /// One line: what was measured, on Verbena and on plain sockets.
-pub struct Figure {
+pub(crate) struct Figure {
     /// The operation.
     pub what: String,
     /// Of both numbers.
@@ -34,7 +34,7 @@ pub struct Figure {
 }
 
 /// Three digits or so.
-pub fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value {
         100.0.. => format!("{value:.0}"),
         1.0.. => format!("{value:.2}"),
@@ -43,7 +43,7 @@ pub fn number(value: f64) -> String {
 }
 
 /// "64 B", "4 KiB", "16 MiB".
-pub fn bytes(size: usize) -> String {
+pub(crate) fn bytes(size: usize) -> String {
     match size {
         0x10_0000.. => format!("{} MiB", size >> 20),
         0x400.. => format!("{} KiB", size >> 10),
@@ -64,7 +64,7 @@ fn machine() -> String {
 }
 
 /// The page's beginning and its first table as Markdown.
-pub fn table(figures: &[Figure]) -> String {
+pub(crate) fn table(figures: &[Figure]) -> String {
     let mut text = format!(
         "# Verbena beside its floor and its peers\n\n\
          Written by `bench/run`. Each figure stands beside plain sockets of the same run on the same machine ({}): two \
@@ -78,7 +78,7 @@ pub fn table(figures: &[Figure]) -> String {
 }
 
 /// The Rust crate's table.
-pub fn crate_table(figures: &[Figure]) -> String {
+pub(crate) fn crate_table(figures: &[Figure]) -> String {
     let mut text = "\n## The Rust crate\n\n\
         Beside the C functions of the same stack, and its byte stream beside TCP, by turns in the same run: medians. 8-byte WRITEs have three times as many turns as the rest, and their ratios are those of neighbouring turns. Packets go by memory that both \
         processes map, and WRITEs straight to such: the memory of the crate is. Processor time: three processes work by turns of ten milliseconds; each posts 64, sleeps for 1 ms, then completes them. Medians of 280 turns in seven \
@@ -92,7 +92,7 @@ pub fn crate_table(figures: &[Figure]) -> String {
 }
 
 /// The table of processes of one host beside what Verbena stands on.
-pub fn calls_table(figures: &[Figure]) -> String {
+pub(crate) fn calls_table(figures: &[Figure]) -> String {
     let mut text = "\nVerbena by memory beside what it stands on, by turns: medians, and the ratios are those of neighbouring turns. Latencies have three times as many turns as the rest. WRITEs and READs: perftest, as above, beside the same calls of the kernel between two processes, with \
         nobody in between. Copies refused: by a filter of system calls (seccomp), as some containers have: all goes through the ring, in pieces, as perftest's memory is its own. UCX's posix never makes these calls; its WRITEs and READs are \
         messages where the memory is the program's own (UCX_ALLOC_PRIO=heap), as perftest's is, and copies in memory that both map where UCX allocates it, \
@@ -104,7 +104,7 @@ pub fn calls_table(figures: &[Figure]) -> String {
 }
 
 /// librpma's table.
-pub fn rpma_table(figures: &[Figure]) -> String {
+pub(crate) fn rpma_table(figures: &[Figure]) -> String {
     let mut text = "\n## librpma\n\n\
         `rpma_bench.c` at both ends, medians of three by turns; the client polls, the server sleeps, but for request and answer, where it polls. Debian's library flushes \
         by a READ: where its peer declares direct writes it takes that for persistence, and nothing waits for the disk. So it stands beside ours where the file is in memory.\n\n"
@@ -114,7 +114,7 @@ pub fn rpma_table(figures: &[Figure]) -> String {
 }
 
 /// The page of two guests.
-pub fn guests_page([apart, together]: &[Vec<Figure>; 2]) -> String {
+pub(crate) fn guests_page([apart, together]: &[Vec<Figure>; 2]) -> String {
     let mut text = "# Verbena beside the kernel\n\n\
         Written by `bench/run --kernel`, in guests of `conformance/kernel-peer`, by the same programs and by turns: medians. Where QEMU emulates the processors, only the \
         ratios count; programs lie at the same addresses each time there, as it translates code anew wherever else it lies.\n\n\
@@ -156,7 +156,7 @@ fn rows(text: &mut String, beside: &str, which: &str, figures: &[Figure]) {
 }
 
 /// What connections take that stand at once.
-pub fn memory(count: usize, client: f64, server: f64) -> String {
+pub(crate) fn memory(count: usize, client: f64, server: f64) -> String {
     format!(
         "\n{count} connections held at once between two processes, queues of 128 and a completion queue each: {client:.0} bytes \
          of resident memory a connection in the client, {server:.0} in the server.\n"

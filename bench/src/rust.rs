@@ -32,7 +32,7 @@ const DEPTH: usize = 128;
 const POSTS: usize = 64;
 const SLICE_ROUNDS: usize = 8;
 /// Slices, each begun by a line.
-pub const SLICES: usize = 50;
+pub(crate) const SLICES: usize = 50;
 const SLEEP: Duration = Duration::from_millis(1);
 const ROUNDS: usize = 9;
 const PINGS: usize = 20_000;
@@ -51,7 +51,7 @@ fn address() -> SocketAddr {
 ///
 /// # Errors
 /// What the crate or the sockets say; `InvalidInput` for other arguments than those of the table.
-pub fn run(args: &[String]) -> io::Result<()> {
+pub(crate) fn run(args: &[String]) -> io::Result<()> {
     let [role, what, size] = args else { return Err(io::ErrorKind::InvalidInput.into()) };
     let is_client = role == "client";
     let size = size.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -210,15 +210,15 @@ fn answer(conn: &Connection, size: usize) -> io::Result<Option<f64>> {
 struct ByTurns([Prepared<RegBuf>; 2]);
 
 impl ByTurns {
-    fn new(conn: &mut PolledConnection, size: usize) -> verbena::Result<ByTurns> {
+    fn new(conn: &mut PolledConnection, size: usize) -> verbena::Result<Self> {
         let mut one = || {
             let buffer = conn.buffer()?.sized(size)?;
             conn.prepare_send(buffer)
         };
-        Ok(ByTurns([one()?, one()?]))
+        Ok(Self([one()?, one()?]))
     }
     fn post(&mut self, conn: &mut PolledConnection) -> verbena::Result<()> {
-        let ByTurns([now, before]) = self;
+        let Self([now, before]) = self;
         conn.post(now)?;
         while before.is_in_flight() && conn.take(before).transpose()?.is_none() {
             conn.poll();

@@ -20,7 +20,7 @@ const PINGS: usize = 8_000;
 /// Of one way that a message goes: half a round trip, us, the median, and how often a thread slept
 /// a message.
 #[derive(Clone, Copy)]
-pub struct Figure {
+pub(crate) struct Figure {
     us: f64,
     sleeps: f64,
 }
@@ -33,13 +33,13 @@ const LINES: [&str; 3] =
 ///
 /// # Errors
 /// When a program fails, again and again.
-pub fn measure(verbena: &Path) -> io::Result<[Figure; 3]> {
+pub(crate) fn measure(verbena: &Path) -> io::Result<[Figure; 3]> {
     let events = |path| with_sleeps(|| Perftest { verbena: verbena.to_owned(), path }.by_events(SIZE, PINGS));
     Ok([events(perftest::Path::Memory)?, events(perftest::Path::Network)?, with_sleeps(pipe)?])
 }
 
 /// The table; nothing where there was no turn.
-pub fn table(turns: &[[Figure; 3]]) -> String {
+pub(crate) fn table(turns: &[[Figure; 3]]) -> String {
     let median = |of: &dyn Fn(&[Figure; 3]) -> f64| {
         let mut values: Vec<f64> = turns.iter().map(of).collect();
         values.sort_by(f64::total_cmp);
@@ -96,7 +96,7 @@ fn ends(child: Child) -> io::Result<String> {
 ///
 /// # Errors
 /// What the pipes say; `InvalidInput` for other arguments.
-pub fn run(args: &[String]) -> io::Result<()> {
+pub(crate) fn run(args: &[String]) -> io::Result<()> {
     let (mut from, mut to) = (io::stdin().lock(), io::stdout().lock());
     let mut message = [0; SIZE];
     match args {

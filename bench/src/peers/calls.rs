@@ -21,7 +21,7 @@ const MORE: usize = 3;
 const MANY: usize = 4;
 
 /// One figure of a peer.
-pub fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
+pub(crate) fn one(peer: &dyn Peer, test: Test, size: usize) -> io::Result<f64> {
     let figures = peer.measure(test, &[size])?.unwrap_or_default();
     figures.first().copied().ok_or_else(|| io::Error::other(format!("{} has none", peer.name())))
 }
@@ -135,7 +135,7 @@ impl Table {
 }
 
 /// The lines of the table; what fails is told on stderr and left out.
-pub fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Vec<Figure>> {
+pub(crate) fn figures(program: &Program, verbena: &Path, turns: usize) -> io::Result<Vec<Figure>> {
     let verbena = std::path::absolute(verbena)?;
     let by = |path| Perftest { verbena: verbena.clone(), path };
     let (memory, refused) = (by(perftest::Path::Memory), by(perftest::Path::Refused));

@@ -9,12 +9,12 @@ use super::{LOCALHOST, Peer, Test};
 use crate::picture::{Dash, Family};
 
 /// The program.
-pub const PROGRAM: &str = "fi_pingpong";
+pub(super) const PROGRAM: &str = "fi_pingpong";
 /// Of the connection by which its two sides meet.
 const PORT: u16 = 17_553;
 
 /// A provider of libfabric's.
-pub struct Libfabric {
+pub(super) struct Libfabric {
     /// What the tables call it.
     pub name: &'static str,
     dash: Dash,
@@ -23,14 +23,14 @@ pub struct Libfabric {
 }
 
 /// By memory that both map, and process_vm_readv(2) for what is large.
-pub const SHM: Libfabric =
+pub(super) const SHM: Libfabric =
     Libfabric { name: "libfabric shm", dash: Dash::Solid, options: &["-p", "shm", "-e", "rdm"] };
 /// By sockets.
-pub const TCP: Libfabric =
+pub(super) const TCP: Libfabric =
     Libfabric { name: "libfabric tcp", dash: Dash::Short, options: &["-p", "tcp", "-d", "lo", "-e", "msg"] };
 
 /// Whether this machine has the provider.
-pub fn has(libfabric: &Libfabric) -> bool {
+pub(super) fn has(libfabric: &Libfabric) -> bool {
     ends_well(Command::new("fi_info").args(&libfabric.options[..2]))
 }
 

@@ -7,14 +7,14 @@
 //! pipe; `page` writes the tables and draws the pictures; `calls` has Verbena beside the calls of
 //! the kernel that it makes.
 
-pub mod asleep;
-pub mod calls;
+pub(crate) mod asleep;
+pub(crate) mod calls;
 mod libfabric;
-pub mod page;
-pub mod perftest;
-pub mod program;
-pub mod qperf;
-pub mod ucx;
+pub(crate) mod page;
+pub(crate) mod perftest;
+pub(crate) mod program;
+pub(crate) mod qperf;
+pub(crate) mod ucx;
 
 use std::io;
 use std::path::Path;
@@ -34,7 +34,7 @@ const BANDWIDTH_BYTES: usize = 2 << 30;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Test {
+pub(crate) enum Test {
     /// Half a round trip of messages, us.
     SendLatency,
     /// Half a round trip of writes to memory that the other side watches, us.
@@ -74,7 +74,7 @@ impl Test {
 }
 
 /// Who carries messages.
-pub trait Peer {
+pub(crate) trait Peer {
     /// What tables and pictures call it.
     fn name(&self) -> &'static str;
 
@@ -89,7 +89,7 @@ pub trait Peer {
 }
 
 /// All figures of one peer.
-pub struct Line {
+pub(crate) struct Line {
     name: &'static str,
     look: (Family, Dash),
     /// Of each of `TESTS` and each of its sizes; empty where there is none.
@@ -97,7 +97,7 @@ pub struct Line {
 }
 
 /// What came out.
-pub struct Measured {
+pub(crate) struct Measured {
     /// The first is Verbena by memory, the second Verbena by the network.
     lines: Vec<Line>,
     /// Of a cache line, ns, before the first turn and after each; `None` where something else ran.
@@ -141,7 +141,7 @@ fn peers(verbena: &Path) -> Vec<Box<dyn Peer>> {
 ///
 /// # Errors
 /// When the command's path cannot be told.
-pub fn measure(verbena: &Path, turns: usize) -> io::Result<Option<Measured>> {
+pub(crate) fn measure(verbena: &Path, turns: usize) -> io::Result<Option<Measured>> {
     if !perftest::is_installed() {
         eprintln!("left out: processes of one host (perftest is not installed)");
         return Ok(None);
@@ -175,7 +175,7 @@ pub fn measure(verbena: &Path, turns: usize) -> io::Result<Option<Measured>> {
 }
 
 /// What a cache line takes from one core to the other now, in nanoseconds.
-pub fn cache_line() -> Option<f64> {
+pub(crate) fn cache_line() -> Option<f64> {
     hop::half_round_trip().inspect_err(|e| eprintln!("left out: the time of a cache line ({e})")).ok()
 }
 

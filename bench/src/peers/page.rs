@@ -33,7 +33,7 @@ impl Measured {
     }
 
     /// All three tables, and the pictures between them.
-    pub fn page(&self) -> String {
+    pub(crate) fn page(&self) -> String {
         let hops: Vec<String> =
             self.hops.iter().map(|hop| hop.map_or_else(|| "?".to_owned(), |ns| format!("{ns:.0}"))).collect();
         let mut text = format!(
@@ -96,7 +96,7 @@ impl Measured {
     }
 
     /// Latency over size and bandwidth over size, as SVG.
-    pub fn pictures(&self) -> [(&'static str, String); 2] {
+    pub(crate) fn pictures(&self) -> [(&'static str, String); 2] {
         [
             (
                 "latency.svg",

@@ -14,7 +14,7 @@ const DEVICE: &str = "rxe_lo";
 
 /// Which way packets go.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Path {
+pub(crate) enum Path {
     /// Memory that both map: what `verbena run` does.
     Memory,
     /// Shared memory where the system refuses copies between processes' memory: all goes through a
@@ -25,7 +25,7 @@ pub enum Path {
 }
 
 /// Verbena.
-pub struct Perftest {
+pub(crate) struct Perftest {
     /// The command.
     pub verbena: PathBuf,
     /// How it is run.
@@ -33,7 +33,7 @@ pub struct Perftest {
 }
 
 /// The program of a test.
-pub fn program(test: Test) -> &'static str {
+pub(crate) fn program(test: Test) -> &'static str {
     match test {
         Test::SendLatency => "ib_send_lat",
         Test::WriteLatency => "ib_write_lat",
@@ -44,7 +44,7 @@ pub fn program(test: Test) -> &'static str {
 }
 
 /// Whether its programs are there.
-pub fn is_installed() -> bool {
+pub(crate) fn is_installed() -> bool {
     installed("ib_send_lat")
 }
 
@@ -53,7 +53,7 @@ const SMALL: usize = 4096;
 
 /// The figure of a table: of a latency's half round trip the median in us, of a bandwidth the mean
 /// in GB/s. perftest's "MB" is a MiB. Where the clock's rate was unsteady its numbers mean nothing.
-pub fn figure(test: Test, size: usize, said: &str) -> Option<f64> {
+pub(crate) fn figure(test: Test, size: usize, said: &str) -> Option<f64> {
     if said.contains("Correlation coefficient") {
         return None;
     }
@@ -97,7 +97,7 @@ impl Perftest {
     ///
     /// # Errors
     /// When a program fails, again and again.
-    pub fn by_events(&self, size: usize, iterations: usize) -> io::Result<f64> {
+    pub(crate) fn by_events(&self, size: usize, iterations: usize) -> io::Result<f64> {
         self.run(Test::SendLatency, size, iterations, &["-e"])
     }
 
@@ -105,7 +105,7 @@ impl Perftest {
     ///
     /// # Errors
     /// When a program fails, again and again.
-    pub fn by_queue_pairs(&self, test: Test, size: usize, count: usize) -> io::Result<f64> {
+    pub(crate) fn by_queue_pairs(&self, test: Test, size: usize, count: usize) -> io::Result<f64> {
         let (each, count) = (test.iterations(size) / count, count.to_string());
         self.run(test, size, each, &["-q", &count])
     }

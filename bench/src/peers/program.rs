@@ -24,18 +24,18 @@ const LISTENS: &str = "0A";
 const SAID: usize = 300;
 
 /// Whether there is such a program.
-pub fn installed(program: &str) -> bool {
+pub(crate) fn installed(program: &str) -> bool {
     found(program).is_some()
 }
 
 /// Where a program is.
-pub fn found(program: &str) -> Option<PathBuf> {
+pub(crate) fn found(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// Whether a command ends well; what it says is dropped.
-pub fn ends_well(command: &mut Command) -> bool {
+pub(crate) fn ends_well(command: &mut Command) -> bool {
     command.output().is_ok_and(|output| output.status.success())
 }
 
@@ -44,7 +44,7 @@ pub fn ends_well(command: &mut Command) -> bool {
 ///
 /// # Errors
 /// When that fails again and again: how it failed the last time.
-pub fn pair<T>(
+pub(crate) fn pair<T>(
     port: u16,
     server: impl Fn() -> Command,
     client: impl Fn() -> Command,
@@ -64,7 +64,7 @@ pub fn pair<T>(
 ///
 /// # Errors
 /// When it fails again and again: how it failed the last time.
-pub fn tried<T>(mut once: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn tried<T>(mut once: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut last = once();
     for _ in 1..TRIES {
         if last.is_ok() {
@@ -76,7 +76,7 @@ pub fn tried<T>(mut once: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 }
 
 /// A running program, which does not outlive this. What it says is collected.
-pub struct Process {
+pub(crate) struct Process {
     name: String,
     child: Child,
     said: Receiver<io::Result<String>>,
@@ -88,7 +88,7 @@ impl Process {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start(core: usize, mut command: Command) -> io::Result<Self> {
+    pub(crate) fn start(core: usize, mut command: Command) -> io::Result<Self> {
         let name = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into();
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A child inherits the affinity of the thread that starts it.
@@ -105,7 +105,7 @@ impl Process {
     ///
     /// # Errors
     /// `TimedOut`; when it has ended.
-    pub fn listens(&mut self, port: u16) -> io::Result<()> {
+    pub(crate) fn listens(&mut self, port: u16) -> io::Result<()> {
         let until = Instant::now() + AT_ITS_ENDS;
         while !is_listened_at(port)? {
             if self.child.try_wait()?.is_some() {
@@ -125,7 +125,7 @@ impl Process {
     ///
     /// # Errors
     /// `TimedOut`; when it has failed.
-    pub fn end(&mut self, timeout: Duration) -> io::Result<String> {
+    pub(crate) fn end(&mut self, timeout: Duration) -> io::Result<String> {
         let late = |_| {
             io::Error::new(io::ErrorKind::TimedOut, format!("{} has not ended after {timeout:?}", self.name))
         };

@@ -9,24 +9,24 @@ use super::{LOCALHOST, Peer, Test};
 use crate::picture::{Dash, Family};
 
 /// The program.
-pub const PROGRAM: &str = "qperf";
+pub(crate) const PROGRAM: &str = "qperf";
 /// Of the connection by which its two sides meet.
 const PORT: u16 = 17_554;
 /// Seconds of a measurement: qperf takes no less.
 const SECONDS: &str = "1";
 
 /// TCP.
-pub struct Qperf;
+pub(crate) struct Qperf;
 
 /// What carries the bytes.
 #[derive(Clone, Copy)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     Tcp,
     Udp,
 }
 
 /// What a client's call ends with; the last word ends the server.
-pub fn arguments(protocol: Protocol, test: Test, size: usize) -> Vec<String> {
+pub(crate) fn arguments(protocol: Protocol, test: Test, size: usize) -> Vec<String> {
     let what = match (protocol, test.is_latency()) {
         (Protocol::Tcp, true) => "tcp_lat",
         (Protocol::Tcp, false) => "tcp_bw",
@@ -38,7 +38,7 @@ pub fn arguments(protocol: Protocol, test: Test, size: usize) -> Vec<String> {
 
 /// Of a latency half a round trip in us, of a bandwidth GB/s, of UDP of what was received; qperf is
 /// asked for ns and bytes a second.
-pub fn figure(protocol: Protocol, test: Test, said: &str) -> Option<f64> {
+pub(crate) fn figure(protocol: Protocol, test: Test, said: &str) -> Option<f64> {
     let (name, unit) = match (protocol, test.is_latency()) {
         (_, true) => ("latency", 1e3),
         (Protocol::Tcp, false) => ("bw", 1e9),

@@ -11,12 +11,12 @@ use super::{LOCALHOST, MIB, Peer, Test};
 use crate::picture::{Dash, Family};
 
 /// The program.
-pub const PROGRAM: &str = "ucx_perftest";
+pub(crate) const PROGRAM: &str = "ucx_perftest";
 const PORT: u16 = 17_552;
 
 /// Which way bytes go.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Path {
+pub(crate) enum Path {
     /// Memory that both map, by shm_open(3).
     Posix,
     /// Shared memory for messages, where the program's memory is its own: so UCX's WRITEs and READs
@@ -29,7 +29,7 @@ pub enum Path {
 }
 
 /// UCX.
-pub struct Ucx(pub Path);
+pub(crate) struct Ucx(pub Path);
 
 impl Ucx {
     fn transports(&self) -> &'static str {
@@ -130,7 +130,7 @@ impl Ucx {
     ///
     /// # Errors
     /// When a program fails, again and again.
-    pub fn mean(&self, test: Test, size: usize) -> io::Result<f64> {
+    pub(crate) fn mean(&self, test: Test, size: usize) -> io::Result<f64> {
         self.run(test, &[size], |_| OF_A_ROUND, MEAN_LATENCY).map(|figures| figures[0])
     }
 

@@ -4,7 +4,7 @@
 const STEPS: [f64; 3] = [1.0, 2.0, 5.0];
 
 /// A logarithmic axis.
-pub struct Log {
+pub(super) struct Log {
     low: f64,
     high: f64,
     /// Where the two are, in pixels; `from` is the greater one on an axis that goes up.
@@ -14,17 +14,17 @@ pub struct Log {
 
 impl Log {
     /// From `low` to `high`, at these pixels.
-    pub fn new((low, high): (f64, f64), from: f64, to: f64) -> Self {
+    pub(super) fn new((low, high): (f64, f64), from: f64, to: f64) -> Self {
         Self { low, high, from, to }
     }
 
     /// The pixel of a value.
-    pub fn at(&self, value: f64) -> f64 {
+    pub(super) fn at(&self, value: f64) -> f64 {
         self.from + (value / self.low).log2() / (self.high / self.low).log2() * (self.to - self.from)
     }
 
     /// All 1, 2 and 5 of each decade that are on the axis.
-    pub fn lines(&self) -> Vec<f64> {
+    pub(super) fn lines(&self) -> Vec<f64> {
         let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
         let all = decades.flat_map(|decade| STEPS.map(|step| step * 10_f64.powi(decade)));
         all.filter(|&value| value >= self.low * 0.999 && value <= self.high * 1.001).collect()
@@ -33,7 +33,7 @@ impl Log {
 
 /// The narrowest range from a 1, 2 or 5 of a decade to another that has all values; that of one
 /// decade when there are none.
-pub fn covering(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
+pub(super) fn covering(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
     let least = values.clone().fold(f64::INFINITY, f64::min);
     let most = values.fold(f64::NEG_INFINITY, f64::max);
     if least > most {
@@ -48,17 +48,17 @@ pub fn covering(values: impl Iterator<Item = f64> + Clone) -> (f64, f64) {
 }
 
 /// Whether a line of an axis is that of a decade, at which something is written.
-pub fn is_decade(value: f64) -> bool {
+pub(super) fn is_decade(value: f64) -> bool {
     (value.log10() - value.log10().round()).abs() < 1e-6
 }
 
 /// "50 ns", "1 us", "10 ms".
-pub fn seconds(value: f64) -> String {
+pub(super) fn seconds(value: f64) -> String {
     scaled(value, &[(1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")])
 }
 
 /// "500 kB/s", "1 GB/s".
-pub fn bytes_a_second(value: f64) -> String {
+pub(super) fn bytes_a_second(value: f64) -> String {
     scaled(value, &[(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1.0, "B/s")])
 }
 
@@ -70,7 +70,7 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
 
 /// Where labels go that want to be at `wanted`, at least `gap` apart and within `low..=high` if
 /// there is room: each as near as its order lets it be.
-pub fn spread(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
+pub(super) fn spread(wanted: &[f64], gap: f64, low: f64, high: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].total_cmp(&wanted[b]));
     let mut at = wanted.to_vec();

@@ -29,7 +29,7 @@ const COLOURS: [(&str, &str, &str); 4] = [
 
 /// Whose line it is: its colour.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Family {
+pub(crate) enum Family {
     /// Ours.
     Verbena,
     /// UCX.
@@ -42,7 +42,7 @@ pub enum Family {
 
 /// Which way the bytes go: how the line is dashed.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Dash {
+pub(crate) enum Dash {
     /// Memory that both sides map.
     Solid,
     /// Copies by the kernel from one address space to the other.
@@ -68,7 +68,7 @@ impl Dash {
 }
 
 /// A line.
-pub struct Curve {
+pub(crate) struct Curve {
     /// What stands at its end.
     pub name: &'static str,
     /// The line's color.
@@ -80,7 +80,7 @@ pub struct Curve {
 }
 
 /// A picture.
-pub struct Picture {
+pub(crate) struct Picture {
     /// What stands above it.
     pub title: String,
     /// The values are seconds, else bytes a second.
@@ -91,7 +91,7 @@ pub struct Picture {
 
 impl Picture {
     /// The whole file.
-    pub fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let points = || self.curves.iter().flat_map(|curve| &curve.points);
         let least = points().map(|(size, _)| *size).min().unwrap_or(1) as f64;
         let most = points().map(|(size, _)| *size).max().unwrap_or(1) as f64;

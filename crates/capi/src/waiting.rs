@@ -16,7 +16,7 @@ use crate::instance::{self, Instance};
 /// # Safety
 ///
 /// As [`eventfd::wait`]; `find` has nothing to drop.
-pub unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)>) -> bool {
+pub(crate) unsafe fn wait(fd: c_int, find: impl Fn() -> Option<(Arc<Instance>, Counter)>) -> bool {
     // SAFETY: as the caller says; this frame has nothing to drop.
     unsafe { eventfd::cancellation_point() };
     let mut next = prepare(&find, None);

@@ -19,7 +19,7 @@ use support::{Loop, errno, in_a_child, init, loopback};
 struct Hoard(*mut *mut u8, libc::rlimit);
 
 impl Hoard {
-    fn take() -> Hoard {
+    fn take() -> Self {
         unsafe {
             let mut limit: libc::rlimit = std::mem::zeroed();
             libc::getrlimit(libc::RLIMIT_AS, &raw mut limit);
@@ -36,7 +36,7 @@ impl Hoard {
                     last = block;
                 }
             }
-            Hoard(last, limit)
+            Self(last, limit)
         }
     }
 

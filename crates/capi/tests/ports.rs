@@ -30,9 +30,9 @@ enum To {
 impl To {
     fn bind(self, id: *mut rdma_cm_id, port: u16) -> c_int {
         match self {
-            To::V4(ip) => bind(id, &at(ip, port)),
-            To::V6(ip) => bind(id, &at6(ip, port)),
-            To::Only(ip) => {
+            Self::V4(ip) => bind(id, &at(ip, port)),
+            Self::V6(ip) => bind(id, &at6(ip, port)),
+            Self::Only(ip) => {
                 works(option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, 1));
                 bind(id, &at6(ip, port))
             }
@@ -40,19 +40,19 @@ impl To {
     }
 
     /// What it is for TCP: here a loopback address stands for all of its family.
-    fn for_tcp(self) -> To {
+    fn for_tcp(self) -> Self {
         match self {
-            To::V4(LOCAL) => To::V4(ANY),
-            To::V6(ip) if ip.is_loopback() => To::V6(Ipv6Addr::UNSPECIFIED),
-            To::Only(ip) if ip.is_loopback() => To::Only(Ipv6Addr::UNSPECIFIED),
+            Self::V4(LOCAL) => Self::V4(ANY),
+            Self::V6(ip) if ip.is_loopback() => Self::V6(Ipv6Addr::UNSPECIFIED),
+            Self::Only(ip) if ip.is_loopback() => Self::Only(Ipv6Addr::UNSPECIFIED),
             other => other,
         }
     }
 
     fn is_for_all(self) -> bool {
         match self.for_tcp() {
-            To::V4(ip) => ip == ANY,
-            To::V6(ip) | To::Only(ip) => ip.is_unspecified(),
+            Self::V4(ip) => ip == ANY,
+            Self::V6(ip) | Self::Only(ip) => ip.is_unspecified(),
         }
     }
 }

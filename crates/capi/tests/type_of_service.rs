@@ -19,7 +19,7 @@ struct Tap(i32);
 
 impl Tap {
     /// `None` without CAP_NET_RAW.
-    fn open() -> Option<Tap> {
+    fn open() -> Option<Self> {
         unsafe {
             let protocol = (libc::ETH_P_IP as u16).to_be();
             let fd = libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK, protocol.into());
@@ -30,7 +30,7 @@ impl Tap {
             let mut a: libc::sockaddr_ll = std::mem::zeroed();
             (a.sll_family, a.sll_protocol, a.sll_ifindex) = (libc::AF_PACKET as u16, protocol, 1);
             assert_eq!(libc::bind(fd, (&raw const a).cast(), size_of_val(&a) as u32), 0);
-            Some(Tap(fd))
+            Some(Self(fd))
         }
     }
 

@@ -19,7 +19,7 @@ const MAX_FILES: usize = 1_000;
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The copies that a program brings of the libraries of these names: their files.
-pub fn copies(program: &Path, library_path: Option<&OsStr>, names: &[&str]) -> Vec<PathBuf> {
+pub(crate) fn copies(program: &Path, library_path: Option<&OsStr>, names: &[&str]) -> Vec<PathBuf> {
     let given: Vec<PathBuf> =
         library_path.map(|path| std::env::split_paths(path).collect()).unwrap_or_default();
     let (mut found, mut known) = (Vec::new(), BTreeSet::new());
@@ -74,7 +74,7 @@ struct Needs {
 
 impl Needs {
     /// `None` for what is no dynamic object of 64 bits, in the byte order of this machine.
-    fn of(path: &Path) -> Option<Needs> {
+    fn of(path: &Path) -> Option<Self> {
         const PT_LOAD: u32 = 1;
         const PT_DYNAMIC: u32 = 2;
         let file = File::open(path).ok()?;
@@ -123,7 +123,7 @@ impl Needs {
             lists.flat_map(std::env::split_paths).map(|dir| expanded(&dir, &origin)).collect::<Vec<_>>()
         };
         let names = values(DT_NEEDED).filter_map(string).map(OsStr::to_owned).collect();
-        Some(Needs { names, rpath: dirs(DT_RPATH), runpath: dirs(DT_RUNPATH) })
+        Some(Self { names, rpath: dirs(DT_RPATH), runpath: dirs(DT_RUNPATH) })
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{devices, object};
 /// Starts a server process and connects to it through the RDMA connection manager, shows each step,
 /// then measures SEND, READ and WRITE.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Be the server (used by the demonstration itself)
     #[arg(long, hide = true)]
     server: bool,
@@ -33,7 +33,7 @@ const DEPTH: usize = 16;
 type WritablePart = Part<RemoteWrite>;
 
 /// Runs the demonstration, or its server.
-pub fn run(args: &Args) -> Result<ExitCode, String> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, String> {
     devices::check_environment()?;
     let done = if args.server { serve().map_err(|e| e.to_string()) } else { show() };
     done.map(|()| ExitCode::SUCCESS)

@@ -26,7 +26,7 @@ const MODELS: [&str; 2] = ["full", "null"];
 /// The numbers of the devices to show. UCX takes every RoCE device for one that reaches all others
 /// and spreads long messages over two of them: that on the loopback interface is shown where there
 /// is no other with a port that is up.
-pub fn shown(devices: &[(DeviceConfig, Port)]) -> Vec<usize> {
+pub(crate) fn shown(devices: &[(DeviceConfig, Port)]) -> Vec<usize> {
     let is_loopback = |config: &DeviceConfig| config.interface_name == LOOPBACK;
     let reached = devices.iter().any(|(config, port)| !is_loopback(config) && port.up);
     let numbered = devices.iter().enumerate();
@@ -38,7 +38,7 @@ pub fn shown(devices: &[(DeviceConfig, Port)]) -> Vec<usize> {
 ///
 /// # Errors
 /// What the kernel refused.
-pub fn build(view: &mut View, dev: &Path, devices: &[usize]) -> io::Result<()> {
+pub(crate) fn build(view: &mut View, dev: &Path, devices: &[usize]) -> io::Result<()> {
     let dir = dev.join(INFINIBAND);
     let covered = if dir.is_dir() {
         view.cover(&dir)?;

@@ -16,7 +16,7 @@ use crate::output;
 /// By default there is one for each network interface that is up and has an address, named
 /// rxe_<interface>. VERBENA_DEVICES chooses others: name=roce:interface, comma separated.
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 /// What VERBENA_DEVICES asks for, where it is set.
 fn asked_for() -> Result<Option<Vec<DeviceSpec>>, String> {
@@ -24,7 +24,7 @@ fn asked_for() -> Result<Option<Vec<DeviceSpec>>, String> {
 }
 
 /// An error says what is wrong with VERBENA_DEVICES.
-pub fn check_environment() -> Result<(), String> {
+pub(crate) fn check_environment() -> Result<(), String> {
     asked_for().map(drop)
 }
 
@@ -32,7 +32,7 @@ pub fn check_environment() -> Result<(), String> {
 ///
 /// # Errors
 /// A message: VERBENA_DEVICES has no meaning, or the system does not tell its interfaces.
-pub fn survey() -> Result<Vec<(DeviceConfig, Port)>, String> {
+pub(crate) fn survey() -> Result<Vec<(DeviceConfig, Port)>, String> {
     let interfaces = linux::interfaces().map_err(|e| format!("cannot list the interfaces: {e}"))?;
     Ok(stack::devices::choose(asked_for()?.as_deref(), &interfaces, linux::host_id()))
 }
@@ -41,7 +41,7 @@ pub fn survey() -> Result<Vec<(DeviceConfig, Port)>, String> {
 ///
 /// # Errors
 /// A message: VERBENA_DEVICES has no meaning, or the system refused something.
-pub fn start() -> Result<Arc<Instance>, String> {
+pub(crate) fn start() -> Result<Arc<Instance>, String> {
     asked_for()?;
     process::get().map_err(|e| format!("cannot start: {e}"))
 }
@@ -50,7 +50,7 @@ pub fn start() -> Result<Arc<Instance>, String> {
 ///
 /// # Errors
 /// A message: see [`start`]; or the system refused to write.
-pub fn run(_: &Args) -> Result<ExitCode, String> {
+pub(crate) fn run(_: &Args) -> Result<ExitCode, String> {
     let instance = start()?;
     let mut text = String::new();
     for device in instance.node().devices() {

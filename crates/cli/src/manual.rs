@@ -14,11 +14,11 @@ use crate::output;
 ///
 /// `verbena man | man -l -` shows it.
 #[derive(clap::Args)]
-pub struct PageArgs {}
+pub(crate) struct PageArgs {}
 
 /// Print what a shell needs to complete this command's arguments
 #[derive(clap::Args)]
-pub struct CompletionsArgs {
+pub(crate) struct CompletionsArgs {
     /// The shell
     shell: Shell,
 }
@@ -33,7 +33,7 @@ enum Shell {
 
 /// Each variable for users, with the text of the manual page. The guide's page Environment
 /// variables has the same ones.
-pub const ENVIRONMENT: [(&str, &str); 6] = [
+pub(crate) const ENVIRONMENT: [(&str, &str); 6] = [
     (
         "VERBENA_DEVICES",
         "The devices that programs see, as a comma-separated list of name=roce:interface. Without it, each interface that \
@@ -95,7 +95,7 @@ const EXAMPLES: [(&str, &str); 3] = [
 ///
 /// # Errors
 /// A message where standard output takes nothing.
-pub fn page(mut command: Command) -> Result<ExitCode, String> {
+pub(crate) fn page(mut command: Command) -> Result<ExitCode, String> {
     command.build();
     let mut page = Vec::new();
     write_page(&command, &mut page).map_err(|e| format!("cannot write the page: {e}"))?;
@@ -106,7 +106,7 @@ pub fn page(mut command: Command) -> Result<ExitCode, String> {
 ///
 /// # Errors
 /// A message: the system refused to write.
-pub fn completions(args: &CompletionsArgs, mut command: Command) -> Result<ExitCode, String> {
+pub(crate) fn completions(args: &CompletionsArgs, mut command: Command) -> Result<ExitCode, String> {
     use clap_complete::shells;
     let (name, mut script) = (command.get_name().to_owned(), Vec::new());
     let out = &mut script;

@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use crate::{trusted, unpack};
 
 /// The file's name.
-pub const OBJECT: &str = "libverbena_rdma.so";
+pub(crate) const OBJECT: &str = "libverbena_rdma.so";
 
 /// The name of the file that is librpma. It is an object of its own, so that no program gets its
 /// functions that asks for another librpma.
-pub const RPMA: &str = "libverbena_rpma.so";
+pub(crate) const RPMA: &str = "libverbena_rpma.so";
 
 /// The names by which programs know the libraries that the object is.
-pub const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+pub(crate) const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 /// The name by which they know the other.
 const RPMA_NAME: &str = "librpma.so.0";
@@ -35,7 +35,7 @@ const TRIES: u32 = 16;
 ///
 /// # Errors
 /// A message that names the places and says what to do.
-pub fn find() -> Result<PathBuf, String> {
+pub(crate) fn find() -> Result<PathBuf, String> {
     if let Some(given) = env::var_os(VARIABLE).filter(|v| !v.is_empty()) {
         return fs::canonicalize(&given)
             .map_err(|e| format!("{VARIABLE} names {}, which cannot be read: {e}", given.display()));
@@ -58,7 +58,7 @@ pub fn find() -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// A message that says what to do.
-pub fn find_rpma(object: &Path) -> Result<PathBuf, String> {
+pub(crate) fn find_rpma(object: &Path) -> Result<PathBuf, String> {
     let given = env::var_os(VARIABLE).is_some_and(|v| !v.is_empty());
     let beside = object.parent().filter(|_| given).map(|dir| Place::of(dir, &[""]));
     let exe = own_path();
@@ -77,7 +77,7 @@ fn owner(exe: Option<&Path>) -> u32 {
 }
 
 /// The command's own file: without /proc, what it was called by.
-pub fn own_path() -> Option<PathBuf> {
+pub(crate) fn own_path() -> Option<PathBuf> {
     let called = || {
         let name = PathBuf::from(env::args_os().next()?);
         if name.components().count() > 1 {
@@ -97,8 +97,8 @@ struct Place {
 }
 
 impl Place {
-    fn of(top: &Path, dirs: &[&str]) -> Place {
-        Place { top: top.to_owned(), dirs: dirs.iter().map(|dir| top.join(dir)).collect() }
+    fn of(top: &Path, dirs: &[&str]) -> Self {
+        Self { top: top.to_owned(), dirs: dirs.iter().map(|dir| top.join(dir)).collect() }
     }
 }
 
@@ -132,7 +132,7 @@ fn newest(place: &Place, owner: u32, name: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// A message, where no such directory can be made.
-pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
+pub(crate) fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
     let uid = linux::user();
     let mut refused = Vec::new();
     for base in bases(uid).into_iter().chain(iter::once_with(|| unpack::cache(uid)).flatten()) {
@@ -159,7 +159,7 @@ pub fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
 /// A directory, private to this user, of the programs that share a user namespace
 /// (`linux::mount_namespace`); `None` where it can not be made. It is the same one whatever the
 /// objects.
-pub fn roster() -> Option<PathBuf> {
+pub(crate) fn roster() -> Option<PathBuf> {
     let uid = linux::user();
     let mut hash = Fnv::default();
     hash.write(b"user namespace");
@@ -168,7 +168,7 @@ pub fn roster() -> Option<PathBuf> {
 
 /// A directory, beside the links, of commands that stand before the system's: `rdma`, which is this
 /// command. `None` where it cannot be made; programs then find the system's.
-pub fn commands(links: &Path) -> Option<PathBuf> {
+pub(crate) fn commands(links: &Path) -> Option<PathBuf> {
     let exe = own_path()?;
     let dir = links.join("bin");
     match DirBuilder::new().mode(0o700).create(&dir) {
@@ -179,18 +179,18 @@ pub fn commands(links: &Path) -> Option<PathBuf> {
 }
 
 /// Whether a directory of LD_LIBRARY_PATH shows this command's librpma.
-pub fn shows_rpma(dir: &Path) -> bool {
+pub(crate) fn shows_rpma(dir: &Path) -> bool {
     fs::read_link(dir.join(RPMA_NAME)).is_ok_and(|object| object.ends_with(RPMA))
 }
 
 /// Whether a path can stand in LD_LIBRARY_PATH, which a colon or a semicolon would split.
-pub fn fits(dir: &Path) -> bool {
+pub(crate) fn fits(dir: &Path) -> bool {
     !dir.as_os_str().as_encoded_bytes().iter().any(|b| matches!(b, b':' | b';'))
 }
 
 /// Where the directory may be: the user's runtime directory (0700 by the XDG specification), or one
 /// for temporary files.
-pub fn bases(uid: u32) -> Vec<PathBuf> {
+pub(crate) fn bases(uid: u32) -> Vec<PathBuf> {
     let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|d| d.is_absolute() && fs::metadata(d).is_ok_and(|m| is_private(&m, uid)));
     let temporary = [env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from("/var/tmp")];
@@ -213,7 +213,7 @@ fn private_dir(base: &Path, uid: u32, object: &Path, rpma: Option<&Path>) -> io:
 /// Makes `verbena-<uid>-<hash>` in `base`, or takes the one that is there if it is ours. Where
 /// another user has taken the name, as anyone may in /tmp, the next name is tried. A base in which
 /// others can move it away is not taken ([`trusted::directory`]).
-pub fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
+pub(crate) fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
     let base = trusted::directory(base, uid)?;
     if !fits(&base) {
         return Err(io::Error::other("its path holds a colon or a semicolon"));
@@ -236,7 +236,7 @@ pub fn private_dir_of(base: &Path, uid: u32, hash: u64) -> io::Result<PathBuf> {
 }
 
 /// Whether this is a directory of the user's own into which no other user can put anything.
-pub fn is_private(m: &Metadata, uid: u32) -> bool {
+pub(crate) fn is_private(m: &Metadata, uid: u32) -> bool {
     m.is_dir() && m.uid() == uid && m.mode() & 0o077 == 0
 }
 
@@ -262,16 +262,16 @@ fn unlink(path: &Path) -> io::Result<()> {
 
 /// A number for a name that no other process chooses. A process's number is not: containers that
 /// share a directory each have their own 1.
-pub fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
 /// FNV-1a, 64 bits: a hash that is the same in every build of the command.
-pub struct Fnv(u64);
+pub(crate) struct Fnv(u64);
 
 impl Default for Fnv {
     fn default() -> Self {
-        Fnv(0xcbf2_9ce4_8422_2325)
+        Self(0xcbf2_9ce4_8422_2325)
     }
 }
 

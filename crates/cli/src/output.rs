@@ -7,7 +7,7 @@ use std::process::ExitCode;
 ///
 /// # Errors
 /// A message: the system refused to write.
-pub fn write(bytes: impl AsRef<[u8]>) -> Result<ExitCode, String> {
+pub(crate) fn write(bytes: impl AsRef<[u8]>) -> Result<ExitCode, String> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes.as_ref()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot write: {error}")),

@@ -62,7 +62,7 @@ const PACKAGES: [(&str, &[&str]); 9] = [
 ];
 
 /// The package that has a program of this name.
-pub fn of(program: &OsStr) -> Option<&'static str> {
+pub(crate) fn of(program: &OsStr) -> Option<&'static str> {
     let program = program.to_str()?;
     PACKAGES.iter().find(|(_, programs)| programs.contains(&program)).map(|(package, _)| *package)
 }

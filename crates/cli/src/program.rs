@@ -18,7 +18,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// The page that says what to do.
-pub const PAGE: &str = "the guide, Troubleshooting, \"Programs that do not get Verbena\"";
+pub(crate) const PAGE: &str = "the guide, Troubleshooting, \"Programs that do not get Verbena\"";
 
 /// Set-user-ID and set-group-ID (inode(7)); the latter means something else where the group may not
 /// execute.
@@ -27,7 +27,7 @@ const SET_GROUP_ID: u32 = 0o2010;
 
 /// Why a program does not get Verbena, as far as its file and arguments tell; `None` where nothing
 /// speaks against it.
-pub fn obstacle(program: &OsStr, arguments: &[OsString], path: &OsStr) -> Option<String> {
+pub(crate) fn obstacle(program: &OsStr, arguments: &[OsString], path: &OsStr) -> Option<String> {
     let file = find(program, path)?;
     if starts_with_nothing(&file, arguments) {
         return Some("it takes LD_LIBRARY_PATH away: start `verbena run` behind it".to_owned());
@@ -51,7 +51,7 @@ pub fn obstacle(program: &OsStr, arguments: &[OsString], path: &OsStr) -> Option
 
 /// What a program names to be started by, and that is not there: a loader, or the interpreter of a
 /// script. execve(2) says ENOENT of it as of the program.
-pub fn missing_interpreter(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
+pub(crate) fn missing_interpreter(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
     let file = find(program, path)?;
     let interpreter = match Elf::read(&file).ok()? {
         Some(elf) => elf.loader?,
@@ -138,7 +138,7 @@ const PT_INTERP: u64 = 3;
 
 impl Elf {
     /// `None` for a file that is none, as a script.
-    fn read(file: &Path) -> io::Result<Option<Elf>> {
+    fn read(file: &Path) -> io::Result<Option<Self>> {
         let file = File::open(file)?;
         let mut header = [0; HEADER];
         if file.read_exact_at(&mut header, 0).is_err() || !header.starts_with(b"\x7fELF") {
@@ -147,7 +147,7 @@ impl Elf {
         let own = own_machine();
         // 64 bits, little-endian, and its machine.
         if header[4] != 2 || header[5] != 1 || own.is_some_and(|own| number(&header[18..20]) != own) {
-            return Ok(Some(Elf { is_ours: false, loader: None }));
+            return Ok(Some(Self { is_ours: false, loader: None }));
         }
         let (at, size, count) = (number(&header[32..40]), number(&header[54..56]), number(&header[56..58]));
         let mut loader = None;
@@ -161,7 +161,7 @@ impl Elf {
                 loader = Some(PathBuf::from(OsStr::from_bytes(&name[..end])));
             }
         }
-        Ok(Some(Elf { is_ours: true, loader }))
+        Ok(Some(Self { is_ours: true, loader }))
     }
 }
 
@@ -207,10 +207,10 @@ mod tests {
     struct Scratch(PathBuf);
 
     impl Scratch {
-        fn new(name: &str) -> Scratch {
+        fn new(name: &str) -> Self {
             let dir = std::env::temp_dir().join(format!("verbena-program-{}-{name}", std::process::id()));
             fs::create_dir_all(&dir).unwrap();
-            Scratch(dir)
+            Self(dir)
         }
 
         /// A program, and what speaks against it.

@@ -22,7 +22,7 @@ use crate::{devices, output, sysfs};
 const CAPABILITY_NAMES: [(u32, &str); 2] = [(1 << 16, "CM"), (1 << 26, "IP_BASED_GIDS")];
 
 /// Answers, or becomes the system's command.
-pub fn run(args: Vec<OsString>) -> ExitCode {
+pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
     let Some(question) = Question::parse(&args) else { return pass_on(&args) };
     let devices = match devices::survey() {
         Ok(devices) => devices,
@@ -77,7 +77,7 @@ struct Question {
 
 impl Question {
     /// Options may stand anywhere, words may be shortened; `None` for what is not answered here.
-    fn parse(args: &[OsString]) -> Option<Question> {
+    fn parse(args: &[OsString]) -> Option<Self> {
         let (mut words, mut json, mut pretty, mut details) = (Vec::new(), false, false, false);
         for arg in args {
             match arg.to_str()? {
@@ -111,7 +111,7 @@ impl Question {
             [verb, name] if is(verb, "show") || is(verb, "list") => Some((*name).to_owned()),
             _ => return None,
         };
-        Some(Question { object, name, json, pretty, details })
+        Some(Self { object, name, json, pretty, details })
     }
 
     /// The devices it asks about; `None` where the one it names does not exist.

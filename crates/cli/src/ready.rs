@@ -30,7 +30,7 @@ const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 ///
 /// # Errors
 /// What refused the last place.
-pub fn find(dirs: &[&str], tree: &[(PathBuf, Entry)]) -> io::Result<PathBuf> {
+pub(crate) fn find(dirs: &[&str], tree: &[(PathBuf, Entry)]) -> io::Result<PathBuf> {
     let uid = linux::user();
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for base in object::bases(uid) {

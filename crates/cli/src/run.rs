@@ -21,7 +21,7 @@ const DEFAULT_PATH: &str = "/bin:/usr/bin";
 /// /dev/infiniband show the devices to the program alone. `rdma link show` and `rdma dev show` list
 /// them everywhere.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Use the system's librpma.so.0 on top of Verbena's other libraries
     #[arg(long)]
     system_librpma: bool,
@@ -50,7 +50,7 @@ pub struct Args {
 ///
 /// # Errors
 /// A message where the shared object is not found or cannot be linked to.
-pub fn run(args: Args) -> Result<ExitCode, String> {
+pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
     // What is unpacked or shown may be longer than files of this process may be, of which the
     // kernel tells by a signal.
     let files = || {

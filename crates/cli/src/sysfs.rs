@@ -56,7 +56,7 @@ const COUNTERS: [(&str, &str); 7] = [
 ];
 
 /// A GUID as sysfs and iproute2 write it: four groups.
-pub fn guid(guid: wire::Guid) -> String {
+pub(crate) fn guid(guid: wire::Guid) -> String {
     let groups = [48, 32, 16, 0].map(|shift| format!("{:04x}", guid.0 >> shift & 0xffff));
     groups.join(":")
 }
@@ -65,7 +65,7 @@ pub fn guid(guid: wire::Guid) -> String {
 ///
 /// # Errors
 /// What the kernel refused, or a message for what VERBENA_DEVICES says; nothing has changed then.
-pub fn present() -> io::Result<()> {
+pub(crate) fn present() -> io::Result<()> {
     let devices = devices::survey().map_err(io::Error::other)?;
     mount_namespace::enter(object::roster().as_deref(), |view| {
         // Only some programs look into /dev: the others have what they need without.
@@ -101,7 +101,7 @@ fn build(view: &mut View, class: &Path, devices: &[(DeviceConfig, Port)]) -> io:
 
 /// What stands at a path below the directory of classes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// A file with this in it.
     File(String),
     /// A symbolic link to there.
@@ -114,7 +114,7 @@ pub enum Entry {
 ///
 /// # Errors
 /// What the kernel refused.
-pub fn write(class: &Path, tree: &[(PathBuf, Entry)]) -> io::Result<()> {
+pub(crate) fn write(class: &Path, tree: &[(PathBuf, Entry)]) -> io::Result<()> {
     let mut last = PathBuf::new();
     let mut written: HashMap<&str, PathBuf> = HashMap::new();
     for (path, entry) in tree {

@@ -24,7 +24,7 @@ const OF_ROOT: [&str; 7] = ["/", "/home", "/run", "/run/user", "/tmp", "/var", "
 ///
 /// # Errors
 /// PermissionDenied, with the directory that others can change; those of realpath(3).
-pub fn directory(dir: &Path, uid: u32) -> io::Result<PathBuf> {
+pub(crate) fn directory(dir: &Path, uid: u32) -> io::Result<PathBuf> {
     let dir = fs::canonicalize(dir)?;
     dir.ancestors().try_for_each(|dir| check(dir, &[uid]))?;
     Ok(dir)
@@ -36,7 +36,7 @@ pub fn directory(dir: &Path, uid: u32) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// As [`directory`].
-pub fn file(file: &Path, top: &Path, users: &[u32]) -> io::Result<Metadata> {
+pub(crate) fn file(file: &Path, top: &Path, users: &[u32]) -> io::Result<Metadata> {
     let about = fs::symlink_metadata(file)?;
     if !about.is_file() || !is_of(&about, users) || about.mode() & 0o002 != 0 {
         return refuse(file, "is no file of root or this user that others cannot write");

@@ -15,29 +15,29 @@ use std::time::{Duration, SystemTime};
 use crate::object::{self, OBJECT, RPMA};
 
 /// An object that is inside: the file's name, its bytes, and a hash of them.
-pub struct Inside {
+pub(crate) struct Inside {
     name: &'static str,
     bytes: &'static [u8],
     hash: u64,
 }
 
 impl Inside {
-    const fn of(name: &'static str, (bytes, hash): (&'static [u8], u64)) -> Inside {
-        Inside { name, bytes, hash }
+    const fn of(name: &'static str, (bytes, hash): (&'static [u8], u64)) -> Self {
+        Self { name, bytes, hash }
     }
 }
 
 /// The one that is libibverbs and librdmacm.
-pub static VERBS: Inside = Inside::of(OBJECT, cli_embed::object!(verbena_rdma));
+pub(crate) static VERBS: Inside = Inside::of(OBJECT, cli_embed::object!(verbena_rdma));
 
 /// The one that is librpma.
-pub static LIBRPMA: Inside = Inside::of(RPMA, cli_embed::object!(verbena_rpma));
+pub(crate) static LIBRPMA: Inside = Inside::of(RPMA, cli_embed::object!(verbena_rpma));
 
 /// Objects of other builds that were not used for so long make room when one is added.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// What helps where no directory is taken.
-pub const ADVICE: &str = "Point XDG_CACHE_HOME or TMPDIR to a directory of yours without `noexec`, into whose path other users \
+pub(crate) const ADVICE: &str = "Point XDG_CACHE_HOME or TMPDIR to a directory of yours without `noexec`, into whose path other users \
                           cannot put anything.";
 
 /// An object as a file, which is written where it is not there yet: in the user's cache
@@ -45,7 +45,7 @@ pub const ADVICE: &str = "Point XDG_CACHE_HOME or TMPDIR to a directory of yours
 ///
 /// # Errors
 /// A message that says why each directory was not taken.
-pub fn unpack(inside: &Inside, uid: u32) -> Result<PathBuf, String> {
+pub(crate) fn unpack(inside: &Inside, uid: u32) -> Result<PathBuf, String> {
     if inside.bytes.is_empty() {
         return Err("This build of the command has no object inside.".into());
     }
@@ -70,7 +70,7 @@ pub fn unpack(inside: &Inside, uid: u32) -> Result<PathBuf, String> {
 
 /// `verbena` in the user's cache directory (XDG base directory specification). Where the directory
 /// belongs to another user, as that of the caller of sudo does, nothing is left in it.
-pub fn cache(uid: u32) -> Option<PathBuf> {
+pub(crate) fn cache(uid: u32) -> Option<PathBuf> {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|d| d.is_absolute());
     let home = || absolute("HOME").filter(|home| is_own(home, uid)).map(|home| home.join(".cache"));
     let dir = absolute("XDG_CACHE_HOME").or_else(home)?;

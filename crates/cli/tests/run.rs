@@ -351,10 +351,10 @@ fn rdma_link_show_tells_of_the_devices_and_other_questions_go_to_the_system() {
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {
-    fn new(name: &str) -> Scratch {
+    fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("verbena-run-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
-        Scratch(dir)
+        Self(dir)
     }
 }
 

@@ -59,8 +59,8 @@ pub struct PathRecord {
 impl PathRecord {
     /// A path with what the kernel takes for RoCE: hop limit 64, packet life time 16, default
     /// partition, the rest 0.
-    pub fn new(local_gid: Gid, remote_gid: Gid, link: u32, mtu: Mtu) -> PathRecord {
-        PathRecord {
+    pub fn new(local_gid: Gid, remote_gid: Gid, link: u32, mtu: Mtu) -> Self {
+        Self {
             local_gid,
             remote_gid,
             lids: None,

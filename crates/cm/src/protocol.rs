@@ -22,19 +22,19 @@ pub enum Protocol {
 
 impl Protocol {
     /// All of them.
-    pub const ALL: [Protocol; 1] = [Protocol::Ib];
+    pub const ALL: [Self; 1] = [Self::Ib];
 
     /// A connection manager without connections.
     pub fn start(self, setup: Setup) -> Box<dyn Cm> {
         match self {
-            Protocol::Ib => Box::new(ib::start(setup)),
+            Self::Ib => Box::new(ib::start(setup)),
         }
     }
 
     /// Room for the program's private data in its messages.
     pub const fn private_data(self) -> PrivateData {
         match self {
-            Protocol::Ib => ib::PRIVATE_DATA,
+            Self::Ib => ib::PRIVATE_DATA,
         }
     }
 }
@@ -85,12 +85,12 @@ pub struct PrivateData {
 
 impl PrivateData {
     /// The most that any protocol has room for.
-    pub const MAX: PrivateData = {
-        let mut most = PrivateData { request: 0, reply: 0, rejection: 0, question: 0, answer: 0 };
+    pub const MAX: Self = {
+        let mut most = Self { request: 0, reply: 0, rejection: 0, question: 0, answer: 0 };
         let mut n = 0;
         while n < Protocol::ALL.len() {
             let one = Protocol::ALL[n].private_data();
-            most = PrivateData {
+            most = Self {
                 request: larger(most.request, one.request),
                 reply: larger(most.reply, one.reply),
                 rejection: larger(most.rejection, one.rejection),

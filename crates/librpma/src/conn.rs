@@ -53,7 +53,7 @@ impl Flushed {
     /// # Safety
     ///
     /// The peer lives.
-    unsafe fn new(function: &'static CStr, peer: &Peer) -> Result<Flushed> {
+    unsafe fn new(function: &'static CStr, peer: &Peer) -> Result<Self> {
         // SAFETY: a mapping at a place of the kernel's choice.
         let page = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -69,7 +69,7 @@ impl Flushed {
             // SAFETY: just mapped, and no other thread has it.
             unsafe { libc::munmap(page, PAGE) };
         });
-        Ok(Flushed { page, mr: registered? })
+        Ok(Self { page, mr: registered? })
     }
 
     /// # Safety

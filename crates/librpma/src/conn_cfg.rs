@@ -41,7 +41,7 @@ pub struct Values {
 
 impl Default for ConnCfg {
     fn default() -> Self {
-        ConnCfg {
+        Self {
             timeout_ms: AtomicI32::new(DEFAULT_TIMEOUT_MS),
             cq_size: AtomicU32::new(10),
             rcq_size: AtomicU32::new(0),
@@ -59,9 +59,9 @@ impl ConnCfg {
     /// # Safety
     ///
     /// It lives, or is NULL.
-    pub unsafe fn values(cfg: *const ConnCfg) -> Values {
+    pub unsafe fn values(cfg: *const Self) -> Values {
         // SAFETY: as the caller says.
-        unsafe { cfg.as_ref() }.map_or_else(|| ConnCfg::default().all(), ConnCfg::all)
+        unsafe { cfg.as_ref() }.map_or_else(|| Self::default().all(), Self::all)
     }
 
     fn all(&self) -> Values {

@@ -67,8 +67,8 @@ pub struct ConnReq {
 
 impl PrivateData {
     /// Room for some; there are none yet.
-    pub fn new() -> Result<PrivateData> {
-        Ok(PrivateData { bytes: make([0; 255])?, len: 0 })
+    pub fn new() -> Result<Self> {
+        Ok(Self { bytes: make([0; 255])?, len: 0 })
     }
     /// # Safety
     ///

@@ -79,8 +79,8 @@ struct Text<const N: usize> {
 }
 
 impl<const N: usize> Text<N> {
-    fn of(text: fmt::Arguments<'_>) -> Text<N> {
-        let mut made = Text { bytes: [0; N], len: 0 };
+    fn of(text: fmt::Arguments<'_>) -> Self {
+        let mut made = Self { bytes: [0; N], len: 0 };
         // It never fails: what does not fit is left out.
         let _ = made.write_fmt(text);
         made

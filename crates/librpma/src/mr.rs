@@ -190,8 +190,8 @@ struct Descriptor {
 const _: () = assert!(size_of::<Descriptor>() == DESCRIPTOR && align_of::<Descriptor>() == 1);
 
 impl Descriptor {
-    fn of(mr: &MrRemote) -> Descriptor {
-        Descriptor {
+    fn of(mr: &MrRemote) -> Self {
+        Self {
             addr: mr.addr.to_le_bytes(),
             size: mr.size.to_le_bytes(),
             rkey: mr.rkey.to_le_bytes(),

@@ -22,7 +22,7 @@ impl SrqCfg {
     /// # Safety
     ///
     /// It lives, or is NULL.
-    pub unsafe fn sizes(cfg: *const SrqCfg) -> (u32, u32) {
+    pub unsafe fn sizes(cfg: *const Self) -> (u32, u32) {
         // SAFETY: as the caller says.
         let sizes = unsafe { cfg.as_ref() };
         let sizes =

@@ -103,13 +103,13 @@ fn linker_says() -> &'static str {
 }
 
 impl Library {
-    fn open(name: &CStr) -> Option<Library> {
+    fn open(name: &CStr) -> Option<Self> {
         // SAFETY: its constructors are those of a library that RDMA programs load by this name.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             log::error(c"dlopen", format_args!("rdma-core is needed: {}", linker_says()));
         }
-        (!handle.is_null()).then_some(Library(handle))
+        (!handle.is_null()).then_some(Self(handle))
     }
     /// Where a symbol is, whose name ends in a zero byte; or NULL.
     fn address(&self, name: &str) -> *mut c_void {

@@ -15,8 +15,8 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    pub(crate) fn new(wake_fd: WakeFd) -> Alarm {
-        Alarm { earliest: AtomicU64::new(u64::MAX), sleeps_until: AtomicU64::new(0), wake_fd }
+    pub(crate) fn new(wake_fd: WakeFd) -> Self {
+        Self { earliest: AtomicU64::new(u64::MAX), sleeps_until: AtomicU64::new(0), wake_fd }
     }
 
     /// Something is due at `at`. A system call only where the engine sleeps past that.

@@ -72,7 +72,7 @@ pub struct LinuxEnv {
 }
 
 impl LinuxEnv {
-    pub(crate) fn open(config: Config) -> io::Result<LinuxEnv> {
+    pub(crate) fn open(config: Config) -> io::Result<Self> {
         let reactor = Arc::new(Reactor::new()?);
         let alarm = Alarm::new(WakeFd::new()?);
         reactor.add(reactor.token(), &alarm.wake_fd, IN, Source::WakeFd)?;
@@ -80,7 +80,7 @@ impl LinuxEnv {
         let interfaces = Interfaces::open(&mut requests)?;
         reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
         let tx = Arc::new(Tx::default());
-        Ok(LinuxEnv {
+        Ok(Self {
             generation: fork::generation(),
             host_id: host_id::host_id(),
             rings: Rings::new(config.same_host)?,
@@ -135,7 +135,7 @@ impl LinuxEnv {
     /// Where packets go.
     #[inline]
     pub(crate) fn delivery<'a, G>(&'a self, handler: &'a G) -> Delivery<'a, G> {
-        let LinuxEnv { clock, counters, rings, alarm, .. } = self;
+        let Self { clock, counters, rings, alarm, .. } = self;
         Delivery { handler, clock, counters, rings, alarm }
     }
 
@@ -145,7 +145,7 @@ impl LinuxEnv {
     }
 
     pub(crate) fn opener(&self) -> Opener<'_> {
-        let LinuxEnv { config, clock, reactor, counters, .. } = self;
+        let Self { config, clock, reactor, counters, .. } = self;
         Opener { config, clock, reactor, counters }
     }
 
@@ -209,7 +209,7 @@ impl LinuxEnv {
 impl Link for LinuxEnv {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if self.is_ours() && !self.rings.send(path, batch, self) {
-            let LinuxEnv { config, clock, reactor, counters, .. } = self;
+            let Self { config, clock, reactor, counters, .. } = self;
             if batch.len_bytes() >= BULK || batch.len() >= MANY {
                 self.rx_sockets.sends_many(clock);
             }

@@ -58,8 +58,8 @@ impl Counter {
     /// # Errors
     ///
     /// EMFILE, ENFILE or ENOMEM where the system has no descriptor.
-    pub fn new() -> io::Result<Counter> {
-        Counter::of(Duration::ZERO)
+    pub fn new() -> io::Result<Self> {
+        Self::of(Duration::ZERO)
     }
 
     /// Like [`Counter::new`], for events that a waiting thread shall look for during `moment`
@@ -68,7 +68,7 @@ impl Counter {
     /// # Errors
     ///
     /// As [`Counter::new`].
-    pub fn of(moment: Duration) -> io::Result<Counter> {
+    pub fn of(moment: Duration) -> io::Result<Self> {
         // SAFETY: no pointer; the result is checked.
         let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
         if fd < 0 {
@@ -77,7 +77,7 @@ impl Counter {
         // SAFETY: a descriptor just made, which has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Ok(Counter(Arc::new(Inner {
+        Ok(Self(Arc::new(Inner {
             fd,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             events: AtomicI64::new(0),

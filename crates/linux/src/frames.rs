@@ -47,8 +47,8 @@ struct Receiver {
 }
 
 impl Default for Frames {
-    fn default() -> Frames {
-        Frames(RwLock::new(Rank::FrameSockets, HashMap::new()))
+    fn default() -> Self {
+        Self(RwLock::new(Rank::FrameSockets, HashMap::new()))
     }
 }
 
@@ -123,12 +123,12 @@ impl Frames {
 }
 
 impl FrameSocket {
-    fn open(interface: u32, config: &Config, reactor: &Reactor) -> io::Result<Arc<FrameSocket>> {
+    fn open(interface: u32, config: &Config, reactor: &Reactor) -> io::Result<Arc<Self>> {
         let fd = packet::receiver(interface)?;
         buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.receive_buffer_bytes);
         let bytes = vec![0; TAG_LEN + MAX_FRAME].into_boxed_slice();
         let receiver = Mutex::new(Rank::FrameReceiver, Receiver { bytes, dropped: 0 });
-        let socket = Arc::new(FrameSocket { fd, token: reactor.token(), interface, receiver });
+        let socket = Arc::new(Self { fd, token: reactor.token(), interface, receiver });
         reactor.add(socket.token, &socket.fd, IN, Source::Frames(socket.clone()))?;
         Ok(socket)
     }

@@ -46,8 +46,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    fn default() -> Config {
-        Config {
+    fn default() -> Self {
+        Self {
             segmentation: true,
             receive_buffer_bytes: 16 << 20,
             send_buffer_bytes: 4 << 20,
@@ -106,7 +106,7 @@ impl<G: InputHandler> Host<G> {
     pub fn start(
         make_handler: impl FnOnce(Arc<LinuxEnv>) -> Arc<G>,
         config: Config,
-    ) -> io::Result<Arc<Host<G>>> {
+    ) -> io::Result<Arc<Self>> {
         let env = Arc::new(LinuxEnv::open(config)?);
         let handler = make_handler(env.clone());
         handler.input(Instant::now(), Input::Interfaces(&env.interfaces()));
@@ -124,7 +124,7 @@ impl<G: InputHandler> Host<G> {
             engine
         };
         let engine = Mutex::new(Rank::Engine, Some(engine));
-        Ok(Arc::new(Host {
+        Ok(Arc::new(Self {
             env,
             handler,
             stop,

@@ -70,11 +70,11 @@ pub(crate) struct Interfaces {
 
 impl Interfaces {
     /// Subscribes to changes, then reads what is there.
-    pub(crate) fn open(requests: &mut Netlink) -> Result<Interfaces, Errno> {
+    pub(crate) fn open(requests: &mut Netlink) -> Result<Self, Errno> {
         let groups = [libc::RTNLGRP_LINK, libc::RTNLGRP_IPV4_IFADDR, libc::RTNLGRP_IPV6_IFADDR];
         let changes = Netlink::for_notifications(&groups)?;
         let current = ArcSwap::from_pointee(read(requests)?);
-        Ok(Interfaces {
+        Ok(Self {
             current,
             changing: Mutex::new(Rank::Interfaces, ()),
             changed: AtomicU64::new(0),

@@ -34,8 +34,8 @@ pub(crate) struct Management {
 
 impl Management {
     /// For the socket of an address, or of `one_flow`.
-    pub(crate) fn new(one_flow: bool) -> Management {
-        Management { waiting: VecDeque::new(), most: if one_flow { MAX_OF_A_FLOW } else { MAX } }
+    pub(crate) fn new(one_flow: bool) -> Self {
+        Self { waiting: VecDeque::new(), most: if one_flow { MAX_OF_A_FLOW } else { MAX } }
     }
 
     /// Whether a packet is to wait here.

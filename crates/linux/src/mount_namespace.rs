@@ -101,7 +101,7 @@ impl View {
     /// # Errors
     ///
     /// Those of the step.
-    pub fn attempt(&mut self, step: impl FnOnce(&mut View) -> io::Result<()>) -> io::Result<()> {
+    pub fn attempt(&mut self, step: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         let before = self.mounted.len();
         let done = step(self);
         if done.is_err() {

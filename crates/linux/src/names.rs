@@ -65,8 +65,8 @@ pub(crate) enum Message<'a> {
 }
 
 impl Names {
-    pub(crate) fn new(tx: Arc<Tx>) -> Names {
-        Names {
+    pub(crate) fn new(tx: Arc<Tx>) -> Self {
+        Self {
             owners: Mutex::new(Rank::NameOwners, BTreeMap::new()),
             spare: Mutex::new(Rank::SpareSocket, None),
             tx,

@@ -69,8 +69,8 @@ struct Neighbour {
 }
 
 impl Default for Neighbours {
-    fn default() -> Neighbours {
-        Neighbours { state: Mutex::new(Rank::Neighbours, State::default()) }
+    fn default() -> Self {
+        Self { state: Mutex::new(Rank::Neighbours, State::default()) }
     }
 }
 

@@ -64,17 +64,17 @@ enum Answer {
 
 impl Netlink {
     /// A socket for requests.
-    pub(crate) fn for_requests() -> io::Result<Netlink> {
-        let netlink = Netlink { fd: sys::netlink_socket(0, 0)?, sequence: 0, room: Room::new(LONGEST) };
+    pub(crate) fn for_requests() -> io::Result<Self> {
+        let netlink = Self { fd: sys::netlink_socket(0, 0)?, sequence: 0, room: Room::new(LONGEST) };
         // The kernel answers while it handles the request; this is for the day it does not.
         SockRef::from(&netlink.fd).set_read_timeout(Some(Duration::from_secs(1)))?;
         Ok(netlink)
     }
 
     /// A socket that is told of changes; it never waits. `groups` are RTNLGRP numbers.
-    pub(crate) fn for_notifications(groups: &[u32]) -> io::Result<Netlink> {
+    pub(crate) fn for_notifications(groups: &[u32]) -> io::Result<Self> {
         let mask = groups.iter().fold(0, |mask, group| mask | 1 << (group - 1));
-        Ok(Netlink {
+        Ok(Self {
             fd: sys::netlink_socket(mask, libc::SOCK_NONBLOCK)?,
             sequence: 0,
             room: Room::new(LONGEST),

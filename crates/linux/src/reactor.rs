@@ -53,11 +53,11 @@ pub(crate) struct Reactor {
 }
 
 impl Reactor {
-    pub(crate) fn new() -> io::Result<Reactor> {
+    pub(crate) fn new() -> io::Result<Self> {
         let epoll = Epoll::new()?;
         // Where the system refuses every call that waits there is no engine, and so no device.
         epoll.wait(&mut [libc::epoll_event { events: 0, u64: 0 }], Some(Duration::ZERO))?;
-        Ok(Reactor { epoll, sources: Mutex::new(Rank::Reactor, BTreeMap::new()), next: AtomicU64::new(1) })
+        Ok(Self { epoll, sources: Mutex::new(Rank::Reactor, BTreeMap::new()), next: AtomicU64::new(1) })
     }
 
     /// A token for [`Reactor::add`].

@@ -171,8 +171,8 @@ struct Answer {
 }
 
 impl Answer {
-    fn read(head: &[u8; RTMSG], attributes: Attributes<'_>) -> Answer {
-        let mut answer = Answer { kind: head[7], ..Answer::default() };
+    fn read(head: &[u8; RTMSG], attributes: Attributes<'_>) -> Self {
+        let mut answer = Self { kind: head[7], ..Self::default() };
         for (kind, value) in attributes {
             match kind {
                 libc::RTA_OIF => answer.interface = u32_at(value, 0),

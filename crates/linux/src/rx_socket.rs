@@ -119,8 +119,8 @@ impl RxSocket {
         interface: u32,
         peer: Option<SocketAddr>,
         opened_at: u64,
-    ) -> RxSocket {
-        RxSocket {
+    ) -> Self {
+        Self {
             fd,
             token,
             dest,

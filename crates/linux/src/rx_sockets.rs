@@ -101,8 +101,8 @@ pub(crate) struct Opener<'a> {
 }
 
 impl Default for RxSockets {
-    fn default() -> RxSockets {
-        RxSockets {
+    fn default() -> Self {
+        Self {
             state: Mutex::new(Rank::RxSockets, State::default()),
             lineup: ArcSwap::default(),
             turn: AtomicU32::new(0),

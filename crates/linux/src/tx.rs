@@ -71,14 +71,14 @@ struct Key {
 
 impl Key {
     /// The key of a path between two addresses, which are the path's.
-    fn of(path: &Path, (source, dest): (IpAddr, IpAddr)) -> Key {
+    fn of(path: &Path, (source, dest): (IpAddr, IpAddr)) -> Self {
         if path.dest_qpn == Qpn::GSI {
             let dest = match source {
                 IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
                 IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
             };
             let &Path { interface, source_port_epoch, .. } = path;
-            return Key {
+            return Self {
                 source,
                 dest,
                 interface,
@@ -89,7 +89,7 @@ impl Key {
                 no_multicast_loop: false,
             };
         }
-        Key {
+        Self {
             source,
             dest,
             interface: path.interface,
@@ -128,9 +128,9 @@ struct To {
 }
 
 impl To {
-    fn new(source: SocketAddr, dest: IpAddr, interface: u32, hops: Option<HopControl>) -> To {
+    fn new(source: SocketAddr, dest: IpAddr, interface: u32, hops: Option<HopControl>) -> Self {
         let dest = endpoint(dest, ROCE_PORT, interface);
-        To { flow: Flow { source, dest }, dest: dest.into(), hops }
+        Self { flow: Flow { source, dest }, dest: dest.into(), hops }
     }
 }
 
@@ -143,8 +143,8 @@ pub(crate) struct Sender<'a> {
 }
 
 impl Default for Tx {
-    fn default() -> Tx {
-        Tx { sockets: RwLock::new(Rank::TxSockets, Sockets::new()), closed: Closed::default() }
+    fn default() -> Self {
+        Self { sockets: RwLock::new(Rank::TxSockets, Sockets::new()), closed: Closed::default() }
     }
 }
 

@@ -39,12 +39,12 @@ impl Roster {
     /// # Errors
     ///
     /// ETIMEDOUT where another process has had it for a second; those of open(2), and of /proc.
-    pub(crate) fn take(dir: &Path) -> io::Result<Roster> {
+    pub(crate) fn take(dir: &Path) -> io::Result<Self> {
         let locked = File::open(dir)?;
         let numbers = fs::metadata("/proc/self/ns/pid")?.ino();
         for _ in 0..TRIES {
             match locked.try_lock() {
-                Ok(()) => return Ok(Roster { dir: dir.to_owned(), numbers, _locked: locked }),
+                Ok(()) => return Ok(Self { dir: dir.to_owned(), numbers, _locked: locked }),
                 Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
                 Err(TryLockError::Error(error)) => return Err(error),
             }

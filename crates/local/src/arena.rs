@@ -75,11 +75,11 @@ pub(crate) enum How {
 impl How {
     /// How the region of these rights (`enum ibv_access_flags`) may be mapped; `None` where it may
     /// not.
-    fn of(access: u32) -> Option<How> {
+    fn of(access: u32) -> Option<Self> {
         let has = |right| access & right != 0;
         match (has(Access::REMOTE_READ), has(Access::REMOTE_WRITE)) {
-            (true, true) => Some(How::Write),
-            (true, false) => Some(How::Read),
+            (true, true) => Some(Self::Write),
+            (true, false) => Some(Self::Read),
             (false, _) => None,
         }
     }
@@ -209,7 +209,7 @@ impl Theirs {
     ///
     /// EINVAL for memory that may change its length, is longer than the machine's, or can not be
     /// mapped where the other process says; ENOMEM where too much is mapped; those of mmap(2).
-    pub(crate) fn with(&self, fd: &Fd, address: u64, writable: bool) -> std::io::Result<Theirs> {
+    pub(crate) fn with(&self, fd: &Fd, address: u64, writable: bool) -> std::io::Result<Self> {
         if !address.is_multiple_of(PAGE as u64) {
             return Err(Errno::EINVAL.into());
         }
@@ -221,12 +221,12 @@ impl Theirs {
         let mut all: Vec<_> = self.0.iter().filter(|other| is_apart(other)).cloned().collect();
         let at = all.partition_point(|other| other.address < address);
         all.insert(at, Arc::new(mapped));
-        Ok(Theirs(all))
+        Ok(Self(all))
     }
 
     /// A copy of this list without the buffer at this address.
-    pub(crate) fn without(&self, address: u64) -> Theirs {
-        Theirs(self.0.iter().filter(|other| other.address != address).cloned().collect())
+    pub(crate) fn without(&self, address: u64) -> Self {
+        Self(self.0.iter().filter(|other| other.address != address).cloned().collect())
     }
 
     /// Where `len` bytes are here that the other process has at an address; `None` where they are
@@ -243,7 +243,7 @@ impl Theirs {
 }
 
 impl Mapped {
-    fn new(fd: &Fd, address: u64, how: How) -> std::io::Result<Mapped> {
+    fn new(fd: &Fd, address: u64, how: How) -> std::io::Result<Self> {
         let (bytes, count) = MAPPED.get();
         let most = limits::memory_of_machine();
         let memory = match how {
@@ -251,7 +251,7 @@ impl Mapped {
             How::Write => SharedMemory::open(fd, most)?,
         };
         let len = size_of_val(&*memory) as u64;
-        let mapped = Mapped { memory, address, how, generation: fork::generation() };
+        let mapped = Self { memory, address, how, generation: fork::generation() };
         let before = (bytes.fetch_add(len, Ordering::Relaxed), count.fetch_add(1, Ordering::Relaxed));
         if before.0 + len > MAX_MAPPED_BYTES || before.1 >= MAX_MAPPED {
             return Err(Errno::ENOMEM.into());

@@ -161,10 +161,10 @@ impl Drained {
     /// The outcome of two attempts, this one and one after it.
     #[inline]
     #[must_use]
-    pub fn plus(self, next: Drained) -> Drained {
+    pub fn plus(self, next: Self) -> Self {
         match (self, next) {
-            (Drained::Some { bulk }, Drained::Some { bulk: more }) => Drained::Some { bulk: bulk || more },
-            (_, Drained::Some { .. }) => next,
+            (Self::Some { bulk }, Self::Some { bulk: more }) => Self::Some { bulk: bulk || more },
+            (_, Self::Some { .. }) => next,
             _ => self,
         }
     }

@@ -33,7 +33,7 @@ type Slot = (u8, u16);
 static HAS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 /// Which regions of this process others reach by themselves.
-pub struct Exportable(Mutex<Lists>);
+pub(crate) struct Exportable(Mutex<Lists>);
 
 #[derive(Default)]
 struct Lists {
@@ -46,8 +46,8 @@ struct Lists {
 pub struct Coming<'a>(&'a Exportable, Range<u64>);
 
 impl Default for Exportable {
-    fn default() -> Exportable {
-        Exportable(Mutex::new(Rank::Exportable, Lists::default()))
+    fn default() -> Self {
+        Self(Mutex::new(Rank::Exportable, Lists::default()))
     }
 }
 

@@ -48,23 +48,23 @@ unsafe impl Sync for Part {}
 impl SharedMemory {
     /// New memory of `len` bytes (whole pages), all zero, and the descriptor by which another
     /// process maps it.
-    pub(crate) fn create(len: usize) -> io::Result<(SharedMemory, Fd)> {
-        SharedMemory::create_sealed(c"verbena ring", len, LENGTH | libc::F_SEAL_SEAL)
+    pub(crate) fn create(len: usize) -> io::Result<(Self, Fd)> {
+        Self::create_sealed(c"verbena ring", len, LENGTH | libc::F_SEAL_SEAL)
     }
 
     /// New memory of another name, which /proc/PID/maps shows. It takes one more seal
     /// ([`SharedMemory::seal_future_writes`]).
-    pub(crate) fn create_named(name: &CStr, len: usize) -> io::Result<(SharedMemory, Fd)> {
-        SharedMemory::create_sealed(name, len, LENGTH)
+    pub(crate) fn create_named(name: &CStr, len: usize) -> io::Result<(Self, Fd)> {
+        Self::create_sealed(name, len, LENGTH)
     }
 
     /// Like [`SharedMemory::create`], for memory that no other process can write to.
-    pub(crate) fn create_read_only(len: usize) -> io::Result<(SharedMemory, Fd)> {
+    pub(crate) fn create_read_only(len: usize) -> io::Result<(Self, Fd)> {
         let seals = LENGTH | libc::F_SEAL_SEAL | libc::F_SEAL_FUTURE_WRITE;
-        SharedMemory::create_sealed(c"verbena ring", len, seals)
+        Self::create_sealed(c"verbena ring", len, seals)
     }
 
-    fn create_sealed(name: &CStr, len: usize, seals: i32) -> io::Result<(SharedMemory, Fd)> {
+    fn create_sealed(name: &CStr, len: usize, seals: i32) -> io::Result<(Self, Fd)> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: a string that lives across the call.
         let fd = Fd::open_raw(|| unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
@@ -74,7 +74,7 @@ impl SharedMemory {
             let grown = unsafe { libc::ftruncate(raw, len as libc::off_t) } == 0;
             if grown { Ok(()) } else { Err(io::Error::last_os_error()) }
         })?;
-        let memory = SharedMemory::map(&fd, len, libc::PROT_READ | libc::PROT_WRITE)?;
+        let memory = Self::map(&fd, len, libc::PROT_READ | libc::PROT_WRITE)?;
         // SAFETY: integers only.
         if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
@@ -87,16 +87,16 @@ impl SharedMemory {
     /// # Errors
     ///
     /// EINVAL where its size may change or does not fit; those of mmap(2).
-    pub(crate) fn open(fd: &Fd, most: usize) -> io::Result<SharedMemory> {
-        SharedMemory::open_as(fd, most, libc::PROT_READ | libc::PROT_WRITE)
+    pub(crate) fn open(fd: &Fd, most: usize) -> io::Result<Self> {
+        Self::open_as(fd, most, libc::PROT_READ | libc::PROT_WRITE)
     }
 
     /// Like [`SharedMemory::open`], to read only. Nothing may be stored there.
-    pub(crate) fn open_read_only(fd: &Fd, most: usize) -> io::Result<SharedMemory> {
-        SharedMemory::open_as(fd, most, libc::PROT_READ)
+    pub(crate) fn open_read_only(fd: &Fd, most: usize) -> io::Result<Self> {
+        Self::open_as(fd, most, libc::PROT_READ)
     }
 
-    fn open_as(fd: &Fd, most: usize, rights: i32) -> io::Result<SharedMemory> {
+    fn open_as(fd: &Fd, most: usize, rights: i32) -> io::Result<Self> {
         let raw = fd.as_raw_fd();
         // SAFETY: integers only.
         let seals = unsafe { libc::fcntl(raw, libc::F_GET_SEALS) };
@@ -110,9 +110,7 @@ impl SharedMemory {
             return Err(io::Error::last_os_error());
         }
         match usize::try_from(about.st_size) {
-            Ok(len) if len > 0 && len <= most && len.is_multiple_of(4096) => {
-                SharedMemory::map(fd, len, rights)
-            }
+            Ok(len) if len > 0 && len <= most && len.is_multiple_of(4096) => Self::map(fd, len, rights),
             _ => Err(Errno::EINVAL.into()),
         }
     }
@@ -166,7 +164,7 @@ impl SharedMemory {
         Some((part(first), part(second)))
     }
 
-    fn map(fd: &Fd, len: usize, rights: i32) -> io::Result<SharedMemory> {
+    fn map(fd: &Fd, len: usize, rights: i32) -> io::Result<Self> {
         // SAFETY: a new mapping, at an address that the kernel chooses.
         let address =
             unsafe { libc::mmap(std::ptr::null_mut(), len, rights, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
@@ -177,7 +175,7 @@ impl SharedMemory {
         // and never looks at it.
         unsafe { libc::madvise(address, len, libc::MADV_DONTFORK) };
         let address = NonNull::new(address.cast::<Word>()).ok_or(Errno::ENOMEM)?;
-        Ok(SharedMemory { address, words: len / size_of::<Word>(), generation: fork::generation() })
+        Ok(Self { address, words: len / size_of::<Word>(), generation: fork::generation() })
     }
 }
 

@@ -21,13 +21,13 @@ pub(crate) struct Futex {
 
 impl Futex {
     #[cfg(not(loom))]
-    pub(crate) const fn new(value: u32) -> Futex {
-        Futex { word: AtomicU32::new(value) }
+    pub(crate) const fn new(value: u32) -> Self {
+        Self { word: AtomicU32::new(value) }
     }
 
     #[cfg(loom)]
-    pub(crate) fn new(value: u32) -> Futex {
-        Futex { word: AtomicU32::new(value), kernel: (of_loom::Mutex::new(()), of_loom::Condvar::new()) }
+    pub(crate) fn new(value: u32) -> Self {
+        Self { word: AtomicU32::new(value), kernel: (of_loom::Mutex::new(()), of_loom::Condvar::new()) }
     }
 
     /// Waits until it is woken, where the word is `value`. It may return without being woken.

@@ -50,11 +50,11 @@ fn of_bit(bit: u32) -> Option<&'static Rank> {
 impl Held {
     /// Notes a lock that has been taken.
     #[inline]
-    pub(crate) fn new(rank: Rank) -> Held {
+    pub(crate) fn new(rank: Rank) -> Self {
         let held = HELD.get();
         let bit = (1_u128 << rank as u32) & !held;
         HELD.set(held | bit);
-        Held { bit }
+        Self { bit }
     }
 
     /// Asserts that the thread holds no other lock.

@@ -10,8 +10,8 @@ pub(crate) use of_loom::MutexGuard;
 pub(crate) struct Mutex<T>(of_loom::Mutex<T>);
 
 impl<T> Mutex<T> {
-    pub(crate) fn new(value: T) -> Mutex<T> {
-        Mutex(of_loom::Mutex::new(value))
+    pub(crate) fn new(value: T) -> Self {
+        Self(of_loom::Mutex::new(value))
     }
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

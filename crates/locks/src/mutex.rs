@@ -45,9 +45,9 @@ impl<T> Mutex<T> {
     /// A mutex at `rank` around `value`.
     #[inline]
     #[cfg(not(loom))]
-    pub const fn new(rank: Rank, value: T) -> Mutex<T> {
+    pub const fn new(rank: Rank, value: T) -> Self {
         let _ = rank;
-        Mutex {
+        Self {
             #[cfg(debug_assertions)]
             rank,
             inner: lock::Mutex::new(value),
@@ -56,9 +56,9 @@ impl<T> Mutex<T> {
 
     /// A mutex at `rank` around `value`, as a model.
     #[cfg(loom)]
-    pub fn new(rank: Rank, value: T) -> Mutex<T> {
+    pub fn new(rank: Rank, value: T) -> Self {
         let _ = rank;
-        Mutex {
+        Self {
             #[cfg(debug_assertions)]
             rank,
             inner: lock::Mutex::new(value),
@@ -116,7 +116,7 @@ impl<'a, T> MutexGuard<'a, T> {
     /// Waits on `condvar`; see [`Condvar::wait`](crate::Condvar::wait).
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn wait_on(self, condvar: &lock::Condvar) -> MutexGuard<'a, T> {
+    pub(crate) fn wait_on(self, condvar: &lock::Condvar) -> Self {
         let MutexGuard {
             inner,
             #[cfg(debug_assertions)]

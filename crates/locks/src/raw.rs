@@ -26,8 +26,8 @@ pub(crate) struct Lock(Futex);
 
 #[cfg(loom)]
 impl Default for Lock {
-    fn default() -> Lock {
-        Lock(Futex::new(FREE))
+    fn default() -> Self {
+        Self(Futex::new(FREE))
     }
 }
 
@@ -79,7 +79,7 @@ impl Lock {
 // that thread gives it back.
 #[cfg(not(loom))]
 unsafe impl lock_api::RawMutex for Lock {
-    const INIT: Lock = Lock(Futex::new(FREE));
+    const INIT: Self = Self(Futex::new(FREE));
     type GuardMarker = lock_api::GuardNoSend;
 
     #[inline(always)]
@@ -134,7 +134,7 @@ impl Condvar {
 }
 
 impl Default for Condvar {
-    fn default() -> Condvar {
-        Condvar(Futex::new(0))
+    fn default() -> Self {
+        Self(Futex::new(0))
     }
 }

@@ -35,9 +35,9 @@ pub struct WriteGuard<'a, T> {
 impl<T> RwLock<T> {
     /// A lock at `rank` around `value`.
     #[inline]
-    pub const fn new(rank: Rank, value: T) -> RwLock<T> {
+    pub const fn new(rank: Rank, value: T) -> Self {
         let _ = rank;
-        RwLock {
+        Self {
             #[cfg(debug_assertions)]
             rank,
             inner: std::sync::RwLock::new(value),

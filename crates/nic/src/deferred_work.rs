@@ -24,8 +24,8 @@ pub struct DeferredWork {
 }
 
 impl Default for DeferredWork {
-    fn default() -> DeferredWork {
-        DeferredWork { any: AtomicBool::new(false), queue: Mutex::new(Rank::DeferredWork, Vec::new()) }
+    fn default() -> Self {
+        Self { any: AtomicBool::new(false), queue: Mutex::new(Rank::DeferredWork, Vec::new()) }
     }
 }
 

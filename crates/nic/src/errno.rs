@@ -44,7 +44,7 @@ names! {
 
 impl Errno {
     /// This thread's errno, after a call that failed.
-    pub fn last() -> Errno {
+    pub fn last() -> Self {
         io::Error::last_os_error().into()
     }
 }
@@ -67,15 +67,15 @@ impl fmt::Debug for Errno {
 impl std::error::Error for Errno {}
 
 impl From<Errno> for io::Error {
-    fn from(errno: Errno) -> io::Error {
-        io::Error::from_raw_os_error(errno.0)
+    fn from(errno: Errno) -> Self {
+        Self::from_raw_os_error(errno.0)
     }
 }
 
 impl From<io::Error> for Errno {
     /// EIO where the error does not come from the system.
-    fn from(error: io::Error) -> Errno {
-        error.raw_os_error().map_or(Errno::EIO, Errno)
+    fn from(error: io::Error) -> Self {
+        error.raw_os_error().map_or(Self::EIO, Errno)
     }
 }
 

@@ -80,22 +80,22 @@ impl Error {
     /// The errno of the manual pages.
     pub fn errno(self) -> Errno {
         match self {
-            Error::Invalid(_) | Error::Value { .. } | Error::State { .. } | Error::OutOfRange { .. } => {
+            Self::Invalid(_) | Self::Value { .. } | Self::State { .. } | Self::OutOfRange { .. } => {
                 Errno::EINVAL
             }
-            Error::Vacant { .. } => Errno::ENODATA,
-            Error::Limit(_) => Errno::ENOMEM,
-            Error::Fault => Errno::EFAULT,
-            Error::Missing(_) => Errno::ENOENT,
-            Error::Busy => Errno::EBUSY,
-            Error::Unsupported(_) => Errno::EOPNOTSUPP,
-            Error::System(errno) => errno,
+            Self::Vacant { .. } => Errno::ENODATA,
+            Self::Limit(_) => Errno::ENOMEM,
+            Self::Fault => Errno::EFAULT,
+            Self::Missing(_) => Errno::ENOENT,
+            Self::Busy => Errno::EBUSY,
+            Self::Unsupported(_) => Errno::EOPNOTSUPP,
+            Self::System(errno) => errno,
         }
     }
 }
 
 impl From<Error> for Errno {
-    fn from(error: Error) -> Errno {
+    fn from(error: Error) -> Self {
         error.errno()
     }
 }
@@ -116,30 +116,30 @@ pub enum Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Number(number) => write!(f, "{number}"),
-            Value::Hex(bits) => write!(f, "{bits:#x}"),
-            Value::Address(address) => write!(f, "{address}"),
-            Value::Name(name) => f.write_str(name),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Hex(bits) => write!(f, "{bits:#x}"),
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Name(name) => f.write_str(name),
         }
     }
 }
 
 impl Error {
     /// A number or an index that is wrong.
-    pub fn number(what: &'static str, value: impl Into<u64>) -> Error {
-        Error::Value { what, value: Value::Number(value.into()) }
+    pub fn number(what: &'static str, value: impl Into<u64>) -> Self {
+        Self::Value { what, value: Value::Number(value.into()) }
     }
     /// Flags, a key or an address in memory that are wrong.
-    pub fn hex(what: &'static str, value: impl Into<u64>) -> Error {
-        Error::Value { what, value: Value::Hex(value.into()) }
+    pub fn hex(what: &'static str, value: impl Into<u64>) -> Self {
+        Self::Value { what, value: Value::Hex(value.into()) }
     }
     /// An address in the network that is wrong.
-    pub fn address(what: &'static str, value: IpAddr) -> Error {
-        Error::Value { what, value: Value::Address(value) }
+    pub fn address(what: &'static str, value: IpAddr) -> Self {
+        Self::Value { what, value: Value::Address(value) }
     }
     /// A state or a type that is wrong.
-    pub fn name(what: &'static str, value: &'static str) -> Error {
-        Error::Value { what, value: Value::Name(value) }
+    pub fn name(what: &'static str, value: &'static str) -> Self {
+        Self::Value { what, value: Value::Name(value) }
     }
 }
 
@@ -212,28 +212,28 @@ impl PostError {
     /// The errno of `ibv_post_send` and `ibv_post_recv`.
     pub fn errno(self) -> Errno {
         match self {
-            PostError::Invalid(_)
-            | PostError::State(_)
-            | PostError::Elements { .. }
-            | PostError::Inline { .. }
-            | PostError::Atomic { .. }
-            | PostError::Unreachable(_) => Errno::EINVAL,
-            PostError::Full => Errno::ENOMEM,
+            Self::Invalid(_)
+            | Self::State(_)
+            | Self::Elements { .. }
+            | Self::Inline { .. }
+            | Self::Atomic { .. }
+            | Self::Unreachable(_) => Errno::EINVAL,
+            Self::Full => Errno::ENOMEM,
         }
     }
 
     /// Whether a request with so many elements fits a queue made for `most`.
     #[inline]
-    pub(crate) fn check_elements(num_sge: usize, most: u32) -> Result<(), PostError> {
+    pub(crate) fn check_elements(num_sge: usize, most: u32) -> Result<(), Self> {
         if num_sge > most as usize {
-            return Err(PostError::Elements { num_sge: u32::try_from(num_sge).unwrap_or(u32::MAX), most });
+            return Err(Self::Elements { num_sge: u32::try_from(num_sge).unwrap_or(u32::MAX), most });
         }
         Ok(())
     }
 }
 
 impl From<PostError> for Errno {
-    fn from(error: PostError) -> Errno {
+    fn from(error: PostError) -> Self {
         error.errno()
     }
 }

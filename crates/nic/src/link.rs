@@ -210,8 +210,8 @@ type Work = dyn FnOnce(&mut dyn FnMut() -> Instant) + Send;
 
 impl Persist {
     /// `work` waits, then asks for the time.
-    pub(crate) fn new(work: impl FnOnce(&mut dyn FnMut() -> Instant) + Send + 'static) -> Persist {
-        Persist(Box::new(work))
+    pub(crate) fn new(work: impl FnOnce(&mut dyn FnMut() -> Instant) + Send + 'static) -> Self {
+        Self(Box::new(work))
     }
 
     /// Waits until it is done, then lets the answer leave. Call it with no lock held; `now` is

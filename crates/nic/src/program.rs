@@ -64,8 +64,8 @@ pub struct Kept<T>(Option<T>);
 
 impl<T> Kept<T> {
     /// Keeps it.
-    pub fn new(value: T) -> Kept<T> {
-        Kept(Some(value))
+    pub fn new(value: T) -> Self {
+        Self(Some(value))
     }
 }
 
@@ -73,8 +73,8 @@ impl Kept<Waker> {
     /// A clone of the waker of the future that is polled. A panic of the clone goes on to the
     /// caller: clone before anything is changed.
     #[inline]
-    pub fn of(cx: &Context<'_>) -> Kept<Waker> {
-        Kept::new(cx.waker().clone())
+    pub fn of(cx: &Context<'_>) -> Self {
+        Self::new(cx.waker().clone())
     }
     /// Wakes it.
     #[inline]

@@ -14,15 +14,15 @@ pub(crate) struct Quota {
 }
 
 impl Quota {
-    const fn new(limit: u64, what: &'static str) -> Quota {
-        Quota { used: AtomicU64::new(0), limit, what }
+    const fn new(limit: u64, what: &'static str) -> Self {
+        Self { used: AtomicU64::new(0), limit, what }
     }
     /// Counts `n` in.
     ///
     /// # Errors
     ///
     /// [`Error::Limit`] where there would be more than the limit.
-    pub fn take(&self, n: u64) -> Result<(), Error> {
+    pub(crate) fn take(&self, n: u64) -> Result<(), Error> {
         self.used
             .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
                 used.checked_add(n).filter(|&sum| sum <= self.limit)
@@ -31,11 +31,11 @@ impl Quota {
             .map_err(|_| Error::Limit(self.what))
     }
     /// How many there are.
-    pub fn used(&self) -> u64 {
+    pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
     /// Counts `n` out.
-    pub fn give(&self, n: u64) {
+    pub(crate) fn give(&self, n: u64) {
         self.used.fetch_sub(n, Ordering::Relaxed);
     }
 }
@@ -52,7 +52,7 @@ pub(crate) struct Quotas {
 
 impl Default for Quotas {
     fn default() -> Self {
-        Quotas {
+        Self {
             pds: Quota::new(limits::MAX_PD as u64, "protection domains"),
             cqs: Quota::new(limits::MAX_CQ as u64, "completion queues"),
             wqs: Quota::new(limits::MAX_WQ as u64, "work queues"),

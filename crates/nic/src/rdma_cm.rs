@@ -67,9 +67,9 @@ impl ConnParam {
     }
 
     /// What a request offers, cut to what the device has.
-    pub fn cut(&self) -> ConnParam {
+    pub fn cut(&self) -> Self {
         let most = limits::MAX_RD_ATOMIC;
-        ConnParam {
+        Self {
             responder_resources: self.responder_resources.min(most),
             initiator_depth: self.initiator_depth.min(most),
             ..*self

@@ -19,7 +19,7 @@ struct Mapping {
 }
 
 impl Mapping {
-    fn new(len: usize) -> Mapping {
+    fn new(len: usize) -> Self {
         let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping where the kernel finds room.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
@@ -27,7 +27,7 @@ impl Mapping {
         // SAFETY: all of the mapping of just now; changes no content. A kernel that knows no large
         // pages says no.
         unsafe { libc::madvise(at, len, libc::MADV_NOHUGEPAGE) };
-        Mapping { at: at.cast(), len }
+        Self { at: at.cast(), len }
     }
     /// Where the first large page begins.
     fn large(&self) -> usize {

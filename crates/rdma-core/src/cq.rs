@@ -46,7 +46,7 @@ impl Cq {
         device: &Arc<Device>,
         entries: u32,
         signal: Arc<dyn Signal + Send + Sync>,
-    ) -> Result<Arc<Cq>, Error> {
+    ) -> Result<Arc<Self>, Error> {
         let (system, context) = (&device.system, device.context());
         let calls = &system.calls;
         // SAFETY: the context lives.
@@ -61,7 +61,7 @@ impl Cq {
             }
         })?;
         let raw = Raw { cq, channel, watch: None, armed: false };
-        let made = Arc::new(Cq { device: device.clone(), raw: Mutex::new(Rank::SystemCq, Some(raw)) });
+        let made = Arc::new(Self { device: device.clone(), raw: Mutex::new(Rank::SystemCq, Some(raw)) });
         // SAFETY: just made.
         let fd = unsafe { channel.as_ref() }.fd;
         set_nonblocking(fd)?;

@@ -41,7 +41,7 @@ impl Device {
     /// # Safety
     ///
     /// The context lives as long as the process.
-    pub(crate) unsafe fn new(system: &Arc<System>, context: NonNull<ibv_context>) -> Result<Device, Error> {
+    pub(crate) unsafe fn new(system: &Arc<System>, context: NonNull<ibv_context>) -> Result<Self, Error> {
         let (calls, raw) = (&system.calls, context.as_ptr());
         // SAFETY: the context lives; its device has a name that ends in NUL.
         let name = unsafe { CStr::from_ptr((calls.ibv_get_device_name)((*raw).device)) };
@@ -54,7 +54,7 @@ impl Device {
         // SAFETY: there is room for the attributes of port 1.
         number(unsafe { (calls.ibv_query_port)(raw, 1, &raw mut port) })?;
         let at_once = |n: i32| u8::try_from(n.clamp(0, i32::from(nic::limits::MAX_RD_ATOMIC))).unwrap_or(0);
-        Ok(Device {
+        Ok(Self {
             system: system.clone(),
             context,
             name: name.to_string_lossy().into_owned(),
@@ -148,12 +148,12 @@ impl Pd {
     /// # Errors
     ///
     /// ENOMEM.
-    pub fn new(device: &Arc<Device>) -> Result<Pd, Error> {
+    pub fn new(device: &Arc<Device>) -> Result<Self, Error> {
         // SAFETY: the context lives.
         let raw = object(unsafe { (device.system.calls.ibv_alloc_pd)(device.context()) })?;
         // SAFETY: just made.
         let number = unsafe { raw.as_ref() }.handle;
-        Ok(Pd { device: device.clone(), raw, number })
+        Ok(Self { device: device.clone(), raw, number })
     }
     /// The number that the kernel knows it by, in this process.
     pub fn number(&self) -> u32 {

@@ -37,7 +37,7 @@ impl DeviceMemory {
     /// # Errors
     ///
     /// `Unsupported` where library or device have none; errno of ibv_alloc_dm(3).
-    pub fn alloc(device: &Arc<Device>, len: usize) -> Result<Arc<DeviceMemory>, Error> {
+    pub fn alloc(device: &Arc<Device>, len: usize) -> Result<Arc<Self>, Error> {
         type Alloc = unsafe extern "C" fn(*mut ibv_context, *mut ibv_alloc_dm_attr) -> *mut ibv_dm;
         let context = device.context();
         // SAFETY: the context lives; verbs.h has this type.
@@ -45,7 +45,7 @@ impl DeviceMemory {
         let mut attr = ibv_alloc_dm_attr { length: len, log_align_req: 0, comp_mask: 0 };
         // SAFETY: the context lives; the attributes are read.
         let raw = object(unsafe { alloc.ok_or(NO_DM)?(context, &raw mut attr) }).map_err(known)?;
-        Ok(Arc::new(DeviceMemory { device: device.clone(), raw }))
+        Ok(Arc::new(Self { device: device.clone(), raw }))
     }
 
     /// Copies in, to `at`.
@@ -98,7 +98,12 @@ impl Mr {
     ///
     /// `Unsupported`; errno of ibv_reg_dm_mr: EINVAL for rights that it can not have, or more bytes
     /// than there are.
-    pub fn on_device(pd: &Arc<Pd>, memory: &Arc<DeviceMemory>, len: usize, access: u32) -> Result<Mr, Error> {
+    pub fn on_device(
+        pd: &Arc<Pd>,
+        memory: &Arc<DeviceMemory>,
+        len: usize,
+        access: u32,
+    ) -> Result<Self, Error> {
         type Register = unsafe extern "C" fn(*mut ibv_pd, *mut ibv_dm, u64, usize, c_uint) -> *mut ibv_mr;
         // SAFETY: the context lives; verbs.h has this type.
         let register: Option<Register> =
@@ -108,7 +113,7 @@ impl Mr {
         let made =
             object(unsafe { register(pd.raw(), memory.raw.as_ptr(), 0, len, access) }).map_err(known)?;
         // SAFETY: just made.
-        Ok(unsafe { Mr::of(pd, made, 0, Some(memory.clone())) })
+        Ok(unsafe { Self::of(pd, made, 0, Some(memory.clone())) })
     }
 
     /// Registers `len` bytes of a dma-buf from `offset` on, which count from `iova` on: both lie
@@ -123,14 +128,14 @@ impl Mr {
         len: usize,
         iova: u64,
         access: u32,
-    ) -> Result<Mr, Error> {
+    ) -> Result<Self, Error> {
         let register = pd.system().calls.ibv_reg_dmabuf_mr.ok_or(NO_DMABUF)?;
         // SAFETY: the domain lives; the library keeps what it needs of the descriptor's file, and
         // touches no memory of the process's own.
         let made =
             object(unsafe { register(pd.raw(), offset, len, iova, fd, access as c_int) }).map_err(known)?;
         // SAFETY: just made.
-        Ok(unsafe { Mr::of(pd, made, iova, None) })
+        Ok(unsafe { Self::of(pd, made, iova, None) })
     }
 }
 

@@ -50,12 +50,12 @@ impl Signal for Deaf {
 
 impl Inbox {
     /// An inbox that calls `signal` for each event, with locks held.
-    pub fn new(signal: Box<dyn Signal>) -> Arc<Inbox> {
-        Arc::new(Inbox { events: Mutex::new(Rank::SystemInbox, VecDeque::new()), signal })
+    pub fn new(signal: Box<dyn Signal>) -> Arc<Self> {
+        Arc::new(Self { events: Mutex::new(Rank::SystemInbox, VecDeque::new()), signal })
     }
     /// An inbox that tells no thread of its events.
-    pub fn deaf() -> Arc<Inbox> {
-        Inbox::new(Box::new(Deaf))
+    pub fn deaf() -> Arc<Self> {
+        Self::new(Box::new(Deaf))
     }
     /// The next one.
     pub fn next(&self) -> Option<Event> {
@@ -153,7 +153,7 @@ unsafe fn told(c: &rdma_cm_event, kind: EventKind) -> (ConnParam, Vec<u8>, Optio
 
 impl System {
     /// Reads all events that there are. Call it with no lock held.
-    pub(crate) fn read_events(self: &Arc<System>) {
+    pub(crate) fn read_events(self: &Arc<Self>) {
         if !self.is_ours() {
             return;
         }
@@ -186,7 +186,7 @@ impl System {
     /// # Safety
     ///
     /// The event is not acknowledged yet.
-    unsafe fn take_event(self: &Arc<System>, event: *mut rdma_cm_event, left: &mut Left) {
+    unsafe fn take_event(self: &Arc<Self>, event: *mut rdma_cm_event, left: &mut Left) {
         // SAFETY: as the caller says.
         let c = unsafe { &*event };
         let Some(mut kind) = kind(c.event) else { return };

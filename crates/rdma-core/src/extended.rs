@@ -87,13 +87,13 @@ impl Extended {
     /// # Safety
     ///
     /// Context and domain live, and what the attributes name.
-    pub unsafe fn create(
+    pub(crate) unsafe fn create(
         calls: &Calls,
         context: *mut ibv_context,
         pd: *mut ibv_pd,
         init: &ibv_qp_init_attr,
         capabilities: u64,
-    ) -> Option<(NonNull<ibv_qp>, Extended)> {
+    ) -> Option<(NonNull<ibv_qp>, Self)> {
         type Create = unsafe extern "C" fn(*mut ibv_context, *mut ibv_qp_init_attr_ex) -> *mut ibv_qp;
         let flush = capabilities & (CAN_FLUSH_GLOBAL | CAN_FLUSH_PERSISTENT) != 0;
         let atomic_write = capabilities & CAN_WRITE_ATOMICALLY != 0;
@@ -121,7 +121,7 @@ impl Extended {
         let qp = NonNull::new(unsafe { create(context, &raw mut attr) })?;
         // SAFETY: just made as an extended one.
         match NonNull::new(unsafe { extend(qp.as_ptr()) }) {
-            Some(extended) => Some((qp, Extended { qp: extended, flush, atomic_write })),
+            Some(extended) => Some((qp, Self { qp: extended, flush, atomic_write })),
             None => {
                 // SAFETY: just made, and no other thread has it.
                 unsafe { (calls.ibv_destroy_qp)(qp.as_ptr()) };
@@ -131,7 +131,7 @@ impl Extended {
     }
 
     /// Whether the device does what ibv_post_send(3) does not.
-    pub fn does(&self, op: &SendOp) -> bool {
+    pub(crate) fn does(&self, op: &SendOp) -> bool {
         match op {
             SendOp::Flush { .. } => self.flush,
             SendOp::Atomic { op: AtomicOp::Write(_), .. } => self.atomic_write,
@@ -148,7 +148,7 @@ impl Extended {
     /// # Safety
     ///
     /// The queue pair lives.
-    pub unsafe fn post(&self, wr: &SendWr) -> Result<(), Refusal> {
+    pub(crate) unsafe fn post(&self, wr: &SendWr) -> Result<(), Refusal> {
         const NONE: Refusal = Refusal::Unsupported("this operation");
         let qp = self.qp.as_ptr();
         // SAFETY: it lives; its functions do not change.

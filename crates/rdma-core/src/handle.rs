@@ -59,7 +59,7 @@ impl Ah {
     /// # Errors
     ///
     /// `Missing` where the device does not bear the address; errno of ibv_create_ah(3).
-    pub fn new(pd: &Arc<Pd>, from: IpAddr, to: IpAddr, traffic_class: u8) -> Result<Arc<Ah>, Error> {
+    pub fn new(pd: &Arc<Pd>, from: IpAddr, to: IpAddr, traffic_class: u8) -> Result<Arc<Self>, Error> {
         let index = pd.device.gid_index(from).ok_or(Error::Missing("our address on the device"))?;
         let grh = ibv_global_route {
             dgid: gid(to),
@@ -72,7 +72,7 @@ impl Ah {
             ibv_ah_attr { grh, dlid: 0, sl: 0, src_path_bits: 0, static_rate: 0, is_global: 1, port_num: 1 };
         // SAFETY: the domain lives; the attributes are read.
         let raw = object(unsafe { (pd.system().calls.ibv_create_ah)(pd.raw(), &raw mut attr) })?;
-        Ok(Arc::new(Ah { pd: pd.clone(), raw }))
+        Ok(Arc::new(Self { pd: pd.clone(), raw }))
     }
     pub(crate) fn raw(&self) -> *mut ibv_ah {
         self.raw.as_ptr()

@@ -72,18 +72,18 @@ impl Id {
     /// # Errors
     ///
     /// `Unsupported` for another type; errno of rdma_create_id(3).
-    pub fn new(system: &Arc<System>, inbox: &Arc<Inbox>, kind: QpType) -> Result<Arc<Id>, Error> {
+    pub fn new(system: &Arc<System>, inbox: &Arc<Inbox>, kind: QpType) -> Result<Arc<Self>, Error> {
         let raw = match kind {
             QpType::Rc => Some(system.create_id(RDMA_PS_TCP)?),
             QpType::Ud => Some(system.create_id(RDMA_PS_UDP)?),
             QpType::Uc => None,
             _ => return Err(Error::Unsupported("this service over the machine's libraries")),
         };
-        Ok(Id::with(system, kind, raw, inbox.clone(), None))
+        Ok(Self::with(system, kind, raw, inbox.clone(), None))
     }
 
     /// Makes an identifier for unreliable connections, at this address; others exist already.
-    fn make(self: &Arc<Id>, on: SocketAddr) -> Result<(), Error> {
+    fn make(self: &Arc<Self>, on: SocketAddr) -> Result<(), Error> {
         let mut raw = self.raw.lock();
         if raw.is_none() && self.kind == QpType::Uc {
             let made = self.system.create_uc_id(on)?;
@@ -104,8 +104,8 @@ impl Id {
         kind: QpType,
         raw: *mut rdma_cm_id,
         offered: ConnParam,
-    ) -> Option<Arc<Id>> {
-        let id = Id::with(system, kind, Some(NonNull::new(raw)?), Inbox::deaf(), Some(offered));
+    ) -> Option<Arc<Self>> {
+        let id = Self::with(system, kind, Some(NonNull::new(raw)?), Inbox::deaf(), Some(offered));
         // SAFETY: as the caller says.
         unsafe { id.look(raw) };
         Some(id)
@@ -117,11 +117,11 @@ impl Id {
         raw: Option<NonNull<rdma_cm_id>>,
         inbox: Arc<Inbox>,
         offered: Option<ConnParam>,
-    ) -> Arc<Id> {
+    ) -> Arc<Self> {
         let (how, seen) = (Connecting::default(), Seen::default());
         let joins = Vec::new();
         let state = State { inbox, backlog: 0, qp: None, how, offered, over: false, joins, seen };
-        let id = Arc::new(Id {
+        let id = Arc::new(Self {
             system: system.clone(),
             kind,
             raw: Mutex::new(Rank::SystemCall, raw.map(Raw)),

@@ -80,7 +80,7 @@ impl System {
     ///
     /// [`OpenError`]; of what the libraries are asked first, errno: ENODEV or ENOENT where the
     /// kernel has no rdma_cm.
-    pub fn open(files: &Files) -> Result<Arc<System>, Failure> {
+    pub fn open(files: &Files) -> Result<Arc<Self>, Failure> {
         let calls = Calls::open(files).map_err(Failure::Open)?;
         // Before anything is registered. A refusal says that the kernel keeps parent and child
         // apart itself, or that it is too late. SAFETY: no arguments.
@@ -92,7 +92,7 @@ impl System {
         crate::reactor::set_nonblocking(fd).map_err(Failure::Call)?;
         let later = Arc::new(DeferredWork::default());
         let reactor = Reactor::start(&later).map_err(Failure::Call)?;
-        let system = Arc::new(System {
+        let system = Arc::new(Self {
             calls,
             later,
             reactor,
@@ -129,7 +129,7 @@ impl System {
     /// # Errors
     ///
     /// Errno of rdma_get_devices(3); ENODEV where there is none.
-    pub fn devices(self: &Arc<System>) -> Result<Vec<Arc<Device>>, Error> {
+    pub fn devices(self: &Arc<Self>) -> Result<Vec<Arc<Device>>, Error> {
         let mut count = 0;
         // SAFETY: `count` is written.
         let list = object(unsafe { (self.calls.rdma_get_devices)(&raw mut count) })?;
@@ -151,7 +151,7 @@ impl System {
     }
 
     /// The device of a context of the connection manager's, and whether it was not known before.
-    fn device_at(self: &Arc<System>, context: NonNull<ibv_context>) -> Result<(Arc<Device>, bool), Error> {
+    fn device_at(self: &Arc<Self>, context: NonNull<ibv_context>) -> Result<(Arc<Device>, bool), Error> {
         let mut devices = self.devices.lock();
         if let Some(known) = devices.iter().find(|known| known.is_at(context)) {
             return Ok((known.clone(), false));
@@ -167,7 +167,7 @@ impl System {
     /// # Safety
     ///
     /// The identifier lives.
-    pub(crate) unsafe fn device_of(self: &Arc<System>, id: *mut rdma_cm_id) -> Option<Arc<Device>> {
+    pub(crate) unsafe fn device_of(self: &Arc<Self>, id: *mut rdma_cm_id) -> Option<Arc<Device>> {
         // SAFETY: as the caller says.
         let context = NonNull::new(unsafe { (*id).verbs })?;
         Some(self.device_at(context).ok()?.0)
@@ -178,7 +178,7 @@ impl System {
     /// # Errors
     ///
     /// Those of [`System::devices`]; `Missing` where none does.
-    pub fn device_with(self: &Arc<System>, address: IpAddr) -> Result<Arc<Device>, Error> {
+    pub fn device_with(self: &Arc<Self>, address: IpAddr) -> Result<Arc<Device>, Error> {
         if let Some(device) = self.devices()?.into_iter().find(|device| device.bears(address)) {
             return Ok(device);
         }

@@ -30,8 +30,8 @@ pub struct Files {
 
 impl Files {
     /// The files that the dynamic linker finds, by ld.so(8)'s rules.
-    pub fn of_machine() -> Files {
-        Files { ibverbs: "libibverbs.so.1".into(), rdmacm: "librdmacm.so.1".into(), may_be_ours: false }
+    pub fn of_machine() -> Self {
+        Self { ibverbs: "libibverbs.so.1".into(), rdmacm: "librdmacm.so.1".into(), may_be_ours: false }
     }
 }
 
@@ -57,12 +57,12 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Missing { library, why } => write!(
+            Self::Missing { library, why } => write!(
                 f,
                 "{}: {why}; rdma-core is needed, 17 or later (Debian: libibverbs1, ibverbs-providers, librdmacm1)",
                 library.display()
             ),
-            OpenError::Ours { library, file } => write!(
+            Self::Ours { library, file } => write!(
                 f,
                 "{} is Verbena itself here, from {file}, as under `verbena run`; start the program without it, or use \
                  Provider::software, or name the file to Provider::system_from",
@@ -179,13 +179,13 @@ struct Both {
 }
 
 impl Named {
-    fn open(name: &Path) -> Result<Named, OpenError> {
+    fn open(name: &Path) -> Result<Self, OpenError> {
         // SAFETY: constructors of a library that the program's owner has installed, or names; RDMA
         // programs run the same.
         let opened = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
         let missing =
             |why: libloading::Error| OpenError::Missing { library: name.to_owned(), why: why.to_string() };
-        Ok(Named { library: opened.map_err(missing)?, name: name.to_owned() })
+        Ok(Self { library: opened.map_err(missing)?, name: name.to_owned() })
     }
 
     /// # Safety
@@ -232,7 +232,7 @@ impl Named {
 
 impl Calls {
     /// Opens both, for as long as the process lives: they may have threads and exit handlers.
-    pub fn open(files: &Files) -> Result<Calls, OpenError> {
+    pub(crate) fn open(files: &Files) -> Result<Self, OpenError> {
         let both = Both { ibverbs: Named::open(&files.ibverbs)?, rdmacm: Named::open(&files.rdmacm)? };
         for library in [&both.ibverbs, &both.rdmacm] {
             if let Some(file) = library.ours().filter(|_| !files.may_be_ours) {
@@ -240,7 +240,7 @@ impl Calls {
             }
         }
         // SAFETY: their names say what they are; they are never closed.
-        let calls = unsafe { Calls::find(&both)? };
+        let calls = unsafe { Self::find(&both)? };
         std::mem::forget(both);
         Ok(calls)
     }

@@ -39,11 +39,11 @@ impl Mr {
     /// # Errors
     ///
     /// Errno of ibv_reg_mr(3).
-    pub unsafe fn register(pd: &Arc<Pd>, at: u64, len: u64, iova: u64, access: u32) -> Result<Mr, Error> {
+    pub unsafe fn register(pd: &Arc<Pd>, at: u64, len: u64, iova: u64, access: u32) -> Result<Self, Error> {
         if len == 0 {
             let none = Rkey::default();
             let raw = AtomicPtr::new(null_mut());
-            return Ok(Mr { pd: pd.clone(), raw, lkey: none, rkey: none, iova, _on: None });
+            return Ok(Self { pd: pd.clone(), raw, lkey: none, rkey: none, iova, _on: None });
         }
         let (calls, addr) = (&pd.system().calls, std::ptr::with_exposed_provenance_mut(at as usize));
         let (made, iova) = match calls.ibv_reg_mr_iova2 {
@@ -53,7 +53,7 @@ impl Mr {
             None => (unsafe { (calls.ibv_reg_mr)(pd.raw(), addr, len as usize, access as c_int) }, at),
         };
         // SAFETY: just made.
-        let mr = unsafe { Mr::of(pd, object(made)?, iova, None) };
+        let mr = unsafe { Self::of(pd, object(made)?, iova, None) };
         if access & Access::MW_BIND != 0
             && let Some(raw) = NonNull::new(mr.raw.load(Ordering::Relaxed))
         {
@@ -72,11 +72,11 @@ impl Mr {
         raw: NonNull<ibv_mr>,
         iova: u64,
         on: Option<Arc<DeviceMemory>>,
-    ) -> Mr {
+    ) -> Self {
         // SAFETY: as the caller says.
         let mr = unsafe { raw.as_ref() };
         let (lkey, rkey) = (Rkey(mr.lkey), Rkey(mr.rkey));
-        Mr { pd: pd.clone(), raw: AtomicPtr::new(raw.as_ptr()), lkey, rkey, iova, _on: on }
+        Self { pd: pd.clone(), raw: AtomicPtr::new(raw.as_ptr()), lkey, rkey, iova, _on: on }
     }
 
     /// The key by which our own work requests name it.
@@ -140,7 +140,7 @@ impl Words {
     /// # Errors
     ///
     /// ENOMEM; those of [`Mr::register`].
-    pub fn new(pd: &Arc<Pd>, count: usize) -> Result<Words, Error> {
+    pub fn new(pd: &Arc<Pd>, count: usize) -> Result<Self, Error> {
         let none = || Error::Limit("memory");
         let pages =
             count.max(1).checked_mul(8).and_then(|n| n.checked_next_multiple_of(4096)).ok_or_else(none)?;
@@ -151,7 +151,7 @@ impl Words {
         // SAFETY: the bytes are freed in `drop`, when the registration has ended; they are copied
         // out by volatile reads only.
         match unsafe { Mr::register(pd, address, pages as u64, address, Access::LOCAL_WRITE) } {
-            Ok(mr) => Ok(Words { mr, at, layout }),
+            Ok(mr) => Ok(Self { mr, at, layout }),
             Err(e) => {
                 // SAFETY: allocated above with this layout.
                 unsafe { dealloc(at.as_ptr().cast(), layout) };

@@ -125,7 +125,7 @@ impl Qp {
         sizes: Sizes,
         cq: &Arc<Cq>,
         srq: Option<&Arc<Srq>>,
-    ) -> Result<Qp, Error> {
+    ) -> Result<Self, Error> {
         let qp_type = match kind {
             QpType::Rc => IBV_QPT_RC,
             QpType::Uc => IBV_QPT_UC,
@@ -169,7 +169,7 @@ impl Qp {
         let raw = Mutex::new(Rank::SystemQp, Some(raw));
         let known = Mutex::new(Rank::SystemHandles, HashMap::new());
         let (pd, cq, srq) = (pd.clone(), cq.clone(), srq.cloned());
-        Ok(Qp { pd, kind, qpn, sizes, words, extended, raw, known, _srq: srq, _cq: cq })
+        Ok(Self { pd, kind, qpn, sizes, words, extended, raw, known, _srq: srq, _cq: cq })
     }
 
     pub(crate) fn system(&self) -> &Arc<System> {
@@ -402,7 +402,7 @@ impl Qp {
 }
 
 impl Group {
-    fn is(&self, other: &Group) -> bool {
+    fn is(&self, other: &Self) -> bool {
         // SAFETY: any sixteen bytes are a GID.
         unsafe { self.gid.raw == other.gid.raw }
     }

@@ -53,7 +53,7 @@ impl Reactor {
     /// # Errors
     ///
     /// EMFILE, EAGAIN, ENOMEM.
-    pub fn start(later: &Arc<DeferredWork>) -> Result<Reactor, Error> {
+    pub fn start(later: &Arc<DeferredWork>) -> Result<Self, Error> {
         // SAFETY: no pointers.
         let fd = check(unsafe { libc::epoll_create1(EPOLL_CLOEXEC) })?;
         let shared = Arc::new(Shared {
@@ -66,7 +66,7 @@ impl Reactor {
         let thread = std::thread::Builder::new().name("verbena-rdma-core".to_owned());
         let started = with_signals_blocked(|| thread.spawn(move || theirs.run(&later)));
         started.map_err(|e| Error::System(Errno(e.raw_os_error().unwrap_or(libc::EAGAIN))))?;
-        Ok(Reactor(shared))
+        Ok(Self(shared))
     }
 
     /// Tells `told` whenever there is something to read, again and again until it was read.

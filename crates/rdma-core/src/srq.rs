@@ -32,12 +32,12 @@ impl Srq {
     /// # Errors
     ///
     /// Errno of ibv_create_srq(3): EINVAL for more than the device has.
-    pub fn new(pd: &Arc<Pd>, depth: u32) -> Result<Arc<Srq>, Error> {
+    pub fn new(pd: &Arc<Pd>, depth: u32) -> Result<Arc<Self>, Error> {
         let attr = ibv_srq_attr { max_wr: depth, max_sge: 1, srq_limit: 0 };
         let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
         // SAFETY: the domain lives; the attributes are read and written.
         let raw = object(unsafe { (pd.system().calls.ibv_create_srq)(pd.raw(), &raw mut init) })?;
-        Ok(Arc::new(Srq { pd: pd.clone(), raw: Mutex::new(Rank::SystemSrq, Some(Raw(raw))) }))
+        Ok(Arc::new(Self { pd: pd.clone(), raw: Mutex::new(Rank::SystemSrq, Some(Raw(raw))) }))
     }
 
     /// Has it used by the call that makes a queue pair.

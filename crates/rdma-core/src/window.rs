@@ -49,7 +49,7 @@ impl Mw {
     /// # Errors
     ///
     /// `Unsupported` where the device has none; errno of ibv_alloc_mw(3).
-    pub fn new(pd: &Arc<Pd>) -> Result<Arc<Mw>, Error> {
+    pub fn new(pd: &Arc<Pd>) -> Result<Arc<Self>, Error> {
         // SAFETY: the context lives, and has the functions that verbs.h calls.
         let alloc = unsafe { (*pd.device.context()).ops.alloc_mw };
         let alloc = alloc.ok_or(Error::Unsupported("memory windows"))?;
@@ -62,7 +62,7 @@ impl Mw {
         let key = Rkey(key & !0xff | key.wrapping_add(1) & 0xff);
         let name = NAMES.fetch_add(1, Ordering::Relaxed);
         let mw =
-            Arc::new(Mw { pd: pd.clone(), name, key, raw: Mutex::new(Rank::SystemWindow, Some(Raw(raw))) });
+            Arc::new(Self { pd: pd.clone(), name, key, raw: Mutex::new(Rank::SystemWindow, Some(Raw(raw))) });
         pd.system().names.lock().windows.insert(name, Arc::downgrade(&mw));
         Ok(mw)
     }
@@ -107,21 +107,21 @@ impl Drop for Mw {
 }
 
 impl Names {
-    pub fn add_region(&mut self, key: Rkey, region: NonNull<ibv_mr>) {
+    pub(crate) fn add_region(&mut self, key: Rkey, region: NonNull<ibv_mr>) {
         self.regions.insert(key.0, Region(region));
     }
     /// Nothing where the key is another's.
-    pub fn remove_region(&mut self, key: Rkey, region: *mut ibv_mr) {
+    pub(crate) fn remove_region(&mut self, key: Rkey, region: *mut ibv_mr) {
         if self.regions.get(&key.0).is_some_and(|known| known.0.as_ptr() == region) {
             self.regions.remove(&key.0);
         }
     }
     /// The window of a name.
-    pub fn window(&self, name: u64) -> Option<Arc<Mw>> {
+    pub(crate) fn window(&self, name: u64) -> Option<Arc<Mw>> {
         self.windows.get(&name)?.upgrade()
     }
     /// The registration of a local key; it lives as long as the names are borrowed.
-    pub fn region(&self, key: Rkey) -> Option<NonNull<ibv_mr>> {
+    pub(crate) fn region(&self, key: Rkey) -> Option<NonNull<ibv_mr>> {
         self.regions.get(&key.0).map(|region| region.0)
     }
 }

@@ -65,7 +65,7 @@ struct Log {
 }
 
 impl Log {
-    async fn connect(from: IpAddr, to: &str) -> Result<Log> {
+    async fn connect(from: IpAddr, to: &str) -> Result<Self> {
         let peer = Peer::local(from)?;
         let conn = ConnReq::new(&peer, to, &ConnCfg::default()).await?.connect(&[])?;
         if conn.next_event().await? != ConnEvent::Established {
@@ -79,7 +79,7 @@ impl Log {
         let word = MrLocal::zeroed(&peer, 8, Usage::READ_DST)?;
         conn.read(word.destination(0..8)?, &log, 0, 8).await.0?;
         let end = word.shared().load::<u64>(0)?.max(FIRST);
-        Ok(Log { peer, conn, log, end })
+        Ok(Self { peer, conn, log, end })
     }
 
     /// When it returns, the entry survives a loss of power.

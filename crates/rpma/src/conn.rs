@@ -42,21 +42,21 @@ impl ConnEvent {
     /// Upstream's text (rpma_utils_conn_event_2str(3)).
     pub fn text(self) -> &'static str {
         match self {
-            ConnEvent::Established => "Connection established",
-            ConnEvent::Closed => "Connection closed",
-            ConnEvent::Lost => "Connection lost",
-            ConnEvent::Rejected => "Connection rejected",
-            ConnEvent::Unreachable => "Connection unreachable",
+            Self::Established => "Connection established",
+            Self::Closed => "Connection closed",
+            Self::Lost => "Connection lost",
+            Self::Rejected => "Connection rejected",
+            Self::Unreachable => "Connection unreachable",
         }
     }
 
     /// How one ended.
-    fn of_end(error: &verbena::Error) -> ConnEvent {
+    fn of_end(error: &verbena::Error) -> Self {
         match error.kind() {
-            ErrorKind::Disconnected => ConnEvent::Closed,
-            ErrorKind::Rejected => ConnEvent::Rejected,
-            ErrorKind::Unreachable | ErrorKind::TimedOut => ConnEvent::Unreachable,
-            _ => ConnEvent::Lost,
+            ErrorKind::Disconnected => Self::Closed,
+            ErrorKind::Rejected => Self::Rejected,
+            ErrorKind::Unreachable | ErrorKind::TimedOut => Self::Unreachable,
+            _ => Self::Lost,
         }
     }
 }
@@ -89,11 +89,11 @@ const ESTABLISHED: u8 = 1;
 const ENDED: u8 = 2;
 
 impl Conn {
-    pub(crate) fn new(pending: Pending, cfg: &ConnCfg) -> Result<Conn> {
+    pub(crate) fn new(pending: Pending, cfg: &ConnCfg) -> Result<Self> {
         let flushed = Memory::zeroed(crate::op::FLUSH_READ)?;
         let (private_data, told) = (OnceLock::new(), AtomicU8::new(NOTHING));
         let (remote, posted) = (Default::default(), Posted::new(cfg));
-        Ok(Conn(Arc::new(Inner { pending, private_data, told, remote, flushed, posted })))
+        Ok(Self(Arc::new(Inner { pending, private_data, told, remote, flushed, posted })))
     }
 
     /// The next event: whether it was established, and then how it ended. Cancelling loses none;

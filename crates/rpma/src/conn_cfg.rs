@@ -39,8 +39,8 @@ pub struct ConnCfg {
 }
 
 impl Default for ConnCfg {
-    fn default() -> ConnCfg {
-        ConnCfg {
+    fn default() -> Self {
+        Self {
             timeout: Duration::from_millis(1000),
             cq_size: 10,
             rcq_size: 0,

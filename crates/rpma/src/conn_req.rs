@@ -45,7 +45,7 @@ impl ConnReq {
     /// `Provider` where there is no way, or no answer in time, or the configuration has a size of 0
     /// for the completion queue; `Inval` where the way leads over another device than the peer's;
     /// `NoMem`.
-    pub async fn new(peer: &Peer, to: impl ToAddr, cfg: &ConnCfg) -> Result<ConnReq> {
+    pub async fn new(peer: &Peer, to: impl ToAddr, cfg: &ConnCfg) -> Result<Self> {
         if cfg.cq_size == 0 {
             return Err(Error::Inval("a completion queue of size 0"));
         }
@@ -54,19 +54,19 @@ impl ConnReq {
         if route.pd().device() != peer.pd().device() {
             return Err(Error::Inval("the way to the address leads over another device than the peer's"));
         }
-        Ok(ConnReq { which: Which::Outgoing(route), peer: peer.clone(), cfg: cfg.clone() })
+        Ok(Self { which: Which::Outgoing(route), peer: peer.clone(), cfg: cfg.clone() })
     }
     /// Like [`ConnReq::new`], blocking.
     ///
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn blocking_new(peer: &Peer, to: impl ToAddr, cfg: &ConnCfg) -> Result<ConnReq> {
-        peer.provider().wait(ConnReq::new(peer, to, cfg))?
+    pub fn blocking_new(peer: &Peer, to: impl ToAddr, cfg: &ConnCfg) -> Result<Self> {
+        peer.provider().wait(Self::new(peer, to, cfg))?
     }
 
-    pub(crate) fn incoming(peer: &Peer, cfg: &ConnCfg, request: Request) -> ConnReq {
-        ConnReq { which: Which::Incoming(request), peer: peer.clone(), cfg: cfg.clone() }
+    pub(crate) fn incoming(peer: &Peer, cfg: &ConnCfg, request: Request) -> Self {
+        Self { which: Which::Incoming(request), peer: peer.clone(), cfg: cfg.clone() }
     }
 
     /// What the peer's program said with an incoming request: 56 bytes, zero-padded; `None` of an
@@ -86,7 +86,7 @@ impl ConnReq {
     /// `Provider` for too many bytes, for sizes out of range, where the request came by another
     /// device than the peer's, or the other side has given up; `NoMem`. The request is gone.
     pub fn connect(self, private_data: &[u8]) -> Result<Conn> {
-        let ConnReq { which, peer, cfg } = self;
+        let Self { which, peer, cfg } = self;
         let (pd, queues) = (peer.pd(), cfg.queues());
         let begun = match which {
             Which::Outgoing(route) => {

@@ -101,13 +101,13 @@ struct List {
 }
 
 impl Posted {
-    pub fn new(cfg: &ConnCfg) -> Posted {
+    pub(crate) fn new(cfg: &ConnCfg) -> Self {
         let list = Mutex::new(Rank::PostedCompletions, List::default());
-        Posted { list, size: cfg.cq_size as usize, rcq: cfg.rcq_size > 0, shared: cfg.shared_comp_channel }
+        Self { list, size: cfg.cq_size as usize, rcq: cfg.rcq_size > 0, shared: cfg.shared_comp_channel }
     }
 
     /// Room for one more.
-    pub fn reserve(&self) -> Result<()> {
+    pub(crate) fn reserve(&self) -> Result<()> {
         let mut list = self.list.lock();
         if list.under_way >= self.size {
             return Err(Error::Again);
@@ -116,10 +116,10 @@ impl Posted {
         Ok(())
     }
     /// There was none posted after all.
-    pub fn give_back(&self) {
+    pub(crate) fn give_back(&self) {
         self.list.lock().under_way -= 1;
     }
-    pub fn push(
+    pub(crate) fn push(
         &self,
         context: u64,
         flags: Flags,
@@ -134,7 +134,7 @@ impl Posted {
         wake_all(waker);
     }
     /// Whether the queue was not taken before; it is taken then.
-    pub fn take(&self) -> bool {
+    pub(crate) fn take(&self) -> bool {
         !std::mem::replace(&mut self.list.lock().taken, true)
     }
 }
@@ -147,8 +147,8 @@ pub struct Cq {
 }
 
 impl Cq {
-    pub(crate) fn new(conn: Conn) -> Cq {
-        Cq { conn, entries: VecDeque::new() }
+    pub(crate) fn new(conn: Conn) -> Self {
+        Self { conn, entries: VecDeque::new() }
     }
 
     /// Waits for the next completion or, where messages have no queue of their own, message.
@@ -210,7 +210,7 @@ impl Cq {
     }
 
     async fn next_with(&mut self, messages: bool) -> Result<Wc> {
-        let Cq { conn, entries } = self;
+        let Self { conn, entries } = self;
         let (mut recv, mut ended) = (pin!(conn.recv()), pin!(conn.ended()));
         let (mut has_recv, mut has_ended) = (messages, false);
         poll_fn(|cx| {

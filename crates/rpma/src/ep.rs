@@ -45,17 +45,17 @@ impl Ep {
     /// # Errors
     ///
     /// `Provider` where the port is taken, or the address is not ours; `NoMem`.
-    pub async fn listen(peer: &Peer, on: impl ToAddr) -> Result<Ep> {
+    pub async fn listen(peer: &Peer, on: impl ToAddr) -> Result<Self> {
         let listener = verbena::listen(on).provider(peer.provider()).await?;
-        Ok(Ep { listener, peer: peer.clone() })
+        Ok(Self { listener, peer: peer.clone() })
     }
     /// Like [`Ep::listen`], blocking.
     ///
     /// # Errors
     ///
     /// Likewise; `Provider` (`BlockingInSimulation`) on a simulated host.
-    pub fn blocking_listen(peer: &Peer, on: impl ToAddr) -> Result<Ep> {
-        peer.provider().wait(Ep::listen(peer, on))?
+    pub fn blocking_listen(peer: &Peer, on: impl ToAddr) -> Result<Self> {
+        peer.provider().wait(Self::listen(peer, on))?
     }
 
     /// The next request, whose connection will have this configuration. Cancelling loses none;

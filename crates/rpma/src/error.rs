@@ -47,39 +47,39 @@ impl Error {
     /// The code of librpma.h, -100000 to -100009.
     pub fn code(&self) -> i32 {
         match self {
-            Error::Unknown => -100_000,
-            Error::NoSupp(_) => -100_001,
-            Error::Provider(_) => -100_002,
-            Error::NoMem(_) => -100_003,
-            Error::Inval(_) => -100_004,
-            Error::NoCompletion => -100_005,
-            Error::NoEvent => -100_006,
-            Error::Again => -100_007,
-            Error::SharedChannel => -100_008,
-            Error::NotSharedChannel => -100_009,
+            Self::Unknown => -100_000,
+            Self::NoSupp(_) => -100_001,
+            Self::Provider(_) => -100_002,
+            Self::NoMem(_) => -100_003,
+            Self::Inval(_) => -100_004,
+            Self::NoCompletion => -100_005,
+            Self::NoEvent => -100_006,
+            Self::Again => -100_007,
+            Self::SharedChannel => -100_008,
+            Self::NotSharedChannel => -100_009,
         }
     }
 
     /// Upstream's text for the code (rpma_err_2str(3)).
     pub fn text(&self) -> &'static str {
         match self {
-            Error::Unknown => "Unknown error",
-            Error::NoSupp(_) => "Not supported",
-            Error::Provider(_) => "Provider error occurred",
-            Error::NoMem(_) => "Out of memory",
-            Error::Inval(_) => "Invalid argument",
-            Error::NoCompletion => "No next completion available",
-            Error::NoEvent => "No next event available",
-            Error::Again => "Temporary error, try again",
-            Error::SharedChannel => "Completion channel is shared",
-            Error::NotSharedChannel => "Completion channel is not shared",
+            Self::Unknown => "Unknown error",
+            Self::NoSupp(_) => "Not supported",
+            Self::Provider(_) => "Provider error occurred",
+            Self::NoMem(_) => "Out of memory",
+            Self::Inval(_) => "Invalid argument",
+            Self::NoCompletion => "No next completion available",
+            Self::NoEvent => "No next event available",
+            Self::Again => "Temporary error, try again",
+            Self::SharedChannel => "Completion channel is shared",
+            Self::NotSharedChannel => "Completion channel is not shared",
         }
     }
 
     /// What the stack below said.
     pub fn provider(&self) -> Option<&verbena::Error> {
         match self {
-            Error::Provider(error) | Error::NoMem(error) => Some(error),
+            Self::Provider(error) | Self::NoMem(error) => Some(error),
             _ => None,
         }
     }
@@ -87,10 +87,10 @@ impl Error {
 
 impl From<verbena::Error> for Error {
     /// `NoMem` where memory or a limit of the device is used up, `Provider` otherwise.
-    fn from(error: verbena::Error) -> Error {
+    fn from(error: verbena::Error) -> Self {
         match error.kind() {
-            ErrorKind::Exhausted => Error::NoMem(error),
-            _ => Error::Provider(error),
+            ErrorKind::Exhausted => Self::NoMem(error),
+            _ => Self::Provider(error),
         }
     }
 }
@@ -99,8 +99,8 @@ impl Display for Error {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(self.text())?;
         match self {
-            Error::Provider(error) | Error::NoMem(error) => write!(f, ": {error}"),
-            Error::NoSupp(why) | Error::Inval(why) => write!(f, ": {why}"),
+            Self::Provider(error) | Self::NoMem(error) => write!(f, ": {error}"),
+            Self::NoSupp(why) | Self::Inval(why) => write!(f, ": {why}"),
             _ => Ok(()),
         }
     }
@@ -121,8 +121,8 @@ pub struct PostError<O> {
 }
 
 impl<O> PostError<O> {
-    pub(crate) fn new(error: Error, op: O) -> PostError<O> {
-        PostError { error, op }
+    pub(crate) fn new(error: Error, op: O) -> Self {
+        Self { error, op }
     }
     /// The cause.
     pub fn error(&self) -> &Error {
@@ -157,7 +157,7 @@ impl<O> std::error::Error for PostError<O> {
 }
 
 impl<O> From<PostError<O>> for Error {
-    fn from(failed: PostError<O>) -> Error {
+    fn from(failed: PostError<O>) -> Self {
         failed.error
     }
 }

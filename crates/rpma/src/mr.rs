@@ -35,31 +35,31 @@ pub struct Usage(u8);
 
 impl Usage {
     /// Peers read it.
-    pub const READ_SRC: Usage = Usage(1 << 0);
+    pub const READ_SRC: Self = Self(1 << 0);
     /// What is read from peers goes there.
-    pub const READ_DST: Usage = Usage(1 << 1);
+    pub const READ_DST: Self = Self(1 << 1);
     /// What is written to peers comes from there.
-    pub const WRITE_SRC: Usage = Usage(1 << 2);
+    pub const WRITE_SRC: Self = Self(1 << 2);
     /// Peers write to it.
-    pub const WRITE_DST: Usage = Usage(1 << 3);
+    pub const WRITE_DST: Self = Self(1 << 3);
     /// Peers flush it to where all see it.
-    pub const FLUSH_VISIBILITY: Usage = Usage(1 << 4);
+    pub const FLUSH_VISIBILITY: Self = Self(1 << 4);
     /// Peers flush it to what survives a loss of power: only memory of [`MrLocal::open`] and
     /// [`MrLocal::map_file`].
-    pub const FLUSH_PERSISTENT: Usage = Usage(1 << 5);
+    pub const FLUSH_PERSISTENT: Self = Self(1 << 5);
     /// Messages are sent from there.
-    pub const SEND: Usage = Usage(1 << 6);
+    pub const SEND: Self = Self(1 << 6);
     /// Messages are received there.
-    pub const RECV: Usage = Usage(1 << 7);
+    pub const RECV: Self = Self(1 << 7);
 
     /// From librpma.h's bits.
     ///
     /// # Errors
     ///
     /// `Inval` for none, or others.
-    pub fn from_bits(bits: u32) -> Result<Usage> {
+    pub fn from_bits(bits: u32) -> Result<Self> {
         match u8::try_from(bits) {
-            Ok(bits @ 1..) => Ok(Usage(bits)),
+            Ok(bits @ 1..) => Ok(Self(bits)),
             _ => Err(Error::Inval("no usage, or one that there is not")),
         }
     }
@@ -68,10 +68,10 @@ impl Usage {
         self.0
     }
     /// Whether all of `other` are among these.
-    pub const fn contains(self, other: Usage) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
-    const fn meets(self, other: Usage) -> bool {
+    const fn meets(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
@@ -81,10 +81,10 @@ impl Usage {
         let device = peer.pd().device();
         let can = |access| if device.supports(access) { access } else { Access::NONE };
         let rights = [
-            (Usage::READ_SRC, Access::REMOTE_READ),
-            (Usage::WRITE_DST, Access::REMOTE_WRITE),
-            (Usage::FLUSH_VISIBILITY, Access::REMOTE_READ | can(Access::FLUSH_GLOBAL)),
-            (Usage::FLUSH_PERSISTENT, Access::REMOTE_READ | can(Access::FLUSH_PERSISTENT)),
+            (Self::READ_SRC, Access::REMOTE_READ),
+            (Self::WRITE_DST, Access::REMOTE_WRITE),
+            (Self::FLUSH_VISIBILITY, Access::REMOTE_READ | can(Access::FLUSH_GLOBAL)),
+            (Self::FLUSH_PERSISTENT, Access::REMOTE_READ | can(Access::FLUSH_PERSISTENT)),
         ];
         let asked = rights.into_iter().filter(|(usage, _)| self.contains(*usage));
         asked.fold(Access::NONE, |all, (_, access)| all | access)
@@ -92,9 +92,9 @@ impl Usage {
 }
 
 impl BitOr for Usage {
-    type Output = Usage;
-    fn bitor(self, other: Usage) -> Usage {
-        Usage(self.0 | other.0)
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 }
 
@@ -110,8 +110,8 @@ pub enum FlushType {
 impl FlushType {
     fn usage(self) -> Usage {
         match self {
-            FlushType::Persistent => Usage::FLUSH_PERSISTENT,
-            FlushType::Visibility => Usage::FLUSH_VISIBILITY,
+            Self::Persistent => Usage::FLUSH_PERSISTENT,
+            Self::Visibility => Usage::FLUSH_VISIBILITY,
         }
     }
 }
@@ -131,14 +131,14 @@ impl MrLocal {
     ///
     /// `Inval` for no bytes; `NoSupp` with [`Usage::FLUSH_PERSISTENT`]: what is in no file does not
     /// survive; `NoMem`, `Provider`.
-    pub fn zeroed(peer: &Peer, size: usize, usage: Usage) -> Result<MrLocal> {
+    pub fn zeroed(peer: &Peer, size: usize, usage: Usage) -> Result<Self> {
         if size == 0 {
             return Err(Error::Inval("memory of no bytes"));
         }
         if usage.contains(Usage::FLUSH_PERSISTENT) {
             return Err(Error::NoSupp("persistence of memory that is in no file"));
         }
-        MrLocal::register(peer, &Memory::zeroed(size)?, usage)
+        Self::register(peer, &Memory::zeroed(size)?, usage)
     }
 
     /// Persistent memory by its name: a file of `size` bytes, made of zeros where there is none; on
@@ -148,11 +148,11 @@ impl MrLocal {
     /// # Errors
     ///
     /// `Inval` for no bytes; `Provider` for a file of another size, or as the system says; `NoMem`.
-    pub fn open(peer: &Peer, path: impl AsRef<Path>, size: usize, usage: Usage) -> Result<MrLocal> {
+    pub fn open(peer: &Peer, path: impl AsRef<Path>, size: usize, usage: Usage) -> Result<Self> {
         if size == 0 {
             return Err(Error::Inval("memory of no bytes"));
         }
-        MrLocal::register(peer, &Memory::open(path, size)?, usage)
+        Self::register(peer, &Memory::open(path, size)?, usage)
     }
 
     /// All of a file, opened for reading and writing, mapped and shared: a FLUSH to persistence is
@@ -163,8 +163,8 @@ impl MrLocal {
     /// `NoSupp` with [`Usage::FLUSH_PERSISTENT`] for a file that ends with its processes, as
     /// memfd_create(2) makes; one of tmpfs outlives them, but not the machine. `Provider` for
     /// an empty one, or as mmap(2) says; `NoMem`.
-    pub fn map_file(peer: &Peer, file: &File, usage: Usage) -> Result<MrLocal> {
-        let registered = MrLocal::register(peer, &Memory::map_file(file)?, usage);
+    pub fn map_file(peer: &Peer, file: &File, usage: Usage) -> Result<Self> {
+        let registered = Self::register(peer, &Memory::map_file(file)?, usage);
         registered.map_err(|error| match error {
             Error::Provider(why)
                 if why.kind() == ErrorKind::WrongState && usage.contains(Usage::FLUSH_PERSISTENT) =>
@@ -175,9 +175,9 @@ impl MrLocal {
         })
     }
 
-    fn register(peer: &Peer, memory: &Memory<RemoteWrite>, usage: Usage) -> Result<MrLocal> {
+    fn register(peer: &Peer, memory: &Memory<RemoteWrite>, usage: Usage) -> Result<Self> {
         let mr = memory.mr_with(peer.pd(), usage.access(peer))?;
-        Ok(MrLocal { mr: Arc::new(mr), usage })
+        Ok(Self { mr: Arc::new(mr), usage })
     }
 
     /// A part as source of [`Conn::write`](crate::Conn::write) or
@@ -245,18 +245,18 @@ impl MrRemote {
     /// # Errors
     ///
     /// `Inval` for less bytes, or no usage.
-    pub fn from_descriptor(descriptor: &[u8]) -> Result<MrRemote> {
+    pub fn from_descriptor(descriptor: &[u8]) -> Result<Self> {
         let short = || Error::Inval("a descriptor of less than 21 bytes");
         let (addr, rest) = descriptor.split_first_chunk().ok_or_else(short)?;
         let (len, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let (key, rest) = rest.split_first_chunk().ok_or_else(short)?;
         let usage = Usage::from_bits((*rest.first().ok_or_else(short)?).into())?;
         let (addr, len) = (u64::from_le_bytes(*addr), u64::from_le_bytes(*len));
-        Ok(MrRemote { memory: RemoteMemory::from_raw(addr, u32::from_le_bytes(*key), len), usage })
+        Ok(Self { memory: RemoteMemory::from_raw(addr, u32::from_le_bytes(*key), len), usage })
     }
     /// The descriptor that it came by.
-    pub fn descriptor(&self) -> [u8; MrRemote::DESCRIPTOR] {
-        let mut bytes = [0; MrRemote::DESCRIPTOR];
+    pub fn descriptor(&self) -> [u8; Self::DESCRIPTOR] {
+        let mut bytes = [0; Self::DESCRIPTOR];
         bytes[..8].copy_from_slice(&self.memory.addr().to_le_bytes());
         bytes[8..16].copy_from_slice(&self.memory.len().to_le_bytes());
         bytes[16..20].copy_from_slice(&self.memory.rkey().to_le_bytes());

@@ -22,8 +22,8 @@ pub struct Peer {
 
 impl Peer {
     /// Over a domain of the program's own.
-    pub fn new(pd: &Pd) -> Peer {
-        Peer { pd: pd.clone() }
+    pub fn new(pd: &Pd) -> Self {
+        Self { pd: pd.clone() }
     }
 
     /// With a domain of its own on the device that bears this address of ours
@@ -32,8 +32,8 @@ impl Peer {
     /// # Errors
     ///
     /// `Provider` where no device bears it; `NoMem`.
-    pub fn local(address: IpAddr) -> Result<Peer> {
-        Peer::local_of(&Provider::current()?, address)
+    pub fn local(address: IpAddr) -> Result<Self> {
+        Self::local_of(&Provider::current()?, address)
     }
 
     /// Like [`Peer::local`], of this provider.
@@ -41,8 +41,8 @@ impl Peer {
     /// # Errors
     ///
     /// Likewise.
-    pub fn local_of(provider: &Provider, address: IpAddr) -> Result<Peer> {
-        Ok(Peer { pd: provider.device_of(address)?.new_pd()? })
+    pub fn local_of(provider: &Provider, address: IpAddr) -> Result<Self> {
+        Ok(Self { pd: provider.device_of(address)?.new_pd()? })
     }
 
     /// With a domain of its own on the device that leads to an address of a remote host
@@ -51,10 +51,10 @@ impl Peer {
     /// # Errors
     ///
     /// `Provider` where there is no way, or no answer within 1 s; `NoMem`.
-    pub async fn remote(to: impl ToAddr) -> Result<Peer> {
+    pub async fn remote(to: impl ToAddr) -> Result<Self> {
         let timeout = crate::ConnCfg::default().timeout;
         let route = verbena::resolve(to).timeout(timeout).await?;
-        Ok(Peer { pd: route.pd().device().new_pd()? })
+        Ok(Self { pd: route.pd().device().new_pd()? })
     }
 
     /// The peer's protection domain: buffers of the program's own are registered there.

@@ -38,18 +38,18 @@ pub struct PeerCfg {
 impl PeerCfg {
     /// Upstream's defaults: no direct write to persistent memory; nothing that upstream does not
     /// have.
-    pub fn new() -> PeerCfg {
-        PeerCfg::default()
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Like [`PeerCfg::new`], with the word that this peer executes FLUSH and ATOMIC WRITE, where
     /// its device does: they need no emulation then, and a persistent FLUSH needs no direct write.
-    pub fn of(peer: &Peer) -> PeerCfg {
+    pub fn of(peer: &Peer) -> Self {
         let device = peer.pd().device();
         let has_flush = device.supports(Access::FLUSH_GLOBAL | Access::FLUSH_PERSISTENT);
         let has_write = device.has_atomic_write();
         let native = if has_flush { FLUSH } else { 0 } | if has_write { ATOMIC_WRITE } else { 0 };
-        PeerCfg { direct_write_to_pmem: false, native }
+        Self { direct_write_to_pmem: false, native }
     }
 
     /// Declares whether what is written reaches persistent memory with no more ado (librpma(7),
@@ -79,8 +79,8 @@ impl PeerCfg {
     pub(crate) fn bytes(&self) -> [u8; 2] {
         [u8::from(self.direct_write_to_pmem), self.native]
     }
-    pub(crate) fn of_bytes([direct, native]: [u8; 2]) -> PeerCfg {
-        PeerCfg { direct_write_to_pmem: direct != 0, native: native & (FLUSH | ATOMIC_WRITE) }
+    pub(crate) fn of_bytes([direct, native]: [u8; 2]) -> Self {
+        Self { direct_write_to_pmem: direct != 0, native: native & (FLUSH | ATOMIC_WRITE) }
     }
 
     /// From a descriptor; bytes after it are ignored, but for the second.
@@ -91,9 +91,9 @@ impl PeerCfg {
     /// # Errors
     ///
     /// `Inval` for no bytes.
-    pub fn from_descriptor(descriptor: &[u8]) -> Result<PeerCfg> {
+    pub fn from_descriptor(descriptor: &[u8]) -> Result<Self> {
         let direct = *descriptor.first().ok_or(Error::Inval("a descriptor of no bytes"))?;
         let native = descriptor.get(1).copied().unwrap_or(0);
-        Ok(PeerCfg::of_bytes([direct, native]))
+        Ok(Self::of_bytes([direct, native]))
     }
 }

@@ -25,8 +25,8 @@ pub struct SrqCfg {
 }
 
 impl Default for SrqCfg {
-    fn default() -> SrqCfg {
-        SrqCfg { rq_size: 100, rcq_size: 100, recv_size: 4096 }
+    fn default() -> Self {
+        Self { rq_size: 100, rcq_size: 100, recv_size: 4096 }
     }
 }
 
@@ -42,8 +42,8 @@ impl Srq {
     /// # Errors
     ///
     /// `Provider` for sizes out of range, or where the stack below has none; `NoMem`.
-    pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Srq> {
-        Ok(Srq(verbena::Srq::new(peer.pd(), cfg.rq_size, cfg.recv_size)?))
+    pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Self> {
+        Ok(Self(verbena::Srq::new(peer.pd(), cfg.rq_size, cfg.recv_size)?))
     }
     /// Receives that wait for messages.
     pub fn posted(&self) -> u32 {

@@ -13,21 +13,21 @@ pub(crate) struct Clock {
 
 impl Clock {
     #[expect(clippy::disallowed_methods, reason = "the zero of virtual time; its value is never seen")]
-    pub fn new() -> Clock {
-        Clock { zero: Instant::now(), nanos: AtomicU64::new(0) }
+    pub(crate) fn new() -> Self {
+        Self { zero: Instant::now(), nanos: AtomicU64::new(0) }
     }
-    pub fn nanos(&self) -> u64 {
+    pub(crate) fn nanos(&self) -> u64 {
         self.nanos.load(Ordering::Relaxed)
     }
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.zero + Duration::from_nanos(self.nanos())
     }
     /// An instant as nanoseconds; those before the beginning are the beginning.
-    pub fn nanos_of(&self, at: Instant) -> u64 {
+    pub(crate) fn nanos_of(&self, at: Instant) -> u64 {
         nanos(at.saturating_duration_since(self.zero))
     }
     /// Time does not go back.
-    pub fn advance(&self, to: u64) {
+    pub(crate) fn advance(&self, to: u64) {
         self.nanos.fetch_max(to, Ordering::Relaxed);
     }
 }

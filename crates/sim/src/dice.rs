@@ -16,16 +16,16 @@ pub struct Dice(ChaCha8Rng);
 
 impl Dice {
     /// From a seed.
-    pub fn new(seed: u64) -> Dice {
-        Dice(ChaCha8Rng::seed_from_u64(seed))
+    pub fn new(seed: u64) -> Self {
+        Self(ChaCha8Rng::seed_from_u64(seed))
     }
     /// A generator independent of this one and of those with other labels; this one is not moved.
     #[must_use]
-    pub fn fork(&self, label: u64) -> Dice {
+    pub fn fork(&self, label: u64) -> Self {
         let mut rng = self.0.clone();
         rng.set_stream(self.0.get_stream().wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(label + 1));
         rng.set_word_pos(0);
-        Dice(rng)
+        Self(rng)
     }
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {

@@ -65,16 +65,16 @@ pub(crate) struct Host {
 
 impl Host {
     /// Whether packets to an address come to this host.
-    pub fn bears(&self, address: Address) -> bool {
+    pub(crate) fn bears(&self, address: Address) -> bool {
         address.ip().is_some_and(|ip| self.interface.addresses.contains(&ip))
     }
     /// The process that bears a block of queue pair numbers.
-    pub fn owner(&self, block: u16) -> Option<ProcessId> {
+    pub(crate) fn owner(&self, block: u16) -> Option<ProcessId> {
         self.names.get(&Name::Block(block)).copied()
     }
 
     /// Whether a process lives after a step of its own, or of another with it: it may die of that.
-    pub fn goes_on(&mut self, now: u64, process: ProcessId) -> bool {
+    pub(crate) fn goes_on(&mut self, now: u64, process: ProcessId) -> bool {
         let lives = self.processes.contains(&process);
         if lives && self.same_host.burn(process) {
             self.bury(now, process);
@@ -85,7 +85,7 @@ impl Host {
     }
 
     /// A process is dead: it has no name any more, and nothing of it is reached.
-    pub fn bury(&mut self, now: u64, process: ProcessId) {
+    pub(crate) fn bury(&mut self, now: u64, process: ProcessId) {
         self.processes.remove(&process);
         self.attached.remove(&process);
         self.groups.retain(|(_, member)| *member != process);
@@ -153,26 +153,26 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub fn new() -> Arc<Shared> {
-        Arc::new(Shared {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
             clock: Clock::new(),
             hosts: Mutex::default(),
             outbox: Mutex::default(),
             alarms: Mutex::default(),
         })
     }
-    pub fn hosts(&self) -> MutexGuard<'_, Vec<Host>> {
+    pub(crate) fn hosts(&self) -> MutexGuard<'_, Vec<Host>> {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    pub fn outbox(&self) -> MutexGuard<'_, VecDeque<(ProcessId, Action)>> {
+    pub(crate) fn outbox(&self) -> MutexGuard<'_, VecDeque<(ProcessId, Action)>> {
         self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
-    pub fn alarms(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
+    pub(crate) fn alarms(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// The hosts that get what is sent to an address: those with members of a multicast group, or
     /// the one that bears it.
-    pub fn hosts_of(&self, address: IpAddr) -> Vec<HostId> {
+    pub(crate) fn hosts_of(&self, address: IpAddr) -> Vec<HostId> {
         if !address.is_multicast() {
             return self.host_of(address).into_iter().collect();
         }
@@ -181,7 +181,7 @@ impl Shared {
         (0..hosts.len()).filter(|&i| joined(&hosts[i])).map(HostId).collect()
     }
     /// The host that bears an address.
-    pub fn host_of(&self, address: IpAddr) -> Option<HostId> {
+    pub(crate) fn host_of(&self, address: IpAddr) -> Option<HostId> {
         self.hosts().iter().position(|h| h.interface.addresses.contains(&address)).map(HostId)
     }
 }

@@ -72,8 +72,8 @@ pub struct Faults {
 
 impl Faults {
     /// A perfect network: 20 us a packet.
-    pub const fn none() -> Faults {
-        Faults {
+    pub const fn none() -> Self {
+        Self {
             delay: Duration::from_micros(20),
             jitter: Duration::ZERO,
             loss: 0.0,
@@ -99,14 +99,14 @@ impl Faults {
     }
 
     /// A bad network: one packet in fifty lost, as many repeated or late.
-    pub fn lossy() -> Faults {
-        Faults {
+    pub fn lossy() -> Self {
+        Self {
             jitter: Duration::from_micros(10),
             loss: 0.02,
             duplicate: 0.01,
             replay: 0.01,
             reorder: 0.02,
-            ..Faults::none()
+            ..Self::none()
         }
     }
 }
@@ -150,6 +150,6 @@ setters! {
 
 impl Default for Faults {
     fn default() -> Self {
-        Faults::none()
+        Self::none()
     }
 }

@@ -37,53 +37,53 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub fn new(faults: Faults, dice: Dice) -> Network {
-        Network { faults, dice, links: BTreeMap::new() }
+    pub(crate) fn new(faults: Faults, dice: Dice) -> Self {
+        Self { faults, dice, links: BTreeMap::new() }
     }
 
-    pub fn cut(&mut self, from: HostId, to: HostId, until: u64) {
+    pub(crate) fn cut(&mut self, from: HostId, to: HostId, until: u64) {
         self.links.entry((from, to)).or_default().cut_until = until;
     }
 
-    pub fn clog(&mut self, from: HostId, to: HostId, until: u64) {
+    pub(crate) fn clog(&mut self, from: HostId, to: HostId, until: u64) {
         self.links.entry((from, to)).or_default().clogged_until = until;
     }
 
-    pub fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         for link in self.links.values_mut() {
             (link.cut_until, link.clogged_until) = (0, 0);
         }
     }
 
     /// Whether a packet sent now would be lost whatever the dice say.
-    pub fn is_cut(&self, from: HostId, to: HostId, now: u64) -> bool {
+    pub(crate) fn is_cut(&self, from: HostId, to: HostId, now: u64) -> bool {
         self.links.get(&(from, to)).is_some_and(|l| now < l.cut_until)
     }
 
     /// When what is sent now may arrive at the earliest, as its way is clogged.
-    pub fn clogged_until(&self, from: HostId, to: HostId) -> u64 {
+    pub(crate) fn clogged_until(&self, from: HostId, to: HostId) -> u64 {
         self.links.get(&(from, to)).map_or(0, |link| link.clogged_until)
     }
 
     /// How long a flush takes that begins now.
-    pub fn flush_time(&mut self) -> Duration {
+    pub(crate) fn flush_time(&mut self) -> Duration {
         let most = self.faults.flush_jitter;
         self.faults.flush + if most.is_zero() { most } else { self.dice.duration(most) }
     }
 
     /// Whether the power of the host that a packet is sent to fails now.
-    pub fn power_fails(&mut self) -> bool {
+    pub(crate) fn power_fails(&mut self) -> bool {
         self.faults.power_fail > 0.0 && self.dice.chance(self.faults.power_fail)
     }
 
     /// How long it is off.
-    pub fn power_time(&mut self) -> Duration {
+    pub(crate) fn power_time(&mut self) -> Duration {
         self.dice.duration(self.faults.power_time)
     }
 
     /// Sends a packet.
-    pub fn launch(&mut self, from: HostId, to: HostId, now: u64) -> Fate {
-        let Network { faults: f, dice, links } = self;
+    pub(crate) fn launch(&mut self, from: HostId, to: HostId, now: u64) -> Fate {
+        let Self { faults: f, dice, links } = self;
         let link = links.entry((from, to)).or_default();
         if from == to {
             link.last = link.last.max(now + nanos(LOCAL)).max(link.clogged_until);

@@ -90,9 +90,9 @@ pub(crate) fn block(qpn: Qpn) -> u16 {
 }
 
 impl SameHost {
-    pub fn new(dice: Dice, faults: &Faults) -> SameHost {
+    pub(crate) fn new(dice: Dice, faults: &Faults) -> Self {
         let Faults { unreached, mapped, shared, .. } = *faults;
-        SameHost {
+        Self {
             on: true,
             unreached,
             mapped,
@@ -107,17 +107,17 @@ impl SameHost {
     }
 
     /// Whether the next piece is one that both ends copy.
-    pub fn shares(&mut self) -> bool {
+    pub(crate) fn shares(&mut self) -> bool {
         self.shared > 0.0 && self.dice.chance(self.shared)
     }
 
     /// A process dies at its step of this number from now on (1: the next).
-    pub fn light(&mut self, process: ProcessId, steps: u64) {
+    pub(crate) fn light(&mut self, process: ProcessId, steps: u64) {
         self.fuses.insert(process, steps.max(1));
     }
 
     /// A process does a step; whether it dies of it.
-    pub fn burn(&mut self, process: ProcessId) -> bool {
+    pub(crate) fn burn(&mut self, process: ProcessId) -> bool {
         let Some(left) = self.fuses.get_mut(&process) else { return false };
         *left -= 1;
         let dies = *left == 0;
@@ -128,7 +128,7 @@ impl SameHost {
     }
 
     /// The channel from a process to the owner of a block, made where there is none.
-    pub fn channel(
+    pub(crate) fn channel(
         &mut self,
         now: u64,
         from: ProcessId,
@@ -148,7 +148,7 @@ impl SameHost {
 
     /// When a record that is put into a channel now is read, and by which process; not before
     /// `clogged`.
-    pub fn put(
+    pub(crate) fn put(
         &mut self,
         [now, clogged]: [u64; 2],
         from: ProcessId,
@@ -162,14 +162,14 @@ impl SameHost {
     }
 
     /// Whether memory of the owner of a block is reached now, as far as `from` knows.
-    pub fn reaches(&self, now: u64, from: ProcessId, block: u16) -> Option<ProcessId> {
+    pub(crate) fn reaches(&self, now: u64, from: ProcessId, block: u16) -> Option<ProcessId> {
         let channel = self.channels.get(&(from, block))?;
         let is_there = channel.exported_at <= now && channel.ends_at.is_none_or(|at| now < at);
         is_there.then_some(channel.to)
     }
 
     /// A table for one more adapter of a process.
-    pub fn table(&mut self, process: ProcessId, regions: &Regions) -> Option<u8> {
+    pub(crate) fn table(&mut self, process: ProcessId, regions: &Regions) -> Option<u8> {
         let tables = self.tables.entry(process).or_default();
         let number = tables.len();
         (number < TABLES).then(|| {
@@ -178,27 +178,27 @@ impl SameHost {
         })
     }
 
-    pub fn publish(&mut self, process: ProcessId, table: u8, slot: u16, region: Region) {
+    pub(crate) fn publish(&mut self, process: ProcessId, table: u8, slot: u16, region: Region) {
         let is_mapped = self.mapped > 0.0 && self.dice.chance(self.mapped);
         self.regions.insert((process, table, slot), Published { region, is_mapped });
     }
 
-    pub fn withdraw(&mut self, process: ProcessId, table: u8, slot: u16) {
+    pub(crate) fn withdraw(&mut self, process: ProcessId, table: u8, slot: u16) {
         self.regions.remove(&(process, table, slot));
     }
 
-    pub fn open(&mut self, process: ProcessId, grant: &Grant<'_>) {
+    pub(crate) fn open(&mut self, process: ProcessId, grant: &Grant<'_>) {
         let Grant { qpn, path, pd, table, access } = *grant;
         let (peer, here, there) = (path.dest_qpn, path.source, path.dest);
         self.grants.insert((process, qpn.get()), Granted { peer, here, there, pd, table, access });
     }
 
-    pub fn close(&mut self, process: ProcessId, qpn: Qpn) {
+    pub(crate) fn close(&mut self, process: ProcessId, qpn: Qpn) {
         self.grants.remove(&(process, qpn.get()));
     }
 
     /// Whether what a key names to a queue pair's peer in `target` is memory that the others map.
-    pub fn is_mapped(&self, target: ProcessId, qpn: Qpn, remote: Remote) -> bool {
+    pub(crate) fn is_mapped(&self, target: ProcessId, qpn: Qpn, remote: Remote) -> bool {
         let grant = self.grants.get(&(target, qpn.get()));
         let published =
             grant.and_then(|grant| self.regions.get(&(target, grant.table, (remote.rkey.0 >> 16) as u16)));
@@ -207,7 +207,7 @@ impl SameHost {
 
     /// The regions in which bytes are that a queue pair names to its peer in `target`, if that lets
     /// it have them.
-    pub fn find(&self, target: ProcessId, transfer: &Transfer<'_>) -> Option<Regions> {
+    pub(crate) fn find(&self, target: ProcessId, transfer: &Transfer<'_>) -> Option<Regions> {
         let &Transfer { path, from, remote, what, .. } = transfer;
         let grant = self.grants.get(&(target, path.dest_qpn.get()))?;
         let right = transfer.asks();
@@ -229,7 +229,7 @@ impl SameHost {
 
     /// A process is dead: nothing of it is reached from now on, and those that sent to it learn of
     /// it soon.
-    pub fn bury(&mut self, now: u64, process: ProcessId) {
+    pub(crate) fn bury(&mut self, now: u64, process: ProcessId) {
         self.fuses.remove(&process);
         self.tables.remove(&process);
         self.regions.retain(|(whose, ..), _| *whose != process);
@@ -239,7 +239,7 @@ impl SameHost {
     }
 
     /// No process has its channels any more; returns when the last record of them is read.
-    pub fn leave(&mut self, process: ProcessId) -> u64 {
+    pub(crate) fn leave(&mut self, process: ProcessId) -> u64 {
         let its = |channel: &(&(ProcessId, u16), &Channel)| channel.0.0 == process;
         let last = self.channels.iter().filter(its).map(|(_, channel)| channel.last).max();
         self.channels.retain(|(from, _), _| *from != process);

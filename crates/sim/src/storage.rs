@@ -34,9 +34,9 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    fn new(host: HostId, len: usize, words: impl Fn(usize) -> u64) -> Mapped {
+    fn new(host: HostId, len: usize, words: impl Fn(usize) -> u64) -> Self {
         let page = |page| Page(std::array::from_fn(|word| AtomicU64::new(words(page * WORDS + word))));
-        Mapped { pages: (0..len.div_ceil(WORD * WORDS)).map(page).collect(), len, host }
+        Self { pages: (0..len.div_ceil(WORD * WORDS)).map(page).collect(), len, host }
     }
     /// The file's first byte: of whole pages, all of it atomics. They are there as long as the
     /// value and its clones.
@@ -96,17 +96,17 @@ pub(crate) struct Storage {
 }
 
 impl Storage {
-    pub fn new(dice: Dice) -> Storage {
-        Storage { files: BTreeMap::new(), dice, fails: None }
+    pub(crate) fn new(dice: Dice) -> Self {
+        Self { files: BTreeMap::new(), dice, fails: None }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
     /// The file of this name, made of zeros where there is none; else as it is, whatever `len`
     /// says.
-    pub fn open(&mut self, host: HostId, name: &str, len: usize) -> Mapped {
+    pub(crate) fn open(&mut self, host: HostId, name: &str, len: usize) -> Mapped {
         let file = self.files.entry(name.to_owned()).or_insert_with(|| File {
             seen: Mapped::new(host, len, |_| 0),
             persistent: vec![0; len.div_ceil(WORD)],
@@ -115,7 +115,7 @@ impl Storage {
     }
 
     /// What a loss of power surely leaves of a file.
-    pub fn persistent(&self, name: &str) -> Option<Vec<u8>> {
+    pub(crate) fn persistent(&self, name: &str) -> Option<Vec<u8>> {
         let file = self.files.get(name)?;
         let mut bytes: Vec<u8> = file.persistent.iter().flat_map(|word| word.to_ne_bytes()).collect();
         bytes.truncate(file.seen.len);
@@ -129,11 +129,11 @@ impl Storage {
         })
     }
 
-    pub fn keeps(&mut self, addr: u64, len: u64) -> bool {
+    pub(crate) fn keeps(&mut self, addr: u64, len: u64) -> bool {
         self.file(addr, len).is_some()
     }
 
-    pub fn persist(&mut self, addr: u64, len: u64) -> Result<(), Errno> {
+    pub(crate) fn persist(&mut self, addr: u64, len: u64) -> Result<(), Errno> {
         self.fails = self.fails.map(|left| left.saturating_sub(1));
         if self.fails == Some(0) {
             self.fails = None;
@@ -145,14 +145,14 @@ impl Storage {
     }
 
     /// The `nth` flush from now on fails.
-    pub fn fail(&mut self, nth: u64) {
+    pub(crate) fn fail(&mut self, nth: u64) {
         self.fails = Some(nth);
     }
 
     /// The processor writes some lines back, without being asked: of each file up to a page,
     /// somewhere.
-    pub fn write_back(&mut self) {
-        let Storage { files, dice, .. } = self;
+    pub(crate) fn write_back(&mut self) {
+        let Self { files, dice, .. } = self;
         for file in files.values_mut() {
             let first = dice.below(file.seen.words() as u64) as usize;
             let some: Vec<usize> = (first..first + WORDS).filter(|_| dice.chance(0.25)).collect();
@@ -162,8 +162,8 @@ impl Storage {
 
     /// The power fails: of the words that were not flushed some are left, from none to all. What
     /// there is then is seen from now on.
-    pub fn power_fail(&mut self) {
-        let Storage { files, dice, .. } = self;
+    pub(crate) fn power_fail(&mut self) {
+        let Self { files, dice, .. } = self;
         for file in files.values_mut() {
             let left = dice.below(5) as f64 / 4.0;
             let changed = |at: &usize| {

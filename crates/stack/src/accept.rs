@@ -391,23 +391,23 @@ impl Asked {
     /// The way back to the peer that asks, and its process.
     fn by(&self) -> (&cm::PathRecord, u32) {
         match self {
-            Asked::Connection(request) => (&request.path, request.process),
-            Asked::Service(request) => (&request.path, request.process),
+            Self::Connection(request) => (&request.path, request.process),
+            Self::Service(request) => (&request.path, request.process),
         }
     }
 
     fn peer_port(&self) -> u16 {
         match self {
-            Asked::Connection(request) => request.peer_port,
-            Asked::Service(request) => request.peer_port,
+            Self::Connection(request) => request.peer_port,
+            Self::Service(request) => request.peer_port,
         }
     }
 
     /// What the program sees of it.
     fn event(self, id: &Arc<Id>, listener: &Arc<Id>) -> Event {
         let (param, ud, header, data) = match self {
-            Asked::Connection(r) => (told(&r.parameters), None, r.header, r.private_data),
-            Asked::Service(r) => {
+            Self::Connection(r) => (told(&r.parameters), None, r.header, r.private_data),
+            Self::Service(r) => {
                 let ud = toward(id, Qpn::default(), wire::Qkey::default());
                 (ConnParam::default(), ud, r.header, r.private_data)
             }

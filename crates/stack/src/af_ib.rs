@@ -58,8 +58,8 @@ impl IbService {
     }
 
     /// The service with its whole service id.
-    fn bound_to(self, space: PortSpace, port: u16) -> IbService {
-        IbService { sid: u64::from(space.code()) << 16 | u64::from(port), sid_mask: u64::MAX, ..self }
+    fn bound_to(self, space: PortSpace, port: u16) -> Self {
+        Self { sid: u64::from(space.code()) << 16 | u64::from(port), sid_mask: u64::MAX, ..self }
     }
 }
 

@@ -32,7 +32,7 @@ use crate::number_blocks::process_of;
 use crate::{Node, devices};
 
 /// A connection: its device, and its number in that device's connection manager.
-pub type ConnKey = (DeviceId, ConnId);
+pub(crate) type ConnKey = (DeviceId, ConnId);
 
 /// Where a listener listens.
 pub(crate) type ListenKey = (PortSpace, IpAddr, u16);
@@ -73,7 +73,7 @@ pub(crate) struct Core {
 }
 
 impl CmAgent {
-    pub fn new(timing: &cm::Timing) -> CmAgent {
+    pub(crate) fn new(timing: &cm::Timing) -> Self {
         let core = Core {
             cms: BTreeMap::new(),
             ids: BTreeMap::new(),
@@ -87,7 +87,7 @@ impl CmAgent {
             batch: TxBatch::new(),
             next_ticket: 1,
         };
-        CmAgent {
+        Self {
             core: Mutex::new(Rank::ConnectionManager, core),
             timing: *timing,
             gsi_psn: AtomicU32::new(0),
@@ -105,7 +105,7 @@ impl CmAgent {
         self.core.try_lock()
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let core = self.lock();
         core.deadline().into_iter().chain(core.resolving.values().map(|(_, t)| *t)).min()
     }
@@ -137,7 +137,13 @@ impl CmAgent {
 
     /// Whether a request to a device is for a listener of this process, or comes again about
     /// something that it knows.
-    pub fn expects(&self, device: DeviceId, from: Origin, request: &Mad, service: Option<Service>) -> bool {
+    pub(crate) fn expects(
+        &self,
+        device: DeviceId,
+        from: Origin,
+        request: &Mad,
+        service: Option<Service>,
+    ) -> bool {
         let mut core = self.lock();
         let listens = |service| from.dest.ip().is_some_and(|ip| core.listener(service, ip).is_some());
         service.is_some_and(listens)

@@ -19,8 +19,8 @@ use crate::id::{Id, Progress};
 pub(crate) struct Everyone(Mutex<List>);
 
 impl Default for Everyone {
-    fn default() -> Everyone {
-        Everyone(Mutex::new(Rank::Identifiers, List::default()))
+    fn default() -> Self {
+        Self(Mutex::new(Rank::Identifiers, List::default()))
     }
 }
 
@@ -32,7 +32,7 @@ struct List {
 }
 
 impl Everyone {
-    pub fn add(&self, id: &Arc<Id>) {
+    pub(crate) fn add(&self, id: &Arc<Id>) {
         let mut list = self.0.lock();
         if list.ids.len() >= list.sweep_at {
             list.ids.retain(|id| id.strong_count() > 0);
@@ -42,7 +42,7 @@ impl Everyone {
     }
 
     /// How many identifiers are still held.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.0.lock().ids.iter().filter(|id| id.strong_count() > 0).count()
     }
 

@@ -65,10 +65,10 @@ impl Name {
     /// Whether the name is of an identifier bound to a port, wherever.
     pub fn is_of_port(&self, wanted: PortSpace, number: u16) -> bool {
         match *self {
-            Name::Port { space, port, .. } | Name::Shared { space, port, .. } => {
+            Self::Port { space, port, .. } | Self::Shared { space, port, .. } => {
                 (space, port) == (wanted, number)
             }
-            Name::Block(_) => false,
+            Self::Block(_) => false,
         }
     }
 }
@@ -203,7 +203,7 @@ pub struct Watch(pub u64);
 
 impl Watch {
     /// A process of whose end nothing is told.
-    pub const NONE: Watch = Watch(0);
+    pub const NONE: Self = Self(0);
 }
 
 /// The environment around a node. No call waits (a bounded system call such as a netlink request is
@@ -250,7 +250,7 @@ pub trait Env: Link + Frames + Platform {
 /// Queue pairs that the last short messages by some way were for. The next ones mostly are for the
 /// same, which need not be looked up then. It keeps none of them.
 #[derive(Debug, Default)]
-pub struct Before([Addressee; Before::MAX]);
+pub struct Before([Addressee; Self::MAX]);
 
 #[derive(Debug, Default)]
 struct Addressee {
@@ -266,13 +266,13 @@ impl Before {
     /// The queue pair of this number, which messages by an interface are for, if one was.
     #[inline(always)]
     pub(crate) fn qp(&self, qpn: Qpn, interface: u32) -> Option<Arc<Qp>> {
-        let last = &self.0[qpn.get() as usize % Before::MAX];
+        let last = &self.0[qpn.get() as usize % Self::MAX];
         if (last.qpn, last.interface) == (qpn, interface) { last.qp.upgrade() } else { None }
     }
 
     /// A message by an interface was for this queue pair.
     pub(crate) fn was(&mut self, qp: &Arc<Qp>, interface: u32) {
-        self.0[qp.qpn().get() as usize % Before::MAX] =
+        self.0[qp.qpn().get() as usize % Self::MAX] =
             Addressee { qpn: qp.qpn(), interface, qp: Arc::downgrade(qp) };
     }
 }

@@ -84,8 +84,8 @@ impl std::fmt::Debug for EventChannel {
 
 impl EventChannel {
     /// A channel whose owner is told by `signal`, once an event.
-    pub fn new(signal: Box<dyn Signal>) -> Arc<EventChannel> {
-        Arc::new(EventChannel { queue: EventQueue::new(signal) })
+    pub fn new(signal: Box<dyn Signal>) -> Arc<Self> {
+        Arc::new(Self { queue: EventQueue::new(signal) })
     }
     pub(crate) fn pop(&self) -> Option<Event> {
         self.queue.pop()

@@ -152,15 +152,15 @@ pub(crate) struct Offending {
 
 impl Offending {
     /// Only the first bytes of the packet may be there: of one that is not for QP1 they are enough.
-    pub fn parse(sent: &[u8]) -> Option<Offending> {
+    pub(crate) fn parse(sent: &[u8]) -> Option<Self> {
         let dest_qp = Bth::peek_dest_qp(sent)?;
         if dest_qp != Qpn::GSI {
-            return Some(Offending { ours: None, process: Some(block_of(qpn_owner(dest_qp))?) });
+            return Some(Self { ours: None, process: Some(block_of(qpn_owner(dest_qp))?) });
         }
         let bytes = sent.get(..sent.len().checked_sub(icrc::ICRC_LEN)?)?;
         let packet = Packet::parse(bytes).ok()?;
         let message = mads::undelivered(&Mad::parse(packet.payload).ok()?);
         let process = message.theirs.and_then(|id| block_of(comm_owner(id)));
-        Some(Offending { ours: message.ours, process })
+        Some(Self { ours: message.ours, process })
     }
 }

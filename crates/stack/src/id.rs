@@ -88,29 +88,25 @@ impl Progress {
     pub fn has_route(self) -> bool {
         !matches!(
             self,
-            Progress::Idle
-                | Progress::Bound
-                | Progress::AddressQuery
-                | Progress::AddressResolved
-                | Progress::Listening
+            Self::Idle | Self::Bound | Self::AddressQuery | Self::AddressResolved | Self::Listening
         )
     }
 
     /// The words by which an error message says it.
     pub fn name(self) -> &'static str {
         match self {
-            Progress::Idle => "idle",
-            Progress::Bound => "bound",
-            Progress::AddressQuery => "resolving an address",
-            Progress::AddressResolved => "address resolved",
-            Progress::RouteResolved => "route resolved",
-            Progress::Listening => "listening",
-            Progress::Connecting => "connecting",
-            Progress::Requested => "requested",
-            Progress::Answered => "answered",
-            Progress::Connected => "connected",
-            Progress::Disconnected => "disconnected",
-            Progress::Destroyed => "destroyed",
+            Self::Idle => "idle",
+            Self::Bound => "bound",
+            Self::AddressQuery => "resolving an address",
+            Self::AddressResolved => "address resolved",
+            Self::RouteResolved => "route resolved",
+            Self::Listening => "listening",
+            Self::Connecting => "connecting",
+            Self::Requested => "requested",
+            Self::Answered => "answered",
+            Self::Connected => "connected",
+            Self::Disconnected => "disconnected",
+            Self::Destroyed => "destroyed",
         }
     }
 
@@ -221,14 +217,14 @@ impl std::fmt::Debug for Claimed {
 }
 
 impl Id {
-    pub(crate) fn new(space: PortSpace, channel: Arc<EventChannel>) -> Arc<Id> {
+    pub(crate) fn new(space: PortSpace, channel: Arc<EventChannel>) -> Arc<Self> {
         let datagrams = matches!(space, PortSpace::Udp | PortSpace::Ipoib);
-        Id::of_kind(space, if datagrams { QpType::Ud } else { QpType::Rc }, channel)
+        Self::of_kind(space, if datagrams { QpType::Ud } else { QpType::Rc }, channel)
     }
 
     /// A new one for queue pairs of a type, whatever its port space.
-    pub(crate) fn of_kind(space: PortSpace, kind: QpType, channel: Arc<EventChannel>) -> Arc<Id> {
-        Arc::new(Id {
+    pub(crate) fn of_kind(space: PortSpace, kind: QpType, channel: Arc<EventChannel>) -> Arc<Self> {
+        Arc::new(Self {
             space,
             kind,
             cookie: AtomicU64::new(0),

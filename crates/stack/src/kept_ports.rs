@@ -36,7 +36,7 @@ pub(crate) struct KeptPort {
 }
 
 impl KeptPort {
-    pub fn until(&self) -> Instant {
+    pub(crate) fn until(&self) -> Instant {
         self.until
     }
 }
@@ -60,7 +60,7 @@ impl Core {
     /// Takes out the ports that need not be kept any longer, to be dropped without the lock.
     #[must_use]
     pub(crate) fn ports_not_kept_any_longer(&mut self, now: Instant) -> Vec<KeptPort> {
-        let Core { cms, kept_ports, .. } = self;
+        let Self { cms, kept_ports, .. } = self;
         let is_over = |kept: &mut KeptPort| {
             kept.half_open.retain(|(device, conn)| cms.get(device).is_some_and(|cm| cm.is_half_open(*conn)));
             kept.until <= now || kept.half_open.is_empty()

@@ -124,18 +124,13 @@ pub struct Node<W> {
 impl<W: Env> Node<W> {
     /// A node in its environment, with the interfaces that the environment has now. Its packets
     /// leave by the environment's link.
-    pub fn new(env: Arc<W>, config: &Config, interfaces: &[Interface]) -> Arc<Node<W>> {
-        Node::on_link(env.clone(), env, config, interfaces)
+    pub fn new(env: Arc<W>, config: &Config, interfaces: &[Interface]) -> Arc<Self> {
+        Self::on_link(env.clone(), env, config, interfaces)
     }
 
     /// A node in its environment, with the interfaces that the environment has now. Its packets
     /// leave by `link`, which may decorate that of the environment.
-    pub fn on_link(
-        env: Arc<W>,
-        link: Arc<dyn Link>,
-        config: &Config,
-        interfaces: &[Interface],
-    ) -> Arc<Node<W>> {
+    pub fn on_link(env: Arc<W>, link: Arc<dyn Link>, config: &Config, interfaces: &[Interface]) -> Arc<Self> {
         let blocks = Arc::new(NumberBlocks::new(env.clone()));
         let host_id = env.host_id();
         let devices: Vec<Arc<Device>> = devices::choose(config.devices.as_deref(), interfaces, host_id)
@@ -144,7 +139,7 @@ impl<W: Env> Node<W> {
             .collect();
         let mut key = [0; 8];
         env.fill_random(&mut key);
-        let node = Arc::new(Node {
+        let node = Arc::new(Self {
             unsolicited: unsolicited::Unsolicited::new(env.now(), u64::from_ne_bytes(key)),
             cm_agent: cm_agent::CmAgent::new(&config.timing),
             env,

@@ -75,12 +75,12 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// A backlog of 0 or above [`MAX_BACKLOG`] means that many.
-    pub fn new(id: Arc<Id>, backlog: u32) -> Listener {
+    pub(crate) fn new(id: Arc<Id>, backlog: u32) -> Self {
         let backlog = match backlog as usize {
             n @ 1..=MAX_BACKLOG => n,
             _ => MAX_BACKLOG,
         };
-        Listener {
+        Self {
             id,
             backlog,
             waiting: VecDeque::new(),
@@ -92,17 +92,17 @@ impl Listener {
 
     /// Whether not even a wait for a place can be had, as one of so many listeners: none takes the
     /// places of its neighbours.
-    pub fn is_full(&self, listeners: usize) -> bool {
+    pub(crate) fn is_full(&self, listeners: usize) -> bool {
         let share = (MAX_PENDING / 2 / listeners.max(1)).max(LEAST_SHARE);
         self.waiting.len() >= share.min(MAX_BACKLOG)
     }
 
-    pub fn push(&mut self, now: Instant, event: Event) {
+    pub(crate) fn push(&mut self, now: Instant, event: Event) {
         self.waiting.push_back(Waiting { event, until: now + FULL_FOR });
     }
 
     /// The request to offer now, if one has its turn.
-    pub fn offer(&mut self, now: Instant) -> Option<Event> {
+    pub(crate) fn offer(&mut self, now: Instant) -> Option<Event> {
         if matches!(self.turn, Turn::Fetched(_, until) if until <= now) {
             self.timeout = (self.timeout / 2).max(MIN_TIMEOUT);
             self.turn = Turn::Free;
@@ -116,7 +116,7 @@ impl Listener {
     }
 
     /// The program fetched the event of a request.
-    pub fn fetched(&mut self, now: Instant, id: &Arc<Id>) {
+    pub(crate) fn fetched(&mut self, now: Instant, id: &Arc<Id>) {
         if matches!(&self.turn, Turn::Offered(o) if Arc::ptr_eq(o, id)) {
             self.turn = match self.in_turns {
                 true => Turn::Fetched(id.clone(), now + self.timeout),
@@ -126,12 +126,12 @@ impl Listener {
     }
 
     /// Requests come as fast as the program fetches them.
-    pub fn out_of_turn(&mut self) {
+    pub(crate) fn out_of_turn(&mut self) {
         self.in_turns = false;
     }
 
     /// The program has begun with a request.
-    pub fn begun(&mut self, id: &Arc<Id>) {
+    pub(crate) fn begun(&mut self, id: &Arc<Id>) {
         if matches!(&self.turn, Turn::Offered(o) | Turn::Fetched(o, _) if Arc::ptr_eq(o, id)) {
             self.timeout = (self.timeout * 2).min(COLLECT_TIMEOUT);
             self.turn = Turn::Free;
@@ -139,24 +139,24 @@ impl Listener {
     }
 
     /// Takes a request back that the program has not seen. False for all others.
-    pub fn withdraw(&mut self, id: &Arc<Id>) -> bool {
+    pub(crate) fn withdraw(&mut self, id: &Arc<Id>) -> bool {
         let at = self.waiting.iter().position(|w| Arc::ptr_eq(&w.event.id, id));
         at.is_some_and(|at| self.waiting.remove(at).is_some())
     }
 
     /// The next request to refuse because it has found the backlog full for too long.
-    pub fn overdue(&mut self, now: Instant) -> Option<Arc<Id>> {
+    pub(crate) fn overdue(&mut self, now: Instant) -> Option<Arc<Id>> {
         let over = self.first_without_place();
         self.waiting.get(over).filter(|w| w.until <= now)?;
         Some(self.waiting.remove(over)?.event.id)
     }
 
     /// All requests that the program has not seen.
-    pub fn into_waiting(self) -> impl Iterator<Item = Arc<Id>> {
+    pub(crate) fn into_waiting(self) -> impl Iterator<Item = Arc<Id>> {
         self.waiting.into_iter().map(|w| w.event.id)
     }
 
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         let turn = match self.turn {
             Turn::Fetched(_, until) if !self.waiting.is_empty() => Some(until),
             _ => None,
@@ -172,7 +172,7 @@ impl Listener {
 
 impl Core {
     /// The listener for a request: the one on its address before those on all.
-    pub fn listener(&self, service: Service, ip: IpAddr) -> Option<(ListenKey, &Listener)> {
+    pub(crate) fn listener(&self, service: Service, ip: IpAddr) -> Option<(ListenKey, &Listener)> {
         let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
         let takes = |at: IpAddr, l: &Listener| at == ip || family_fits(at, l.id.lock().v6_only, ip);
         std::iter::once(ip).chain(any).find_map(|at| {
@@ -235,10 +235,10 @@ mod tests {
 
     impl Case {
         #[allow(clippy::disallowed_methods, reason = "any instant will do to count from")]
-        fn new(backlog: u32, requests: u32) -> Case {
+        fn new(backlog: u32, requests: u32) -> Self {
             let channel = EventChannel::new(Box::new(Nobody));
             let new = || Id::new(PortSpace::Tcp, channel.clone());
-            let mut case = Case { listener: Listener::new(new(), backlog), now: Instant::now(), ids: vec![] };
+            let mut case = Self { listener: Listener::new(new(), backlog), now: Instant::now(), ids: vec![] };
             for _ in 0..requests {
                 let id = new();
                 case.listener.push(case.now, plain(&id, EventKind::ConnectRequest, 0));

@@ -101,7 +101,7 @@ impl<W: Env> NumberBlocks<W> {
     /// No block yet: the first number claims one.
     pub fn new(env: Arc<W>) -> Self {
         let owned = [const { AtomicU64::new(0) }; OWNED];
-        NumberBlocks { env, owned, inner: Mutex::new(Rank::NumberBlocks, Inner::default()) }
+        Self { env, owned, inner: Mutex::new(Rank::NumberBlocks, Inner::default()) }
     }
 
     /// Whether a name is a block of this process.

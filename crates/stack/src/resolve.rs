@@ -205,7 +205,7 @@ impl<W: Env> Node<W> {
 }
 
 impl CmAgent {
-    pub fn start_resolving(&self, id: &Arc<Id>, until: Instant) -> u64 {
+    pub(crate) fn start_resolving(&self, id: &Arc<Id>, until: Instant) -> u64 {
         let mut core = self.lock();
         let ticket = core.next_ticket;
         core.next_ticket += 1;
@@ -213,12 +213,12 @@ impl CmAgent {
         ticket
     }
 
-    pub fn take_resolving(&self, ticket: u64) -> Option<Arc<Id>> {
+    pub(crate) fn take_resolving(&self, ticket: u64) -> Option<Arc<Id>> {
         Some(self.lock().resolving.remove(&ticket)?.0)
     }
 
     /// Resolutions whose time is over.
-    pub fn overdue(&self, now: Instant) -> Vec<Arc<Id>> {
+    pub(crate) fn overdue(&self, now: Instant) -> Vec<Arc<Id>> {
         let mut core = self.lock();
         let late: Vec<u64> =
             core.resolving.iter().filter(|(_, (_, until))| *until <= now).map(|(t, _)| *t).collect();

@@ -60,13 +60,13 @@ pub(crate) struct Allowance {
 }
 
 impl Allowance {
-    fn new(key: u64) -> Allowance {
+    fn new(key: u64) -> Self {
         let empty = ([Bucket::default(); ACCOUNTS], Bucket::default());
-        Allowance { buckets: Mutex::new(Rank::Unsolicited, empty), key }
+        Self { buckets: Mutex::new(Rank::Unsolicited, empty), key }
     }
 
     /// Whether one more thing may be done for `source`.
-    pub fn take(&self, now: Instant, source: Address) -> bool {
+    pub(crate) fn take(&self, now: Instant, source: Address) -> bool {
         let mut buckets = self.buckets.lock();
         let (each, all) = &mut *buckets;
         let own = &mut each[self.account(source)];
@@ -117,10 +117,10 @@ pub(crate) struct Unsolicited {
 }
 
 impl Unsolicited {
-    pub fn new(now: Instant, key: u64) -> Unsolicited {
+    pub(crate) fn new(now: Instant, key: u64) -> Self {
         let until_ms = (0..1 << 12).map(|_| AtomicU32::new(0)).collect();
         let (questions, answers) = (Allowance::new(key), Allowance::new(key));
-        Unsolicited { questions, answers, absent: Absent { since: now, until_ms } }
+        Self { questions, answers, absent: Absent { since: now, until_ms } }
     }
 }
 

@@ -17,10 +17,10 @@ const LOOKS: u32 = 10;
 
 impl Clock {
     /// A clock that counts from now on.
-    pub fn start() -> Clock {
+    pub fn start() -> Self {
         let look = || {
             let (base_nanos, base) = (time::monotonic(), Instant::now());
-            (Clock { base, base_nanos }, time::monotonic() - base_nanos)
+            (Self { base, base_nanos }, time::monotonic() - base_nanos)
         };
         // The one that took the shortest.
         let looks = (1..LOOKS).map(|_| look());

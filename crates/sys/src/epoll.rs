@@ -29,10 +29,10 @@ impl Epoll {
     /// # Errors
     ///
     /// What epoll_create1(2) says.
-    pub fn new() -> io::Result<Epoll> {
+    pub fn new() -> io::Result<Self> {
         // SAFETY: no pointers.
         let fd = Fd::open_raw(|| unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        Ok(Epoll { fd, way: AtomicU8::new(0) })
+        Ok(Self { fd, way: AtomicU8::new(0) })
     }
 
     /// Adds a descriptor; errors and hang-ups are told whatever `events` says.

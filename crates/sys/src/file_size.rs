@@ -21,14 +21,14 @@ struct Blocked {
 }
 
 impl Blocked {
-    fn begin() -> Blocked {
+    fn begin() -> Self {
         let mut before = MaybeUninit::<libc::sigset_t>::uninit();
         let only = only_this();
         let pending = is_pending();
         // SAFETY: two sets that live across the call, which initializes the second one.
         unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, &raw const only, before.as_mut_ptr());
-            Blocked { before: before.assume_init(), pending }
+            Self { before: before.assume_init(), pending }
         }
     }
 }

@@ -47,7 +47,7 @@ impl Fd {
     ///
     /// Those of `open`; EMFILE for a number above 2^20, the most that Linux gives by default
     /// (fs.nr_open).
-    pub fn open<T: Into<OwnedFd>>(open: impl FnOnce() -> io::Result<T>) -> io::Result<Fd> {
+    pub fn open<T: Into<OwnedFd>>(open: impl FnOnce() -> io::Result<T>) -> io::Result<Self> {
         watch();
         let _changing = Changing::begin();
         let fd: OwnedFd = open()?.into();
@@ -57,12 +57,12 @@ impl Fd {
         };
         word.fetch_or(1 << (raw % 64), Ordering::Relaxed);
         WORDS.fetch_max(raw as usize / 64 + 1, Ordering::Relaxed);
-        Ok(Fd { fd: Some(fd), raw, generation: generation() })
+        Ok(Self { fd: Some(fd), raw, generation: generation() })
     }
 
     /// As [`Fd::open`], for calls that return a descriptor or -1.
-    pub fn open_raw(open: impl FnOnce() -> RawFd) -> io::Result<Fd> {
-        Fd::open(|| match open() {
+    pub fn open_raw(open: impl FnOnce() -> RawFd) -> io::Result<Self> {
+        Self::open(|| match open() {
             raw if raw < 0 => Err(io::Error::last_os_error()),
             // SAFETY: a system call has just returned it as new, nothing else knows it.
             raw => Ok(unsafe { OwnedFd::from_raw_fd(raw) }),
@@ -116,11 +116,11 @@ static CHANGING: AtomicBool = AtomicBool::new(false);
 struct Changing;
 
 impl Changing {
-    fn begin() -> Changing {
+    fn begin() -> Self {
         while CHANGING.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
         }
-        Changing
+        Self
     }
 }
 

@@ -425,7 +425,7 @@ impl WakeFd {
     /// # Errors
     ///
     /// What eventfd(2) says.
-    pub fn new() -> io::Result<WakeFd> {
+    pub fn new() -> io::Result<Self> {
         // SAFETY: no pointers.
         Fd::open_raw(|| unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(WakeFd)
     }

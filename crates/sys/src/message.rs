@@ -22,8 +22,8 @@ pub struct Room {
 
 impl Room {
     /// Room for so many bytes.
-    pub fn new(bytes: usize) -> Room {
-        Room { bytes: Box::new_uninit_slice(bytes), len: 0 }
+    pub fn new(bytes: usize) -> Self {
+        Self { bytes: Box::new_uninit_slice(bytes), len: 0 }
     }
 
     /// [`receive`] into it.
@@ -145,15 +145,15 @@ fn socket_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
 pub struct ControlBuffer([u64; 32]);
 
 impl Default for ControlBuffer {
-    fn default() -> ControlBuffer {
-        ControlBuffer::new()
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl ControlBuffer {
     /// Room with no message in it.
-    pub fn new() -> ControlBuffer {
-        ControlBuffer([0; 32])
+    pub fn new() -> Self {
+        Self([0; 32])
     }
 }
 

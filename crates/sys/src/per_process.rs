@@ -52,8 +52,8 @@ struct Made<T> {
 impl<T: Send + Sync> PerProcess<T> {
     /// Nothing is made yet. `make` makes the value of a process; where several threads ask first,
     /// each may call it, and one value is kept.
-    pub const fn new(make: fn() -> T) -> PerProcess<T> {
-        PerProcess { current: AtomicPtr::new(null_mut()), make }
+    pub const fn new(make: fn() -> T) -> Self {
+        Self { current: AtomicPtr::new(null_mut()), make }
     }
 
     /// The value of this process. Costs two loads where it is made: calls of a program ask for it
@@ -104,15 +104,15 @@ pub struct Kept<T> {
 }
 
 impl<T: Send + Sync> Default for Kept<T> {
-    fn default() -> Kept<T> {
-        Kept::new()
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl<T: Send + Sync> Kept<T> {
     /// Nothing is made yet.
-    pub const fn new() -> Kept<T> {
-        Kept { value: AtomicPtr::new(null_mut()) }
+    pub const fn new() -> Self {
+        Self { value: AtomicPtr::new(null_mut()) }
     }
 
     /// The value, if it has been made.

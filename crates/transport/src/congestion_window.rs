@@ -29,24 +29,20 @@ pub struct CongestionWindow {
 
 impl Default for CongestionWindow {
     fn default() -> Self {
-        CongestionWindow::new()
+        Self::new()
     }
 }
 
 impl CongestionWindow {
     /// The window of a new destination.
-    pub const fn new() -> CongestionWindow {
+    pub const fn new() -> Self {
         let initial = INITIAL_PACKETS << 8;
-        CongestionWindow {
-            size: AtomicU32::new(initial),
-            threshold: AtomicU32::new(initial),
-            active: AtomicU32::new(0),
-        }
+        Self { size: AtomicU32::new(initial), threshold: AtomicU32::new(initial), active: AtomicU32::new(0) }
     }
     /// The window of a channel whose room is known: nothing is to be found out.
-    pub const fn of_a_channel() -> CongestionWindow {
-        let window = CongestionWindow::new();
-        CongestionWindow { size: AtomicU32::new(MAX_PACKETS << 8), ..window }
+    pub const fn of_a_channel() -> Self {
+        let window = Self::new();
+        Self { size: AtomicU32::new(MAX_PACKETS << 8), ..window }
     }
     /// Packets that one queue pair may have under way now, where only so many may be in all; at
     /// least 1.

@@ -31,26 +31,23 @@ pub enum UnreliableState {
 impl UnreliableState {
     /// RTS to SQD. Nothing in other states.
     pub fn drain(&mut self) {
-        if *self == UnreliableState::Rts {
-            *self = UnreliableState::Sqd;
+        if *self == Self::Rts {
+            *self = Self::Sqd;
         }
     }
     /// SQD or SQE back to RTS. Nothing in other states.
     pub fn resume(&mut self) {
-        if matches!(self, UnreliableState::Sqd | UnreliableState::Sqe) {
-            *self = UnreliableState::Rts;
+        if matches!(self, Self::Sqd | Self::Sqe) {
+            *self = Self::Rts;
         }
     }
     /// Whether packets are taken.
     pub fn receives(self) -> bool {
-        matches!(
-            self,
-            UnreliableState::Rtr | UnreliableState::Rts | UnreliableState::Sqd | UnreliableState::Sqe
-        )
+        matches!(self, Self::Rtr | Self::Rts | Self::Sqd | Self::Sqe)
     }
     /// Whether requests are flushed as they are posted.
     pub fn flushes(self) -> bool {
-        matches!(self, UnreliableState::Sqe | UnreliableState::Error)
+        matches!(self, Self::Sqe | Self::Error)
     }
 }
 
@@ -87,8 +84,8 @@ pub struct Pace {
 }
 
 impl Default for Pace {
-    fn default() -> Pace {
-        Pace { paid_at: Mutex::new(Rank::Pace, None) }
+    fn default() -> Self {
+        Self { paid_at: Mutex::new(Rank::Pace, None) }
     }
 }
 
@@ -118,12 +115,12 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    pub fn new(pace: Arc<Pace>) -> Pacer {
-        Pacer { pace, credit: Duration::ZERO, wake_at: None }
+    pub(crate) fn new(pace: Arc<Pace>) -> Self {
+        Self { pace, credit: Duration::ZERO, wake_at: None }
     }
     /// Whether a packet of `len` bytes, at most 2^15, may leave, and if so counts it; if not,
     /// [`Pacer::deadline`] says when.
-    pub fn may_send(&mut self, now: Instant, len: usize, takes: Takes) -> bool {
+    pub(crate) fn may_send(&mut self, now: Instant, len: usize, takes: Takes) -> bool {
         let cost = Duration::from_nanos((len as u64).max(LEAST_COST) * takes as u64);
         if self.wake_at.is_none() && self.credit < cost {
             self.credit += QUANTUM;
@@ -137,14 +134,14 @@ impl Pacer {
         true
     }
     /// Nothing waits to be sent.
-    pub fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         if self.credit > Duration::ZERO {
             self.pace.give_back(std::mem::take(&mut self.credit));
         }
         self.wake_at = None;
     }
     /// When a packet that was held back may leave.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.wake_at
     }
 }

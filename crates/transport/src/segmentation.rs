@@ -8,7 +8,7 @@ use crate::execute::Refusal;
 use crate::op::Remote;
 
 /// The packet of a SEND by its place; `tail` is what the last one bears.
-pub fn send_at(first: bool, last: bool, tail: SendTail) -> SendAt {
+pub(crate) fn send_at(first: bool, last: bool, tail: SendTail) -> SendAt {
     match (first, last) {
         (true, true) => SendAt::Only(tail),
         (true, false) => SendAt::First,
@@ -18,7 +18,7 @@ pub fn send_at(first: bool, last: bool, tail: SendTail) -> SendAt {
 }
 
 /// The packet of a WRITE by its place.
-pub fn write_at(first: bool, last: bool, reth: Reth, immediate: Option<[u8; 4]>) -> WriteAt {
+pub(crate) fn write_at(first: bool, last: bool, reth: Reth, immediate: Option<[u8; 4]>) -> WriteAt {
     match (first, last) {
         (true, true) => WriteAt::Only(reth, immediate),
         (true, false) => WriteAt::First(reth),
@@ -28,7 +28,7 @@ pub fn write_at(first: bool, last: bool, reth: Reth, immediate: Option<[u8; 4]>)
 }
 
 /// Whether a packet of a SEND is the first, and what it ends the message with.
-pub fn send_place(at: SendAt) -> (bool, Option<SendTail>) {
+pub(crate) fn send_place(at: SendAt) -> (bool, Option<SendTail>) {
     match at {
         SendAt::First => (true, None),
         SendAt::Middle => (false, None),
@@ -39,7 +39,7 @@ pub fn send_place(at: SendAt) -> (bool, Option<SendTail>) {
 
 /// What the first packet of a WRITE names, whether a packet is the last, and with what immediate
 /// data.
-pub fn write_place(at: WriteAt) -> (Option<Remote>, bool, Option<[u8; 4]>) {
+pub(crate) fn write_place(at: WriteAt) -> (Option<Remote>, bool, Option<[u8; 4]>) {
     match at {
         WriteAt::First(reth) => (Some(remote(reth)), false, None),
         WriteAt::Middle => (None, false, None),
@@ -50,7 +50,7 @@ pub fn write_place(at: WriteAt) -> (Option<Remote>, bool, Option<[u8; 4]>) {
 
 /// Checks a payload's length by its packet's place: full but for the last, which is not empty
 /// unless it is the only one.
-pub fn check_len(mtu: usize, len: usize, first: bool, last: bool) -> Result<(), Refusal> {
+pub(crate) fn check_len(mtu: usize, len: usize, first: bool, last: bool) -> Result<(), Refusal> {
     let legal = match (first, last) {
         (_, false) => len == mtu,
         (false, true) => (1..=mtu).contains(&len),
@@ -60,6 +60,6 @@ pub fn check_len(mtu: usize, len: usize, first: bool, last: bool) -> Result<(), 
 }
 
 /// The memory that a RETH names.
-pub fn remote(reth: Reth) -> Remote {
+pub(crate) fn remote(reth: Reth) -> Remote {
     Remote { addr: reth.addr, length: reth.length.into(), rkey: reth.rkey }
 }

@@ -45,12 +45,12 @@ pub enum What {
 impl What {
     /// What an operation is as a message; `None` where it is no such one.
     #[inline]
-    pub fn of(op: &SendOp) -> Option<What> {
+    pub fn of(op: &SendOp) -> Option<Self> {
         match *op {
-            SendOp::Send(SendTail::None) => Some(What::Send),
-            SendOp::Send(SendTail::Immediate(data)) => Some(What::SendImmediate(data)),
+            SendOp::Send(SendTail::None) => Some(Self::Send),
+            SendOp::Send(SendTail::Immediate(data)) => Some(Self::SendImmediate(data)),
             SendOp::Write { addr, rkey, immediate: Some(data) } => {
-                Some(What::WriteImmediate(data, rkey, addr))
+                Some(Self::WriteImmediate(data, rkey, addr))
             }
             _ => None,
         }
@@ -65,13 +65,13 @@ impl Short {
     /// little-endian: receiver, number, number acknowledged. Above the 24 bits of each: flags (1:
     /// solicited, 2: an ACK leaves with it), the lower and the upper half of the partition.
     #[inline]
-    pub fn to_bytes(self) -> [u8; Short::LEN] {
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
         let acknowledged = self.acknowledged.unwrap_or_default();
         let flags = u32::from(self.solicited) | u32::from(self.acknowledged.is_some()) << 1;
         let [low, high] = self.pkey.0.to_le_bytes().map(u32::from);
         let words =
             [self.dest_qp.get() | flags << 24, self.psn.get() | low << 24, acknowledged.get() | high << 24];
-        let mut bytes = [0; Short::LEN];
+        let mut bytes = [0; Self::LEN];
         let (places, _) = bytes.as_chunks_mut::<4>();
         places.iter_mut().zip(words).for_each(|(place, word)| *place = word.to_le_bytes());
         bytes
@@ -79,10 +79,10 @@ impl Short {
 
     /// The opposite, for a SEND; bits that mean nothing may be anything.
     #[inline]
-    pub fn from_bytes(bytes: &[u8; Short::LEN]) -> Short {
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let (to, psn, acknowledged) = (word(0), word(4), word(8));
-        Short {
+        Self {
             dest_qp: Qpn::new(to),
             pkey: Pkey(u16::from_le_bytes([(psn >> 24) as u8, (acknowledged >> 24) as u8])),
             psn: Psn::new(psn),

@@ -66,8 +66,8 @@ pub struct Ud<A> {
 
 impl<A: Copy + PartialEq> Ud<A> {
     /// A queue pair in state Init that sends at the port's pace.
-    pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Ud<A> {
-        Ud {
+    pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Self {
+        Self {
             state: UnreliableState::Init,
             qpn,
             pkey,

@@ -163,13 +163,13 @@ impl Client {
     /// # Errors
     ///
     /// What the stream says.
-    pub async fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Client> {
+    pub async fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
         let (sender, connection) = hyper::client::conn::http2::handshake(Tasks, TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
         verbena::spawn(connection)?;
         let origin = Uri::from_static("http://server");
-        Ok(Client(tonic::client::Grpc::with_origin(Channel(sender), origin)))
+        Ok(Self(tonic::client::Grpc::with_origin(Channel(sender), origin)))
     }
 
     /// Words and bytes of a text.

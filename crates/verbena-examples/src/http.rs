@@ -46,11 +46,11 @@ impl Client {
     /// # Errors
     ///
     /// What the stream says.
-    pub async fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Client> {
+    pub async fn new(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
         let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         verbena::spawn(connection)?;
-        Ok(Client(sender))
+        Ok(Self(sender))
     }
 
     /// Asks, and gives the status and the body of the answer.

@@ -29,10 +29,10 @@ struct Store {
 }
 
 impl Store {
-    async fn open(server: &str) -> Result<Store> {
+    async fn open(server: &str) -> Result<Self> {
         let conn = verbena::connect(server).await?;
         let table = RemoteMemory::from_bytes(conn.private_data())?;
-        Ok(Store { conn, table })
+        Ok(Self { conn, table })
     }
 
     fn cell(&self, key: u64) -> u64 {

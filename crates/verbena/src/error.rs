@@ -171,34 +171,34 @@ impl RejectReason {
     pub(crate) fn refusal(self) -> ::cm::Refusal {
         use wire::mad::reason;
         ::cm::Refusal::Other(match self {
-            RejectReason::Consumer => reason::CONSUMER_DEFINED,
-            RejectReason::InvalidServiceId => reason::INVALID_SERVICE_ID,
-            RejectReason::StaleConnection => reason::STALE_CONNECTION,
-            RejectReason::NoResources => reason::NO_RESOURCES,
-            RejectReason::Timeout => reason::TIMEOUT,
-            RejectReason::Other(reason) => reason,
+            Self::Consumer => reason::CONSUMER_DEFINED,
+            Self::InvalidServiceId => reason::INVALID_SERVICE_ID,
+            Self::StaleConnection => reason::STALE_CONNECTION,
+            Self::NoResources => reason::NO_RESOURCES,
+            Self::Timeout => reason::TIMEOUT,
+            Self::Other(reason) => reason,
         })
     }
 }
 
 impl Error {
-    pub(crate) fn new(kind: ErrorKind, call: &'static str) -> Error {
-        Error(Box::new(Repr { kind, call, errno: None, value: None, rejection: None }))
+    pub(crate) fn new(kind: ErrorKind, call: &'static str) -> Self {
+        Self(Box::new(Repr { kind, call, errno: None, value: None, rejection: None }))
     }
-    pub(crate) fn with(mut self, value: Value) -> Error {
+    pub(crate) fn with(mut self, value: Value) -> Self {
         self.0.value = Some(value);
         self
     }
-    pub(crate) fn range(call: &'static str, at: u64, len: u64, of: u64) -> Error {
-        Error::new(ErrorKind::OutOfRange, call).with(Value::Range { at, len, of })
+    pub(crate) fn range(call: &'static str, at: u64, len: u64, of: u64) -> Self {
+        Self::new(ErrorKind::OutOfRange, call).with(Value::Range { at, len, of })
     }
     pub(crate) fn number(
         call: &'static str,
         name: &'static str,
         is: u64,
         allowed: RangeInclusive<u64>,
-    ) -> Error {
-        Error::new(ErrorKind::OutOfRange, call).with(Value::Number { name, is, allowed })
+    ) -> Self {
+        Self::new(ErrorKind::OutOfRange, call).with(Value::Number { name, is, allowed })
     }
     /// What kind.
     pub fn kind(&self) -> ErrorKind {
@@ -247,13 +247,13 @@ impl From<Error> for std::io::Error {
             ErrorKind::PermissionDenied => K::PermissionDenied,
             _ => K::Other,
         };
-        std::io::Error::new(kind, e)
+        Self::new(kind, e)
     }
 }
 
 /// What the stack below says, as what a caller of `call` is told.
 impl Error {
-    pub(crate) fn of_errno(call: &'static str, errno: Errno) -> Error {
+    pub(crate) fn of_errno(call: &'static str, errno: Errno) -> Self {
         let kind = match errno {
             Errno::EADDRINUSE => ErrorKind::AddressInUse,
             Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::EHOSTUNREACH | Errno::ENODEV => {
@@ -267,53 +267,53 @@ impl Error {
             Errno::EINVAL => ErrorKind::WrongState,
             _ => ErrorKind::System,
         };
-        Error::new(kind, call).errno_is(errno)
+        Self::new(kind, call).errno_is(errno)
     }
 
-    pub(crate) fn of_io(call: &'static str, error: &std::io::Error) -> Error {
+    pub(crate) fn of_io(call: &'static str, error: &std::io::Error) -> Self {
         match error.raw_os_error() {
-            Some(errno) => Error::of_errno(call, Errno(errno)),
-            None => Error::new(ErrorKind::System, call).with(Value::Text(error.to_string())),
+            Some(errno) => Self::of_errno(call, Errno(errno)),
+            None => Self::new(ErrorKind::System, call).with(Value::Text(error.to_string())),
         }
     }
 
-    pub(crate) fn of_nic(call: &'static str, error: nic::Error) -> Error {
+    pub(crate) fn of_nic(call: &'static str, error: nic::Error) -> Self {
         let text = || Value::Text(error.to_string());
         match error {
             nic::Error::OutOfRange { what, value, least, most } => {
-                Error::number(call, what, value, least..=most)
+                Self::number(call, what, value, least..=most)
             }
-            nic::Error::Limit(_) => Error::new(ErrorKind::Exhausted, call).with(text()),
-            nic::Error::System(errno) => return Error::of_errno(call, errno),
+            nic::Error::Limit(_) => Self::new(ErrorKind::Exhausted, call).with(text()),
+            nic::Error::System(errno) => return Self::of_errno(call, errno),
             nic::Error::Invalid(_)
             | nic::Error::Value { .. }
             | nic::Error::State { .. }
             | nic::Error::Vacant { .. }
-            | nic::Error::Busy => Error::new(ErrorKind::WrongState, call).with(text()),
-            nic::Error::Missing(_) => Error::new(ErrorKind::NotFound, call).with(text()),
-            nic::Error::Unsupported(_) => Error::new(ErrorKind::Unsupported, call).with(text()),
-            nic::Error::Fault => Error::new(ErrorKind::System, call).with(text()),
+            | nic::Error::Busy => Self::new(ErrorKind::WrongState, call).with(text()),
+            nic::Error::Missing(_) => Self::new(ErrorKind::NotFound, call).with(text()),
+            nic::Error::Unsupported(_) => Self::new(ErrorKind::Unsupported, call).with(text()),
+            nic::Error::Fault => Self::new(ErrorKind::System, call).with(text()),
         }
         .errno_is(error.errno())
     }
 
-    pub(crate) fn of_post(call: &'static str, error: nic::PostError) -> Error {
+    pub(crate) fn of_post(call: &'static str, error: nic::PostError) -> Self {
         let kind = match error {
             nic::PostError::Full => ErrorKind::QueueFull,
             nic::PostError::State { .. } => ErrorKind::WrongState,
             nic::PostError::Unreachable(_) => ErrorKind::Unreachable,
             _ => ErrorKind::OutOfRange,
         };
-        Error::new(kind, call).with(Value::Text(error.to_string())).errno_is(error.errno())
+        Self::new(kind, call).with(Value::Text(error.to_string())).errno_is(error.errno())
     }
 
-    pub(crate) fn errno_is(mut self, errno: Errno) -> Error {
+    pub(crate) fn errno_is(mut self, errno: Errno) -> Self {
         self.0.errno = Some(errno.0);
         self
     }
 
-    pub(crate) fn rejected(call: &'static str, rejection: Rejection) -> Error {
-        let mut error = Error::new(ErrorKind::Rejected, call).errno_is(Errno::ECONNREFUSED);
+    pub(crate) fn rejected(call: &'static str, rejection: Rejection) -> Self {
+        let mut error = Self::new(ErrorKind::Rejected, call).errno_is(Errno::ECONNREFUSED);
         error.0.rejection = Some(rejection);
         error
     }
@@ -321,33 +321,33 @@ impl Error {
 
 impl WcStatus {
     /// Of a completion that failed; `None` for success.
-    pub(crate) fn of(status: transport::op::Status) -> Option<WcStatus> {
+    pub(crate) fn of(status: transport::op::Status) -> Option<Self> {
         use transport::op::Status;
         Some(match status {
             Status::Success => return None,
-            Status::LocalLength => WcStatus::LocalLength,
-            Status::LocalQpOperation => WcStatus::LocalQpOperation,
-            Status::LocalProtection => WcStatus::LocalProtection,
-            Status::WrFlush => WcStatus::Flushed,
-            Status::MwBind => WcStatus::MwBind,
-            Status::BadResponse => WcStatus::BadResponse,
-            Status::RemoteInvalidRequest => WcStatus::RemoteInvalidRequest,
-            Status::RemoteAccess => WcStatus::RemoteAccess,
-            Status::RemoteOperation => WcStatus::RemoteOperation,
-            Status::RetryExceeded => WcStatus::RetryExceeded,
-            Status::RnrRetryExceeded => WcStatus::RnrRetryExceeded,
-            Status::LocalAccess => WcStatus::LocalAccess,
-            Status::RemoteAbort => WcStatus::RemoteAbort,
-            Status::Fatal => WcStatus::Fatal,
-            Status::ResponseTimeout => WcStatus::ResponseTimeout,
-            Status::Tm => WcStatus::TagMatching,
-            Status::TmRendezvousIncomplete => WcStatus::TagRendezvousIncomplete,
+            Status::LocalLength => Self::LocalLength,
+            Status::LocalQpOperation => Self::LocalQpOperation,
+            Status::LocalProtection => Self::LocalProtection,
+            Status::WrFlush => Self::Flushed,
+            Status::MwBind => Self::MwBind,
+            Status::BadResponse => Self::BadResponse,
+            Status::RemoteInvalidRequest => Self::RemoteInvalidRequest,
+            Status::RemoteAccess => Self::RemoteAccess,
+            Status::RemoteOperation => Self::RemoteOperation,
+            Status::RetryExceeded => Self::RetryExceeded,
+            Status::RnrRetryExceeded => Self::RnrRetryExceeded,
+            Status::LocalAccess => Self::LocalAccess,
+            Status::RemoteAbort => Self::RemoteAbort,
+            Status::Fatal => Self::Fatal,
+            Status::ResponseTimeout => Self::ResponseTimeout,
+            Status::Tm => Self::TagMatching,
+            Status::TmRendezvousIncomplete => Self::TagRendezvousIncomplete,
             Status::General
             | Status::LocalEecOperation
             | Status::LocalRddViolation
             | Status::RemoteInvalidRdRequest
             | Status::InvalidEecn
-            | Status::InvalidEecState => WcStatus::General,
+            | Status::InvalidEecState => Self::General,
         })
     }
 }

@@ -44,8 +44,8 @@ struct Polls {
 }
 
 impl Polls {
-    fn begin() -> Polls {
-        Polls { before: POLLS.replace(true) }
+    fn begin() -> Self {
+        Self { before: POLLS.replace(true) }
     }
 }
 

@@ -69,9 +69,9 @@ pub struct PolledConnection {
 impl PolledConnection {
     /// Of a connection without other handles. Results of what was posted before come by polling,
     /// too.
-    pub(crate) fn new(conn: Connection) -> PolledConnection {
+    pub(crate) fn new(conn: Connection) -> Self {
         conn.inner().only_polled();
-        PolledConnection { conn, at_once: false, _not_sync: PhantomData }
+        Self { conn, at_once: false, _not_sync: PhantomData }
     }
 
     fn qp(&self) -> &Arc<QpInner> {

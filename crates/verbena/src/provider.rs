@@ -70,13 +70,13 @@ impl Provider {
     /// # Ok::<(), verbena::Error>(())
     /// ```
     #[cfg(feature = "software")]
-    pub fn software() -> Result<Provider> {
+    pub fn software() -> Result<Self> {
         let mut software = SOFTWARE.get().lock();
         if let Some(provider) = &*software {
             return Ok(provider.clone());
         }
         let instance = linux::process::get().map_err(|e| Error::of_io("Provider::software", &e))?;
-        let provider = Provider::over(Stack::Ours(Ours::Software(ThreadSafe::new(instance))));
+        let provider = Self::over(Stack::Ours(Ours::Software(ThreadSafe::new(instance))));
         *software = Some(provider.clone());
         Ok(provider)
     }
@@ -92,8 +92,8 @@ impl Provider {
     /// `Unreachable` where the kernel has no rdma_cm. `Forked` in a child of a process that has
     /// opened them: they do not survive a fork.
     #[cfg(feature = "system")]
-    pub fn system() -> Result<Provider> {
-        Provider::system_over(rdma_core::Files::of_machine())
+    pub fn system() -> Result<Self> {
+        Self::system_over(rdma_core::Files::of_machine())
     }
 
     /// Like [`Provider::system`], over libraries of these files, which may be Verbena's own: its
@@ -106,13 +106,13 @@ impl Provider {
     pub fn system_from(
         libibverbs: impl Into<std::path::PathBuf>,
         librdmacm: impl Into<std::path::PathBuf>,
-    ) -> Result<Provider> {
+    ) -> Result<Self> {
         let (ibverbs, rdmacm) = (libibverbs.into(), librdmacm.into());
-        Provider::system_over(rdma_core::Files { ibverbs, rdmacm, may_be_ours: true })
+        Self::system_over(rdma_core::Files { ibverbs, rdmacm, may_be_ours: true })
     }
 
     #[cfg(feature = "system")]
-    fn system_over(files: rdma_core::Files) -> Result<Provider> {
+    fn system_over(files: rdma_core::Files) -> Result<Self> {
         const CALL: &str = "Provider::system";
         let me = std::process::id();
         // Set once, and kept by children.
@@ -137,7 +137,7 @@ impl Provider {
                 Error::of_nic(CALL, why).with(crate::Value::Text(text))
             }
         })?;
-        let provider = Provider::over(Stack::System(ThreadSafe::new(system)));
+        let provider = Self::over(Stack::System(ThreadSafe::new(system)));
         opened.push((files, provider.clone()));
         Ok(provider)
     }
@@ -149,7 +149,7 @@ impl Provider {
     /// Those of [`Provider::software`]; `WrongState` in a simulation's test function itself, which
     /// runs on no host; `ProviderMissing` outside of simulations where the feature `software` is
     /// off, also with the feature `system`.
-    pub fn current() -> Result<Provider> {
+    pub fn current() -> Result<Self> {
         #[cfg(feature = "sim")]
         if let Some(provider) = crate::sim::current_provider() {
             return Ok(provider);
@@ -159,7 +159,7 @@ impl Provider {
             return Err(Error::new(ErrorKind::WrongState, "Provider::current").with(crate::Value::Text(text)));
         }
         #[cfg(feature = "software")]
-        return Provider::software();
+        return Self::software();
         #[cfg(not(feature = "software"))]
         {
             let text = "the feature `software` is off: builders take the provider, by `.provider()`";
@@ -180,9 +180,9 @@ impl Provider {
         Ok(crate::exec::block_on(future))
     }
 
-    pub(crate) fn over(stack: Stack) -> Provider {
+    pub(crate) fn over(stack: Stack) -> Self {
         let devices = Mutex::new(Rank::UsedDevices, Vec::new());
-        Provider(ThreadSafe::new(Arc::new(ProviderInner { stack, devices, ids: AtomicU64::new(0) })))
+        Self(ThreadSafe::new(Arc::new(ProviderInner { stack, devices, ids: AtomicU64::new(0) })))
     }
 
     /// A number that is another one each time, from 1 on.
@@ -253,7 +253,7 @@ impl Provider {
 }
 
 impl PartialEq for Provider {
-    fn eq(&self, other: &Provider) -> bool {
+    fn eq(&self, other: &Self) -> bool {
         self.stack().same(other.stack())
     }
 }
@@ -280,11 +280,11 @@ pub(crate) enum Adapter {
 }
 
 impl Adapter {
-    fn same(&self, other: &Adapter) -> bool {
+    fn same(&self, other: &Self) -> bool {
         match (self, other) {
-            (Adapter::Ours(a), Adapter::Ours(b)) => Arc::ptr_eq(a, b),
+            (Self::Ours(a), Self::Ours(b)) => Arc::ptr_eq(a, b),
             #[cfg(feature = "system")]
-            (Adapter::System(a), Adapter::System(b)) => Arc::ptr_eq(a, b),
+            (Self::System(a), Self::System(b)) => Arc::ptr_eq(a, b),
             #[cfg(feature = "system")]
             _ => false,
         }
@@ -397,7 +397,7 @@ impl Device {
 }
 
 impl PartialEq for Device {
-    fn eq(&self, other: &Device) -> bool {
+    fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
@@ -456,7 +456,7 @@ impl Pd {
 }
 
 impl PartialEq for Pd {
-    fn eq(&self, other: &Pd) -> bool {
+    fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

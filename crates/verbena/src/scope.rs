@@ -49,13 +49,13 @@ impl Posted {
     /// Ready once it is complete and its bytes are no longer registered.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let polled = match self {
-            Posted::Send(op) => Pin::new(op).poll(cx),
-            Posted::Write(op) => Pin::new(op).poll(cx),
-            Posted::Read(op) => Pin::new(op).poll(cx),
-            Posted::Complete(_) | Posted::Taken => return Poll::Ready(()),
+            Self::Send(op) => Pin::new(op).poll(cx),
+            Self::Write(op) => Pin::new(op).poll(cx),
+            Self::Read(op) => Pin::new(op).poll(cx),
+            Self::Complete(_) | Self::Taken => return Poll::Ready(()),
         };
         polled.map(|(result, bytes)| {
-            *self = Posted::Complete(result);
+            *self = Self::Complete(result);
             drop(bytes);
         })
     }

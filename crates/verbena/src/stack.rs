@@ -93,122 +93,122 @@ impl Stack {
     ///
     /// `Unsupported`.
     #[allow(clippy::unnecessary_wraps, reason = "not all stacks are")]
-    pub fn ours(&self) -> Result<&Ours> {
+    pub(crate) fn ours(&self) -> Result<&Ours> {
         match self {
-            Stack::Ours(ours) => Ok(ours),
+            Self::Ours(ours) => Ok(ours),
             #[cfg(feature = "system")]
-            Stack::System(_) => Err(unsupported()),
+            Self::System(_) => Err(unsupported()),
         }
     }
     /// The time as timers know it.
-    pub fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         match self {
-            Stack::Ours(ours) => ours.now(),
+            Self::Ours(ours) => ours.now(),
             #[cfg(feature = "system")]
-            Stack::System(_) => Instant::now(),
+            Self::System(_) => Instant::now(),
         }
     }
     /// What waits until no lock is held.
-    pub fn later(&self) -> &Arc<DeferredWork> {
+    pub(crate) fn later(&self) -> &Arc<DeferredWork> {
         match self {
-            Stack::Ours(ours) => ours.later(),
+            Self::Ours(ours) => ours.later(),
             #[cfg(feature = "system")]
-            Stack::System(system) => system.later(),
+            Self::System(system) => system.later(),
         }
     }
     /// Takes what has arrived, in this thread. Nothing in a simulation: there the executor lets
     /// things arrive.
-    pub fn poll(&self) {
+    pub(crate) fn poll(&self) {
         match self {
-            Stack::Ours(ours) => ours.poll(),
+            Self::Ours(ours) => ours.poll(),
             // A thread that waits polls the queue pairs that it waits for: see `qp::waited`.
             #[cfg(feature = "system")]
-            Stack::System(_) => {}
+            Self::System(_) => {}
         }
     }
     /// Like [`Stack::poll`], for a thread that waits for a completion of this queue. A completion
     /// that was taken out already, as a task waits for it, is news, too: after it ACKs wait for
     /// what this thread posts.
     #[inline]
-    pub fn poll_for(&self, cq: &nic::Cq) {
+    pub(crate) fn poll_for(&self, cq: &nic::Cq) {
         let before = nic::cq::added();
         self.poll_until(|| nic::cq::added() != before || !cq.is_empty());
     }
     /// Like [`Stack::poll`], for a thread that will not come back soon: until what has arrived says
     /// something to it, or there is no more.
     #[inline]
-    pub fn poll_until(&self, says_something: impl Fn() -> bool) {
+    pub(crate) fn poll_until(&self, says_something: impl Fn() -> bool) {
         match self {
-            Stack::Ours(ours) => ours.poll_until(says_something),
+            Self::Ours(ours) => ours.poll_until(says_something),
             // Its queues are not of this kind.
             #[cfg(feature = "system")]
-            Stack::System(_) => {}
+            Self::System(_) => {}
         }
     }
     /// Whether a thread that waits gains by polling: not in a simulation, whose time goes on when
     /// all wait, and not where polling is a queue pair's own affair.
-    pub fn gains_by_polling(&self) -> bool {
+    pub(crate) fn gains_by_polling(&self) -> bool {
         #[cfg(feature = "software")]
-        if matches!(self, Stack::Ours(Ours::Software(_))) {
+        if matches!(self, Self::Ours(Ours::Software(_))) {
             return true;
         }
         false
     }
     /// This thread polls no more for now: the engine thread takes what arrives.
-    pub fn end_polling(&self) {
+    pub(crate) fn end_polling(&self) {
         match self {
-            Stack::Ours(ours) => ours.end_polling(),
+            Self::Ours(ours) => ours.end_polling(),
             // A thread that waits polls the queue pairs that it waits for: see `qp::waited`.
             #[cfg(feature = "system")]
-            Stack::System(_) => {}
+            Self::System(_) => {}
         }
     }
     /// Whether this process made it: not so in a forked child.
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         match self {
-            Stack::Ours(ours) => ours.is_ours(),
+            Self::Ours(ours) => ours.is_ours(),
             #[cfg(feature = "system")]
-            Stack::System(system) => system.is_ours(),
+            Self::System(system) => system.is_ours(),
         }
     }
     /// `Forked` in a child of the process that made it.
-    pub fn check(&self, call: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, call: &'static str) -> Result<()> {
         if self.is_ours() { Ok(()) } else { Err(Error::new(ErrorKind::Forked, call)) }
     }
     /// Whether a thread may block until something arrives.
-    pub fn may_block(&self) -> bool {
+    pub(crate) fn may_block(&self) -> bool {
         #[cfg(feature = "sim")]
-        if matches!(self, Stack::Ours(Ours::Sim(_))) {
+        if matches!(self, Self::Ours(Ours::Sim(_))) {
             return false;
         }
         true
     }
-    pub fn same(&self, other: &Stack) -> bool {
+    pub(crate) fn same(&self, other: &Self) -> bool {
         match (self, other) {
             #[cfg(feature = "software")]
-            (Stack::Ours(Ours::Software(a)), Stack::Ours(Ours::Software(b))) => Arc::ptr_eq(a, b),
+            (Self::Ours(Ours::Software(a)), Self::Ours(Ours::Software(b))) => Arc::ptr_eq(a, b),
             #[cfg(feature = "sim")]
-            (Stack::Ours(Ours::Sim(a)), Stack::Ours(Ours::Sim(b))) => Arc::ptr_eq(a, b),
+            (Self::Ours(Ours::Sim(a)), Self::Ours(Ours::Sim(b))) => Arc::ptr_eq(a, b),
             #[cfg(feature = "system")]
-            (Stack::System(a), Stack::System(b)) => Arc::ptr_eq(a, b),
+            (Self::System(a), Self::System(b)) => Arc::ptr_eq(a, b),
             #[allow(unreachable_patterns, reason = "where there is one stack only")]
             _ => false,
         }
     }
     /// Hands on what was sent to other processes of this host, as this process may end at once.
-    pub fn drain_sent(&self) {
+    pub(crate) fn drain_sent(&self) {
         match self {
-            Stack::Ours(ours) => ours.drain_sent(),
+            Self::Ours(ours) => ours.drain_sent(),
             #[cfg(feature = "system")]
-            Stack::System(_) => {}
+            Self::System(_) => {}
         }
     }
     /// Takes in all that has arrived. In a simulation nothing waits.
-    pub fn drain_all(&self) {
+    pub(crate) fn drain_all(&self) {
         match self {
-            Stack::Ours(ours) => ours.drain_all(),
+            Self::Ours(ours) => ours.drain_all(),
             #[cfg(feature = "system")]
-            Stack::System(_) => {}
+            Self::System(_) => {}
         }
     }
 }
@@ -217,9 +217,9 @@ impl nic::Time for Stack {
     #[inline]
     fn just_now(&self) -> Instant {
         match self {
-            Stack::Ours(ours) => ours.just_now(),
+            Self::Ours(ours) => ours.just_now(),
             #[cfg(feature = "system")]
-            Stack::System(_) => self.now(),
+            Self::System(_) => self.now(),
         }
     }
 }
@@ -227,46 +227,46 @@ impl nic::Time for Stack {
 // A match of `*self` needs no arm where the type has no value; a match of `self` does.
 impl Ours {
     /// The provider's name, as it is shown.
-    pub fn name(&self) -> &'static str {
+    pub(crate) fn name(&self) -> &'static str {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(_) => "software",
+            Self::Software(_) => "software",
             #[cfg(feature = "sim")]
-            Ours::Sim(_) => "sim",
+            Self::Sim(_) => "sim",
         }
     }
     fn now(&self) -> Instant {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(_) => Instant::now(),
+            Self::Software(_) => Instant::now(),
             #[cfg(feature = "sim")]
-            Ours::Sim(ref process) => stack::Env::now(&**process.node.env()),
+            Self::Sim(ref process) => stack::Env::now(&**process.node.env()),
         }
     }
     #[inline]
     fn just_now(&self) -> Instant {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(ref instance) => instance.host.just_now(),
+            Self::Software(ref instance) => instance.host.just_now(),
             #[cfg(feature = "sim")]
-            Ours::Sim(_) => self.now(),
+            Self::Sim(_) => self.now(),
         }
     }
     fn later(&self) -> &Arc<DeferredWork> {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(ref instance) => instance.host.later(),
+            Self::Software(ref instance) => instance.host.later(),
             #[cfg(feature = "sim")]
-            Ours::Sim(ref process) => &process.later,
+            Self::Sim(ref process) => &process.later,
         }
     }
     #[inline]
     fn poll(&self) {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(ref instance) => _ = instance.host.poll(),
+            Self::Software(ref instance) => _ = instance.host.poll(),
             #[cfg(feature = "sim")]
-            Ours::Sim(_) => {}
+            Self::Sim(_) => {}
         }
     }
     #[inline]
@@ -277,43 +277,43 @@ impl Ours {
     fn poll_until(&self, says_something: impl Fn() -> bool) {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(ref instance) => instance.host.poll_until(says_something),
+            Self::Software(ref instance) => instance.host.poll_until(says_something),
             #[cfg(feature = "sim")]
-            Ours::Sim(_) => {}
+            Self::Sim(_) => {}
         }
     }
     #[inline]
     fn end_polling(&self) {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(ref instance) => instance.host.end_polling(),
+            Self::Software(ref instance) => instance.host.end_polling(),
             #[cfg(feature = "sim")]
-            Ours::Sim(_) => {}
+            Self::Sim(_) => {}
         }
     }
     #[inline]
     fn is_ours(&self) -> bool {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(ref instance) => instance.is_ours(),
+            Self::Software(ref instance) => instance.is_ours(),
             #[cfg(feature = "sim")]
-            Ours::Sim(_) => true,
+            Self::Sim(_) => true,
         }
     }
     fn drain_sent(&self) {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(ref instance) => instance.host.drain_sent(),
+            Self::Software(ref instance) => instance.host.drain_sent(),
             #[cfg(feature = "sim")]
-            Ours::Sim(_) => {}
+            Self::Sim(_) => {}
         }
     }
     fn drain_all(&self) {
         match *self {
             #[cfg(feature = "software")]
-            Ours::Software(ref instance) => instance.host.drain_all(),
+            Self::Software(ref instance) => instance.host.drain_all(),
             #[cfg(feature = "sim")]
-            Ours::Sim(_) => {}
+            Self::Sim(_) => {}
         }
     }
 }

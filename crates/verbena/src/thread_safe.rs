@@ -13,8 +13,8 @@ pub(crate) struct ThreadSafe<T>(T);
 
 impl<T: Send + Sync + 'static> ThreadSafe<T> {
     /// Wraps this value.
-    pub fn new(value: T) -> ThreadSafe<T> {
-        ThreadSafe(value)
+    pub(crate) fn new(value: T) -> Self {
+        Self(value)
     }
 }
 

@@ -160,7 +160,7 @@ impl Process {
                 let accept = |_| {
                     let request = listener.blocking_request().expect("a request");
                     let number = request.private_data()[20..24].try_into().expect("four bytes");
-                    let accept = request.accept().pd(pd).queues(Process::queues()).ack_timeout(ACK_TIMEOUT);
+                    let accept = request.accept().pd(pd).queues(Self::queues()).ack_timeout(ACK_TIMEOUT);
                     let conn = accept.private_data(&hello).wait().expect("a connection");
                     let theirs = told(&conn);
                     (u32::from_be_bytes(number) as usize, conn, theirs)
@@ -169,7 +169,7 @@ impl Process {
             });
             let connect = |peer: usize| {
                 let connect = support::connect(SocketAddr::new(support::address(), ports[peer])).pd(pd);
-                let connect = connect.queues(Process::queues()).ack_timeout(ACK_TIMEOUT).timeout(TIMEOUT);
+                let connect = connect.queues(Self::queues()).ack_timeout(ACK_TIMEOUT).timeout(TIMEOUT);
                 let conn = connect.private_data(&hello).wait().expect("a connection");
                 let theirs = told(&conn);
                 (peer, conn, theirs)
@@ -275,7 +275,7 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    fn start(number: usize, count: usize) -> Neighbour {
+    fn start(number: usize, count: usize) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["one_of_a_hundred", "--exact", "--ignored", "--nocapture"]);
         command.env(NUMBER, number.to_string()).env(COUNT, count.to_string());
@@ -288,7 +288,7 @@ impl Neighbour {
             // Until the receiver is gone.
             words.map(|words| tell.send(words)).find(|sent| sent.is_err());
         });
-        Neighbour { number, child, input, said }
+        Self { number, child, input, said }
     }
 
     fn ask(&mut self, words: &str) {

@@ -22,8 +22,8 @@ fn small() -> StreamConfig {
 struct Random(u64);
 
 impl Random {
-    fn of(host: &Host, salt: u64) -> Random {
-        Random(host.seed().wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt << 40 | 1)
+    fn of(host: &Host, salt: u64) -> Self {
+        Self(host.seed().wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ salt << 40 | 1)
     }
     fn up_to(&mut self, most: usize) -> usize {
         self.0 ^= self.0 << 13;

@@ -28,8 +28,8 @@ impl Address {
     #[inline]
     pub const fn ip(self) -> Option<IpAddr> {
         match self {
-            Address::Ip(ip) => Some(ip),
-            Address::Lid(_) => None,
+            Self::Ip(ip) => Some(ip),
+            Self::Lid(_) => None,
         }
     }
 
@@ -37,8 +37,8 @@ impl Address {
     #[inline]
     pub const fn is_multicast(self) -> bool {
         match self {
-            Address::Ip(ip) => ip.is_multicast(),
-            Address::Lid(lid) => lid.is_multicast(),
+            Self::Ip(ip) => ip.is_multicast(),
+            Self::Lid(lid) => lid.is_multicast(),
         }
     }
 
@@ -48,9 +48,9 @@ impl Address {
     #[inline]
     pub const fn to_bits(self) -> u128 {
         match self {
-            Address::Ip(IpAddr::V4(v4)) => v4.to_ipv6_mapped().to_bits(),
-            Address::Ip(IpAddr::V6(v6)) => v6.to_bits(),
-            Address::Lid(lid) => 0x100 << 112 | lid.to_bits() as u128,
+            Self::Ip(IpAddr::V4(v4)) => v4.to_ipv6_mapped().to_bits(),
+            Self::Ip(IpAddr::V6(v6)) => v6.to_bits(),
+            Self::Lid(lid) => 0x100 << 112 | lid.to_bits() as u128,
         }
     }
 
@@ -59,9 +59,9 @@ impl Address {
     #[inline]
     pub const fn network(self) -> u64 {
         match self {
-            Address::Ip(IpAddr::V4(v4)) => v4.to_bits() as u64,
-            Address::Ip(IpAddr::V6(v6)) => (v6.to_bits() >> 64) as u64,
-            Address::Lid(lid) => lid.lid() as u64,
+            Self::Ip(IpAddr::V4(v4)) => v4.to_bits() as u64,
+            Self::Ip(IpAddr::V6(v6)) => (v6.to_bits() >> 64) as u64,
+            Self::Lid(lid) => lid.lid() as u64,
         }
     }
 }
@@ -69,12 +69,12 @@ impl Address {
 /// IPv4 addresses come before those of IPv6, and these before LIDs.
 impl Ord for Address {
     #[inline]
-    fn cmp(&self, other: &Address) -> Ordering {
+    fn cmp(&self, other: &Self) -> Ordering {
         // Tables are ordered by addresses: two numbers are compared faster than byte by byte.
-        let order = |address: &Address| match address {
-            Address::Ip(IpAddr::V4(v4)) => (0, u128::from(v4.to_bits())),
-            Address::Ip(IpAddr::V6(v6)) => (1, v6.to_bits()),
-            Address::Lid(lid) => (2, u128::from(lid.to_bits())),
+        let order = |address: &Self| match address {
+            Self::Ip(IpAddr::V4(v4)) => (0, u128::from(v4.to_bits())),
+            Self::Ip(IpAddr::V6(v6)) => (1, v6.to_bits()),
+            Self::Lid(lid) => (2, u128::from(lid.to_bits())),
         };
         order(self).cmp(&order(other))
     }
@@ -82,43 +82,43 @@ impl Ord for Address {
 
 impl PartialOrd for Address {
     #[inline]
-    fn partial_cmp(&self, other: &Address) -> Option<Ordering> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
 impl From<IpAddr> for Address {
     #[inline]
-    fn from(ip: IpAddr) -> Address {
-        Address::Ip(ip)
+    fn from(ip: IpAddr) -> Self {
+        Self::Ip(ip)
     }
 }
 
 impl From<Ipv4Addr> for Address {
     #[inline]
-    fn from(ip: Ipv4Addr) -> Address {
-        Address::Ip(ip.into())
+    fn from(ip: Ipv4Addr) -> Self {
+        Self::Ip(ip.into())
     }
 }
 
 impl From<Ipv6Addr> for Address {
     #[inline]
-    fn from(ip: Ipv6Addr) -> Address {
-        Address::Ip(ip.into())
+    fn from(ip: Ipv6Addr) -> Self {
+        Self::Ip(ip.into())
     }
 }
 
 impl From<[u8; 4]> for Address {
     #[inline]
-    fn from(ip: [u8; 4]) -> Address {
-        Address::Ip(ip.into())
+    fn from(ip: [u8; 4]) -> Self {
+        Self::Ip(ip.into())
     }
 }
 
 impl From<LidAddress> for Address {
     #[inline]
-    fn from(lid: LidAddress) -> Address {
-        Address::Lid(lid)
+    fn from(lid: LidAddress) -> Self {
+        Self::Lid(lid)
     }
 }
 
@@ -126,7 +126,7 @@ impl From<LidAddress> for Address {
 impl PartialEq<IpAddr> for Address {
     #[inline]
     fn eq(&self, ip: &IpAddr) -> bool {
-        matches!(self, Address::Ip(own) if own == ip)
+        matches!(self, Self::Ip(own) if own == ip)
     }
 }
 
@@ -134,8 +134,8 @@ impl PartialEq<IpAddr> for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Ip(ip) => ip.fmt(f),
-            Address::Lid(lid) => lid.fmt(f),
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Lid(lid) => lid.fmt(f),
         }
     }
 }
@@ -180,7 +180,7 @@ impl LidAddress {
     ///
     /// [`LidError`] for LID 0, which is reserved, and 0xffff, which is permissive and names no
     /// port; for a service level above 15 and path bits above 127.
-    pub const fn new(lid: u16, service_level: u8, path_bits: u8) -> Result<LidAddress, LidError> {
+    pub const fn new(lid: u16, service_level: u8, path_bits: u8) -> Result<Self, LidError> {
         if lid == 0 || lid == u16::MAX {
             return Err(LidError { what: "LID", value: lid, least: 1, most: u16::MAX - 1 });
         }
@@ -192,7 +192,7 @@ impl LidAddress {
             let (value, most) = (path_bits as u16, Self::MAX_PATH_BITS as u16);
             return Err(LidError { what: "path bits", value, least: 0, most });
         }
-        Ok(LidAddress { lid: lid.to_be_bytes(), service_level, path_bits })
+        Ok(Self { lid: lid.to_be_bytes(), service_level, path_bits })
     }
 
     /// The LID, 1 to 0xfffe.
@@ -256,8 +256,8 @@ impl Endpoint {
     #[inline]
     pub const fn address(&self) -> Address {
         match self {
-            Endpoint::Udp(end) => Address::Ip(end.ip()),
-            Endpoint::Lid(lid) => Address::Lid(*lid),
+            Self::Udp(end) => Address::Ip(end.ip()),
+            Self::Lid(lid) => Address::Lid(*lid),
         }
     }
 
@@ -265,29 +265,29 @@ impl Endpoint {
     #[inline]
     pub const fn udp(&self) -> Option<SocketAddr> {
         match self {
-            Endpoint::Udp(end) => Some(*end),
-            Endpoint::Lid(_) => None,
+            Self::Udp(end) => Some(*end),
+            Self::Lid(_) => None,
         }
     }
 }
 
 impl From<SocketAddr> for Endpoint {
     #[inline]
-    fn from(end: SocketAddr) -> Endpoint {
-        Endpoint::Udp(end)
+    fn from(end: SocketAddr) -> Self {
+        Self::Udp(end)
     }
 }
 
 impl<I: Into<IpAddr>> From<(I, u16)> for Endpoint {
     #[inline]
-    fn from(end: (I, u16)) -> Endpoint {
-        Endpoint::Udp(end.into())
+    fn from(end: (I, u16)) -> Self {
+        Self::Udp(end.into())
     }
 }
 
 impl From<LidAddress> for Endpoint {
     #[inline]
-    fn from(lid: LidAddress) -> Endpoint {
-        Endpoint::Lid(lid)
+    fn from(lid: LidAddress) -> Self {
+        Self::Lid(lid)
     }
 }

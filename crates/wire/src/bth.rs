@@ -147,10 +147,10 @@ impl Bth {
     }
 
     #[inline]
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<(Bth, Raw), Malformed> {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<(Self, Raw), Malformed> {
         let [opcode, flags, p0, p1, congestion, q0, q1, q2, ack, s0, s1, s2] =
-            from.array::<{ Bth::LEN }>()?;
-        let bth = Bth {
+            from.array::<{ Self::LEN }>()?;
+        let bth = Self {
             solicited: flags & 0x80 != 0,
             migration: flags & 0x40 != 0,
             pkey: Pkey(u16::from_be_bytes([p0, p1])),
@@ -170,7 +170,7 @@ impl Bth {
 
     /// `pad` is at most 3.
     #[inline]
-    pub(crate) fn bytes(&self, opcode: u8, pad: usize) -> [u8; Bth::LEN] {
+    pub(crate) fn bytes(&self, opcode: u8, pad: usize) -> [u8; Self::LEN] {
         let flags = u8::from(self.solicited) << 7 | u8::from(self.migration) << 6 | (pad as u8) << 4;
         let congestion = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
         let [_, q0, q1, q2] = self.dest_qp.get().to_be_bytes();
@@ -186,8 +186,8 @@ impl Reth {
     pub const LEN: usize = 16;
 
     #[inline]
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Reth, Malformed> {
-        Ok(Reth { addr: from.u64()?, rkey: Rkey(from.u32()?), length: from.u32()? })
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { addr: from.u64()?, rkey: Rkey(from.u32()?), length: from.u32()? })
     }
 
     #[inline]
@@ -203,10 +203,10 @@ impl Deth {
     pub const LEN: usize = 8;
 
     #[inline]
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Deth, Malformed> {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let qkey = Qkey(from.u32()?);
         let (_, source_qp) = from.u8_u24()?;
-        Ok(Deth { qkey, source_qp: Qpn::new(source_qp) })
+        Ok(Self { qkey, source_qp: Qpn::new(source_qp) })
     }
 
     #[inline]
@@ -221,9 +221,9 @@ impl Aeth {
     pub const LEN: usize = 4;
 
     #[inline]
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Aeth, Malformed> {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let (syndrome, msn) = from.u8_u24()?;
-        Ok(Aeth { syndrome: Syndrome::from_byte(syndrome)?, msn })
+        Ok(Self { syndrome: Syndrome::from_byte(syndrome)?, msn })
     }
 
     #[inline]
@@ -234,11 +234,11 @@ impl Aeth {
 
 impl Syndrome {
     /// Bit 7 is reserved, bits 6 and 5 say what it is, the rest is its value (IBA 1.4 table 43).
-    fn from_byte(byte: u8) -> Result<Syndrome, Malformed> {
+    fn from_byte(byte: u8) -> Result<Self, Malformed> {
         let value = byte & 0x1f;
         match byte >> 5 & 3 {
-            0 => Ok(Syndrome::Ack { credits: value }),
-            1 => Ok(Syndrome::RnrNak { timer: value }),
+            0 => Ok(Self::Ack { credits: value }),
+            1 => Ok(Self::RnrNak { timer: value }),
             3 => NakCode::from_code(value).map(Syndrome::Nak).ok_or(Malformed::Field("AETH NAK code")),
             _ => Err(Malformed::Field("AETH syndrome")),
         }
@@ -246,21 +246,21 @@ impl Syndrome {
 
     fn to_byte(self) -> u8 {
         match self {
-            Syndrome::Ack { credits } => credits & 0x1f,
-            Syndrome::RnrNak { timer } => 0x20 | timer & 0x1f,
-            Syndrome::Nak(code) => 0x60 | code as u8,
+            Self::Ack { credits } => credits & 0x1f,
+            Self::RnrNak { timer } => 0x20 | timer & 0x1f,
+            Self::Nak(code) => 0x60 | code as u8,
         }
     }
 }
 
 impl NakCode {
-    fn from_code(code: u8) -> Option<NakCode> {
+    fn from_code(code: u8) -> Option<Self> {
         Some(match code {
-            0 => NakCode::PsnSequence,
-            1 => NakCode::InvalidRequest,
-            2 => NakCode::RemoteAccess,
-            3 => NakCode::RemoteOperational,
-            4 => NakCode::InvalidRdRequest,
+            0 => Self::PsnSequence,
+            1 => Self::InvalidRequest,
+            2 => Self::RemoteAccess,
+            3 => Self::RemoteOperational,
+            4 => Self::InvalidRdRequest,
             _ => return None,
         })
     }
@@ -271,8 +271,8 @@ impl AtomicEth {
     pub const LEN: usize = 28;
 
     #[inline]
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<AtomicEth, Malformed> {
-        Ok(AtomicEth {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
             addr: from.u64()?,
             rkey: Rkey(from.u32()?),
             swap_or_add: from.u64()?,
@@ -294,9 +294,9 @@ impl Feth {
     pub const LEN: usize = 4;
 
     #[inline]
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Feth, Malformed> {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let [_, _, _, bits] = from.array()?;
-        Ok(Feth { placement: bits & 0x0f, selectivity: bits >> 4 & 3 })
+        Ok(Self { placement: bits & 0x0f, selectivity: bits >> 4 & 3 })
     }
 
     #[inline]
@@ -310,8 +310,8 @@ impl XrcEth {
     pub const LEN: usize = 4;
 
     #[inline]
-    pub(crate) fn read(from: &mut Reader<'_>) -> Result<XrcEth, Malformed> {
-        from.u8_u24().map(|(_, srq)| XrcEth { srq })
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        from.u8_u24().map(|(_, srq)| Self { srq })
     }
 
     #[inline]

@@ -82,13 +82,13 @@ impl Grh {
     /// rest is 0. `hop_limit` is the time to live for IPv4. `None` for two address families, and
     /// for LIDs, whose datagrams have a header only where the sender wants one.
     #[inline]
-    pub fn between(source: Address, dest: Address, payload_len: u16, hop_limit: u8) -> Option<Grh> {
+    pub fn between(source: Address, dest: Address, payload_len: u16, hop_limit: u8) -> Option<Self> {
         match (source.ip()?, dest.ip()?) {
             (IpAddr::V4(source), IpAddr::V4(dest)) => {
-                Some(Grh::V4 { tos: 0, payload_len, identification: 0, ttl: hop_limit, source, dest })
+                Some(Self::V4 { tos: 0, payload_len, identification: 0, ttl: hop_limit, source, dest })
             }
             (IpAddr::V6(source), IpAddr::V6(dest)) => {
-                Some(Grh::V6 { traffic_class: 0, flow_label: 0, payload_len, hop_limit, source, dest })
+                Some(Self::V6 { traffic_class: 0, flow_label: 0, payload_len, hop_limit, source, dest })
             }
             _ => None,
         }
@@ -101,11 +101,11 @@ impl Grh {
     ///
     /// `Truncated`: shorter. `Field`: neither form. `Length`: an IPv4 total length below that of
     /// the header.
-    pub fn parse(bytes: &[u8]) -> Result<Grh, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes);
         let word = from.u32()?;
         match word >> 28 {
-            6 => Ok(Grh::V6 {
+            6 => Ok(Self::V6 {
                 traffic_class: (word >> 20) as u8,
                 flow_label: word & 0xf_ffff,
                 payload_len: from.u16()?,
@@ -124,7 +124,7 @@ impl Grh {
                 from.skip::<2>()?;
                 let [ttl, _protocol, _, _] = from.array()?;
                 let (source, dest) = (from.array::<4>()?.into(), from.array::<4>()?.into());
-                Ok(Grh::V4 { tos, payload_len, identification, ttl, source, dest })
+                Ok(Self::V4 { tos, payload_len, identification, ttl, source, dest })
             }
             _ => Err(Malformed::Field("GRH IP version")),
         }
@@ -136,7 +136,7 @@ impl Grh {
         let mut bytes = [0; GRH_LEN];
         let mut out = Writer::new(&mut bytes);
         match *self {
-            Grh::V4 { tos, payload_len, identification, ttl, source, dest } => {
+            Self::V4 { tos, payload_len, identification, ttl, source, dest } => {
                 out.skip::<20>();
                 out.array([0x45, tos]);
                 out.u16(payload_len.saturating_add(20));
@@ -148,7 +148,7 @@ impl Grh {
                 let checksum = internet_checksum(&bytes[20..]);
                 bytes[30..32].copy_from_slice(&checksum.to_be_bytes());
             }
-            Grh::V6 { traffic_class, flow_label, payload_len, hop_limit, source, dest } => {
+            Self::V6 { traffic_class, flow_label, payload_len, hop_limit, source, dest } => {
                 out.u32(6 << 28 | u32::from(traffic_class) << 20 | flow_label & 0xf_ffff);
                 out.u16(payload_len);
                 out.array([UDP, hop_limit]);

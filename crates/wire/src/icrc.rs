@@ -42,8 +42,8 @@ pub struct Flow {
 impl Flow {
     /// The flow between the ends of a packet; `None` where that did not come over UDP.
     #[inline]
-    pub fn between(source: &Endpoint, dest: &Endpoint) -> Option<Flow> {
-        Some(Flow { source: source.udp()?, dest: dest.udp()? })
+    pub fn between(source: &Endpoint, dest: &Endpoint) -> Option<Self> {
+        Some(Self { source: source.udp()?, dest: dest.udp()? })
     }
 }
 
@@ -65,8 +65,8 @@ impl Remainder {
     /// The remainder of these bytes, or of those that are to these as polynomials modulo that of
     /// CRC-32.
     #[inline]
-    pub fn of(bytes: &[u8]) -> Remainder {
-        Remainder(!go_on(!0, bytes))
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(!go_on(!0, bytes))
     }
 }
 
@@ -120,10 +120,10 @@ pub struct Icrc {
 impl Icrc {
     /// The ICRC state of a flow.
     #[inline]
-    pub fn of(flow: Flow) -> Icrc {
+    pub fn of(flow: Flow) -> Self {
         let is_v4 = |end: SocketAddr| end.ip().to_canonical().is_ipv4();
         let version = if is_v4(flow.source) && is_v4(flow.dest) { Version::V4 } else { Version::V6 };
-        Icrc { flow, version, len: 0, head: 0, mask: None, next_id: 0 }
+        Self { flow, version, len: 0, head: 0, mask: None, next_id: 0 }
     }
 
     /// Like the function [`seal`], for the flow.

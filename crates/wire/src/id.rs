@@ -9,13 +9,13 @@ pub struct Qpn(u32);
 
 impl Qpn {
     /// The general services interface, where connection management lives (IBA 1.4 §3.9.1).
-    pub const GSI: Qpn = Qpn(1);
+    pub const GSI: Self = Self(1);
     /// The destination of multicast datagrams.
-    pub const MULTICAST: Qpn = Qpn(0xff_ffff);
+    pub const MULTICAST: Self = Self(0xff_ffff);
 
     /// Keeps the low 24 bits.
     pub const fn new(n: u32) -> Self {
-        Qpn(n & 0xff_ffff)
+        Self(n & 0xff_ffff)
     }
     /// The number, below 2^24.
     pub const fn get(self) -> u32 {
@@ -30,26 +30,26 @@ pub struct Psn(u32);
 impl Psn {
     /// Keeps the low 24 bits.
     pub const fn new(n: u32) -> Self {
-        Psn(n & 0xff_ffff)
+        Self(n & 0xff_ffff)
     }
     /// The number, below 2^24.
     pub const fn get(self) -> u32 {
         self.0
     }
     /// The number `n` packets later.
-    pub const fn add(self, n: u32) -> Psn {
-        Psn::new(self.0.wrapping_add(n))
+    pub const fn add(self, n: u32) -> Self {
+        Self::new(self.0.wrapping_add(n))
     }
     /// The number `n` packets earlier.
-    pub const fn sub(self, n: u32) -> Psn {
-        Psn::new(self.0.wrapping_sub(n))
+    pub const fn sub(self, n: u32) -> Self {
+        Self::new(self.0.wrapping_sub(n))
     }
     /// How far `self` lies after `base`: negative where it lies before; −2^23 .. 2^23.
-    pub const fn since(self, base: Psn) -> i32 {
+    pub const fn since(self, base: Self) -> i32 {
         ((self.0.wrapping_sub(base.0) << 8) as i32) >> 8
     }
     /// Whether `self` lies before `other`.
-    pub const fn before(self, other: Psn) -> bool {
+    pub const fn before(self, other: Self) -> bool {
         self.since(other) < 0
     }
 }
@@ -72,7 +72,7 @@ impl Pkey {
 
     /// Whether a queue pair with this key hears one that sends with the other (IBA 1.4 §10.9.3):
     /// members of the same partition, not both of them limited; 0 is none.
-    pub const fn matches(self, other: Pkey) -> bool {
+    pub const fn matches(self, other: Self) -> bool {
         let base = self.0 & !Self::FULL;
         base != 0 && base == other.0 & !Self::FULL && (self.0 | other.0) & Self::FULL != 0
     }
@@ -81,7 +81,7 @@ impl Pkey {
 impl Default for Pkey {
     /// The default partition, full member: all that RoCE has.
     fn default() -> Self {
-        Pkey(0xffff)
+        Self(0xffff)
     }
 }
 
@@ -114,14 +114,14 @@ impl From<IpAddr> for Gid {
     fn from(ip: IpAddr) -> Self {
         match ip {
             IpAddr::V4(a) => a.into(),
-            IpAddr::V6(a) => Gid(a.octets()),
+            IpAddr::V6(a) => Self(a.octets()),
         }
     }
 }
 
 impl From<Ipv4Addr> for Gid {
     fn from(a: Ipv4Addr) -> Self {
-        Gid(a.to_ipv6_mapped().octets())
+        Self(a.to_ipv6_mapped().octets())
     }
 }
 
@@ -144,13 +144,13 @@ pub enum Mtu {
 
 impl Mtu {
     /// From the code that CM messages and `enum ibv_mtu` use, 1 to 5.
-    pub const fn from_code(code: u8) -> Option<Mtu> {
+    pub const fn from_code(code: u8) -> Option<Self> {
         Some(match code {
-            1 => Mtu::M256,
-            2 => Mtu::M512,
-            3 => Mtu::M1024,
-            4 => Mtu::M2048,
-            5 => Mtu::M4096,
+            1 => Self::M256,
+            2 => Self::M512,
+            3 => Self::M1024,
+            4 => Self::M2048,
+            5 => Self::M4096,
             _ => return None,
         })
     }
@@ -164,9 +164,11 @@ impl Mtu {
     }
     /// The largest MTU whose packets fit a link of `link_mtu` bytes, as the kernel computes it
     /// (headers up to 80 bytes are kept free, IP and UDP included); `None` below a link MTU of 336.
-    pub fn for_link(link_mtu: u32) -> Option<Mtu> {
+    pub fn for_link(link_mtu: u32) -> Option<Self> {
         let room = link_mtu.checked_sub(80)? as usize;
-        [Mtu::M4096, Mtu::M2048, Mtu::M1024, Mtu::M512, Mtu::M256].into_iter().find(|m| m.bytes() <= room)
+        [Self::M4096, Self::M2048, Self::M1024, Self::M512, Self::M256]
+            .into_iter()
+            .find(|m| m.bytes() <= room)
     }
 }
 

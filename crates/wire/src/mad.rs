@@ -121,7 +121,7 @@ impl Mad {
     ///
     /// `Truncated`: shorter. `Length`: longer. `Field`: another class, version or method, an
     /// attribute that is no message here, or a REQ whose path MTU is none.
-    pub fn parse(bytes: &[u8]) -> Result<Mad, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         match bytes.len() {
             ..MAD_LEN => return Err(Malformed::Truncated),
             MAD_LEN => {}
@@ -158,7 +158,7 @@ impl Mad {
             0x001a => Message::Apr(Apr::read(from)?),
             _ => return Err(Malformed::Field("MAD attribute")),
         };
-        Ok(Mad { transaction_id, message })
+        Ok(Self { transaction_id, message })
     }
 
     /// The MAD as bytes. Of a field narrower than its type the low bits are taken.
@@ -196,17 +196,17 @@ impl Message {
     /// The attribute id that names the message (IBA 1.4 table 105).
     pub fn attribute(&self) -> u16 {
         match self {
-            Message::Req(_) => 0x0010,
-            Message::Mra(_) => 0x0011,
-            Message::Rej(_) => 0x0012,
-            Message::Rep(_) => 0x0013,
-            Message::Rtu(_) => 0x0014,
-            Message::Dreq(_) => 0x0015,
-            Message::Drep(_) => 0x0016,
-            Message::SidrReq(_) => 0x0017,
-            Message::SidrRep(_) => 0x0018,
-            Message::Lap(_) => 0x0019,
-            Message::Apr(_) => 0x001a,
+            Self::Req(_) => 0x0010,
+            Self::Mra(_) => 0x0011,
+            Self::Rej(_) => 0x0012,
+            Self::Rep(_) => 0x0013,
+            Self::Rtu(_) => 0x0014,
+            Self::Dreq(_) => 0x0015,
+            Self::Drep(_) => 0x0016,
+            Self::SidrReq(_) => 0x0017,
+            Self::SidrRep(_) => 0x0018,
+            Self::Lap(_) => 0x0019,
+            Self::Apr(_) => 0x001a,
         }
     }
 }

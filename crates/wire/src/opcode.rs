@@ -63,7 +63,7 @@ impl Operation {
         )
     }
 
-    const fn from_low_bits(bits: u8) -> Option<Operation> {
+    const fn from_low_bits(bits: u8) -> Option<Self> {
         use Operation::*;
         Some(match bits {
             0x00 => SendFirst,

@@ -174,96 +174,96 @@ pub const fn pad(payload_len: usize) -> usize {
 
 impl Op {
     /// A whole SEND without immediate data: what most packets are.
-    pub const SEND_ONLY: Op = Op::Send(SendAt::Only(SendTail::None));
+    pub const SEND_ONLY: Self = Self::Send(SendAt::Only(SendTail::None));
 
     #[inline]
     fn len(&self) -> usize {
         match self {
-            Op::Send(SendAt::First | SendAt::Middle) => 0,
-            Op::Send(SendAt::Last(tail) | SendAt::Only(tail)) => match tail {
+            Self::Send(SendAt::First | SendAt::Middle) => 0,
+            Self::Send(SendAt::Last(tail) | SendAt::Only(tail)) => match tail {
                 SendTail::None => 0,
                 SendTail::Immediate(_) | SendTail::Invalidate(_) => 4,
             },
-            Op::Write(WriteAt::First(_) | WriteAt::Only(_, None)) => Reth::LEN,
-            Op::Write(WriteAt::Middle | WriteAt::Last(None)) => 0,
-            Op::Write(WriteAt::Last(Some(_))) => 4,
-            Op::Write(WriteAt::Only(_, Some(_))) => Reth::LEN + 4,
-            Op::ReadRequest(_) | Op::AtomicWrite(_) => Reth::LEN,
-            Op::ReadResponse(ReadAt::Middle) => 0,
-            Op::ReadResponse(ReadAt::First(_) | ReadAt::Last(_) | ReadAt::Only(_)) => Aeth::LEN,
-            Op::Acknowledge(_) => Aeth::LEN,
-            Op::AtomicAcknowledge(..) => Aeth::LEN + 8,
-            Op::CompareSwap(_) | Op::FetchAdd(_) => AtomicEth::LEN,
-            Op::Flush(..) => Feth::LEN + Reth::LEN,
-            Op::CongestionNotification => 0,
+            Self::Write(WriteAt::First(_) | WriteAt::Only(_, None)) => Reth::LEN,
+            Self::Write(WriteAt::Middle | WriteAt::Last(None)) => 0,
+            Self::Write(WriteAt::Last(Some(_))) => 4,
+            Self::Write(WriteAt::Only(_, Some(_))) => Reth::LEN + 4,
+            Self::ReadRequest(_) | Self::AtomicWrite(_) => Reth::LEN,
+            Self::ReadResponse(ReadAt::Middle) => 0,
+            Self::ReadResponse(ReadAt::First(_) | ReadAt::Last(_) | ReadAt::Only(_)) => Aeth::LEN,
+            Self::Acknowledge(_) => Aeth::LEN,
+            Self::AtomicAcknowledge(..) => Aeth::LEN + 8,
+            Self::CompareSwap(_) | Self::FetchAdd(_) => AtomicEth::LEN,
+            Self::Flush(..) => Feth::LEN + Reth::LEN,
+            Self::CongestionNotification => 0,
         }
     }
 
     #[inline]
     fn write(&self, out: &mut Writer<'_>) {
         match self {
-            Op::Send(SendAt::First | SendAt::Middle) => {}
-            Op::Send(SendAt::Last(tail) | SendAt::Only(tail)) => match tail {
+            Self::Send(SendAt::First | SendAt::Middle) => {}
+            Self::Send(SendAt::Last(tail) | SendAt::Only(tail)) => match tail {
                 SendTail::None => {}
                 SendTail::Immediate(data) => out.array(*data),
                 SendTail::Invalidate(rkey) => out.u32(rkey.0),
             },
-            Op::Write(WriteAt::Middle | WriteAt::Last(None)) => {}
-            Op::Write(WriteAt::First(reth) | WriteAt::Only(reth, None)) => reth.write(out),
-            Op::Write(WriteAt::Last(Some(data))) => out.array(*data),
-            Op::Write(WriteAt::Only(reth, Some(data))) => {
+            Self::Write(WriteAt::Middle | WriteAt::Last(None)) => {}
+            Self::Write(WriteAt::First(reth) | WriteAt::Only(reth, None)) => reth.write(out),
+            Self::Write(WriteAt::Last(Some(data))) => out.array(*data),
+            Self::Write(WriteAt::Only(reth, Some(data))) => {
                 reth.write(out);
                 out.array(*data);
             }
-            Op::ReadRequest(reth) | Op::AtomicWrite(reth) => reth.write(out),
-            Op::ReadResponse(ReadAt::Middle) => {}
-            Op::ReadResponse(ReadAt::First(aeth) | ReadAt::Last(aeth) | ReadAt::Only(aeth)) => {
+            Self::ReadRequest(reth) | Self::AtomicWrite(reth) => reth.write(out),
+            Self::ReadResponse(ReadAt::Middle) => {}
+            Self::ReadResponse(ReadAt::First(aeth) | ReadAt::Last(aeth) | ReadAt::Only(aeth)) => {
                 aeth.write(out)
             }
-            Op::Acknowledge(aeth) => aeth.write(out),
-            Op::AtomicAcknowledge(aeth, original) => {
+            Self::Acknowledge(aeth) => aeth.write(out),
+            Self::AtomicAcknowledge(aeth, original) => {
                 aeth.write(out);
                 out.u64(*original);
             }
-            Op::CompareSwap(atomic) | Op::FetchAdd(atomic) => atomic.write(out),
-            Op::Flush(feth, reth) => {
+            Self::CompareSwap(atomic) | Self::FetchAdd(atomic) => atomic.write(out),
+            Self::Flush(feth, reth) => {
                 feth.write(out);
                 reth.write(out);
             }
-            Op::CongestionNotification => {}
+            Self::CongestionNotification => {}
         }
     }
 
     #[inline]
-    fn read(operation: Operation, from: &mut Reader<'_>) -> Result<Op, Malformed> {
+    fn read(operation: Operation, from: &mut Reader<'_>) -> Result<Self, Malformed> {
         use Operation as O;
         Ok(match operation {
-            O::SendFirst => Op::Send(SendAt::First),
-            O::SendMiddle => Op::Send(SendAt::Middle),
-            O::SendLast => Op::Send(SendAt::Last(SendTail::None)),
-            O::SendLastImmediate => Op::Send(SendAt::Last(SendTail::Immediate(from.array()?))),
-            O::SendLastInvalidate => Op::Send(SendAt::Last(SendTail::Invalidate(Rkey(from.u32()?)))),
-            O::SendOnly => Op::Send(SendAt::Only(SendTail::None)),
-            O::SendOnlyImmediate => Op::Send(SendAt::Only(SendTail::Immediate(from.array()?))),
-            O::SendOnlyInvalidate => Op::Send(SendAt::Only(SendTail::Invalidate(Rkey(from.u32()?)))),
-            O::WriteFirst => Op::Write(WriteAt::First(Reth::read(from)?)),
-            O::WriteMiddle => Op::Write(WriteAt::Middle),
-            O::WriteLast => Op::Write(WriteAt::Last(None)),
-            O::WriteLastImmediate => Op::Write(WriteAt::Last(Some(from.array()?))),
-            O::WriteOnly => Op::Write(WriteAt::Only(Reth::read(from)?, None)),
-            O::WriteOnlyImmediate => Op::Write(WriteAt::Only(Reth::read(from)?, Some(from.array()?))),
-            O::ReadRequest => Op::ReadRequest(Reth::read(from)?),
-            O::ReadResponseFirst => Op::ReadResponse(ReadAt::First(Aeth::read(from)?)),
-            O::ReadResponseMiddle => Op::ReadResponse(ReadAt::Middle),
-            O::ReadResponseLast => Op::ReadResponse(ReadAt::Last(Aeth::read(from)?)),
-            O::ReadResponseOnly => Op::ReadResponse(ReadAt::Only(Aeth::read(from)?)),
-            O::Acknowledge => Op::Acknowledge(Aeth::read(from)?),
-            O::AtomicAcknowledge => Op::AtomicAcknowledge(Aeth::read(from)?, from.u64()?),
-            O::CompareSwap => Op::CompareSwap(AtomicEth::read(from)?),
-            O::FetchAdd => Op::FetchAdd(AtomicEth::read(from)?),
-            O::Flush => Op::Flush(Feth::read(from)?, Reth::read(from)?),
-            O::AtomicWrite => Op::AtomicWrite(Reth::read(from)?),
-            O::CongestionNotification => Op::CongestionNotification,
+            O::SendFirst => Self::Send(SendAt::First),
+            O::SendMiddle => Self::Send(SendAt::Middle),
+            O::SendLast => Self::Send(SendAt::Last(SendTail::None)),
+            O::SendLastImmediate => Self::Send(SendAt::Last(SendTail::Immediate(from.array()?))),
+            O::SendLastInvalidate => Self::Send(SendAt::Last(SendTail::Invalidate(Rkey(from.u32()?)))),
+            O::SendOnly => Self::Send(SendAt::Only(SendTail::None)),
+            O::SendOnlyImmediate => Self::Send(SendAt::Only(SendTail::Immediate(from.array()?))),
+            O::SendOnlyInvalidate => Self::Send(SendAt::Only(SendTail::Invalidate(Rkey(from.u32()?)))),
+            O::WriteFirst => Self::Write(WriteAt::First(Reth::read(from)?)),
+            O::WriteMiddle => Self::Write(WriteAt::Middle),
+            O::WriteLast => Self::Write(WriteAt::Last(None)),
+            O::WriteLastImmediate => Self::Write(WriteAt::Last(Some(from.array()?))),
+            O::WriteOnly => Self::Write(WriteAt::Only(Reth::read(from)?, None)),
+            O::WriteOnlyImmediate => Self::Write(WriteAt::Only(Reth::read(from)?, Some(from.array()?))),
+            O::ReadRequest => Self::ReadRequest(Reth::read(from)?),
+            O::ReadResponseFirst => Self::ReadResponse(ReadAt::First(Aeth::read(from)?)),
+            O::ReadResponseMiddle => Self::ReadResponse(ReadAt::Middle),
+            O::ReadResponseLast => Self::ReadResponse(ReadAt::Last(Aeth::read(from)?)),
+            O::ReadResponseOnly => Self::ReadResponse(ReadAt::Only(Aeth::read(from)?)),
+            O::Acknowledge => Self::Acknowledge(Aeth::read(from)?),
+            O::AtomicAcknowledge => Self::AtomicAcknowledge(Aeth::read(from)?, from.u64()?),
+            O::CompareSwap => Self::CompareSwap(AtomicEth::read(from)?),
+            O::FetchAdd => Self::FetchAdd(AtomicEth::read(from)?),
+            O::Flush => Self::Flush(Feth::read(from)?, Reth::read(from)?),
+            O::AtomicWrite => Self::AtomicWrite(Reth::read(from)?),
+            O::CongestionNotification => Self::CongestionNotification,
         })
     }
 
@@ -271,14 +271,14 @@ impl Op {
     /// if it does. That of ATOMIC WRITE is left to the responder, which owes the peer a NAK.
     fn fixed_payload_len(&self) -> Option<usize> {
         match self {
-            Op::ReadRequest(_)
-            | Op::Acknowledge(_)
-            | Op::AtomicAcknowledge(..)
-            | Op::CompareSwap(_)
-            | Op::FetchAdd(_)
-            | Op::Flush(..) => Some(0),
-            Op::CongestionNotification => Some(16),
-            Op::Send(_) | Op::Write(_) | Op::ReadResponse(_) | Op::AtomicWrite(_) => None,
+            Self::ReadRequest(_)
+            | Self::Acknowledge(_)
+            | Self::AtomicAcknowledge(..)
+            | Self::CompareSwap(_)
+            | Self::FetchAdd(_)
+            | Self::Flush(..) => Some(0),
+            Self::CongestionNotification => Some(16),
+            Self::Send(_) | Self::Write(_) | Self::ReadResponse(_) | Self::AtomicWrite(_) => None,
         }
     }
 }
@@ -295,7 +295,7 @@ impl<'a> Packet<'a> {
     /// more padding than payload. `Length`: not whole words, or a payload where the operation
     /// has none. `Field`: a reserved AETH syndrome.
     #[inline]
-    pub fn parse(bytes: &'a [u8]) -> Result<Packet<'a>, Malformed> {
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes);
         let (bth, raw) = Bth::read(&mut from)?;
         let (transport, operation) = opcode::decode(raw.opcode).ok_or(Malformed::Opcode(raw.opcode))?;

@@ -57,7 +57,7 @@ pub enum TmMessage {
 impl TmMessage {
     /// Reads the headers that lead a message. What is shorter than the headers it names, or names
     /// an operation that is not known, has nothing to be matched.
-    pub fn parse(bytes: &[u8]) -> TmMessage {
+    pub fn parse(bytes: &[u8]) -> Self {
         let mut from = Reader::new(bytes);
         let mut tmh = || {
             let op = from.u8()?;
@@ -65,14 +65,12 @@ impl TmMessage {
             Ok::<_, crate::Malformed>((op, Tmh { app_ctx: from.u32()?, tag: from.u64()? }))
         };
         match tmh() {
-            Ok((EAGER, tmh)) => TmMessage::Eager(tmh),
+            Ok((EAGER, tmh)) => Self::Eager(tmh),
             Ok((RENDEZVOUS, tmh)) => {
-                Reth::read(&mut from).map_or(TmMessage::Untagged, |rvh| TmMessage::Rendezvous(tmh, rvh))
+                Reth::read(&mut from).map_or(Self::Untagged, |rvh| Self::Rendezvous(tmh, rvh))
             }
-            Ok((FIN, tmh)) => {
-                Reth::read(&mut from).map_or(TmMessage::Untagged, |rvh| TmMessage::Fin(tmh, rvh))
-            }
-            _ => TmMessage::Untagged,
+            Ok((FIN, tmh)) => Reth::read(&mut from).map_or(Self::Untagged, |rvh| Self::Fin(tmh, rvh)),
+            _ => Self::Untagged,
         }
     }
 
@@ -81,10 +79,10 @@ impl TmMessage {
         let mut bytes = [0; RENDEZVOUS_LEN];
         let mut out = Writer::new(&mut bytes);
         let (op, tmh, rvh) = match *self {
-            TmMessage::Untagged => return bytes,
-            TmMessage::Eager(tmh) => (EAGER, tmh, None),
-            TmMessage::Rendezvous(tmh, rvh) => (RENDEZVOUS, tmh, Some(rvh)),
-            TmMessage::Fin(tmh, rvh) => (FIN, tmh, Some(rvh)),
+            Self::Untagged => return bytes,
+            Self::Eager(tmh) => (EAGER, tmh, None),
+            Self::Rendezvous(tmh, rvh) => (RENDEZVOUS, tmh, Some(rvh)),
+            Self::Fin(tmh, rvh) => (FIN, tmh, Some(rvh)),
         };
         out.u8(op);
         out.skip::<3>();

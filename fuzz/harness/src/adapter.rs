@@ -135,12 +135,12 @@ fn device() -> (Arc<Device>, Arc<Kept>) {
 }
 
 impl Default for Adapter {
-    fn default() -> Adapter {
+    fn default() -> Self {
         let (device, env) = device();
         env.random.store(0, Ordering::Relaxed);
         let pd = Arc::new(device.alloc_pd().expect("the domains of earlier inputs are gone"));
         let events = AsyncEventQueue::new(Box::new(Nobody));
-        Adapter { env, device, pd, events, now: start() }
+        Self { env, device, pd, events, now: start() }
     }
 }
 

@@ -98,7 +98,7 @@ struct Peer<'a, 'b> {
 }
 
 impl<'a, 'b> Peer<'a, 'b> {
-    fn new(input: &'a mut Input<'b>) -> Peer<'a, 'b> {
+    fn new(input: &'a mut Input<'b>) -> Self {
         let (cm, known) = (manager(1, 1), Known::default());
         let (alive, destroyed, held) = Default::default();
         Peer { input, cm, now: start(), known, alive, destroyed, held, left: false }

@@ -69,7 +69,7 @@ struct Pair<'a, 'b> {
 }
 
 impl<'a, 'b> Pair<'a, 'b> {
-    fn new(input: &'a mut Input<'b>) -> Pair<'a, 'b> {
+    fn new(input: &'a mut Input<'b>) -> Self {
         let end = |at: u32| End {
             cm: manager(u64::from(at), at),
             conns: BTreeMap::new(),

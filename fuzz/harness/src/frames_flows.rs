@@ -49,7 +49,7 @@ struct Scene<'a, 'b> {
 }
 
 impl<'a, 'b> Scene<'a, 'b> {
-    fn new(input: &'a mut Input<'b>) -> Scene<'a, 'b> {
+    fn new(input: &'a mut Input<'b>) -> Self {
         let adapter = Adapter::default();
         let taker = || {
             let cq = adapter.cq(256);

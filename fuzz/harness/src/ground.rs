@@ -30,9 +30,9 @@ pub struct Region {
 }
 
 impl Default for Region {
-    fn default() -> Region {
+    fn default() -> Self {
         let bytes = RefCell::new(vec![0; LEN]);
-        Region { bytes, unmapped: Cell::default(), invalidated: RefCell::default() }
+        Self { bytes, unmapped: Cell::default(), invalidated: RefCell::default() }
     }
 }
 

@@ -9,7 +9,7 @@ pub struct Input<'a>(Unstructured<'a>);
 
 impl<'a> Input<'a> {
     /// All of the fuzzer's bytes.
-    pub fn new(bytes: &'a [u8]) -> Input<'a> {
+    pub fn new(bytes: &'a [u8]) -> Self {
         Input(Unstructured::new(bytes))
     }
     /// Whether bytes are left.

@@ -21,8 +21,8 @@ pub struct Known {
 }
 
 impl Default for Known {
-    fn default() -> Known {
-        Known { ids: [0, 1, 2, 3, 0x10_0001, 0x20_0001].map(CommId).into(), transactions: vec![0, 1, 2] }
+    fn default() -> Self {
+        Self { ids: [0, 1, 2, 3, 0x10_0001, 0x20_0001].map(CommId).into(), transactions: vec![0, 1, 2] }
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    pub(crate) fn new() -> Scene {
+    pub(crate) fn new() -> Self {
         let mut sim = Sim::new(7, Faults::default());
         let here = sim.add_host(&[HERE], 1500);
         sim.add_host(&[THERE], 1500);
@@ -112,7 +112,7 @@ impl Scene {
         let mut known = Known::default();
         // Numbers of this process, so that some are its own.
         known.ids.extend((0..3).map(|n| CommId(qp.qpn().get() << 8 & 0xfff0_0000 | n)));
-        Scene { sim, process, node, _listener: listener, channel, qp, known, before: None }
+        Self { sim, process, node, _listener: listener, channel, qp, known, before: None }
     }
 
     /// A message from another process of the host.

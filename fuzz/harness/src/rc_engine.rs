@@ -58,7 +58,7 @@ pub struct End<'a, 'b> {
 
 impl<'a, 'b> End<'a, 'b> {
     /// In RTS, or RTR for a target, with attributes out of the input.
-    pub fn new(kind: Kind, input: &'a mut Input<'b>) -> End<'a, 'b> {
+    pub fn new(kind: Kind, input: &'a mut Input<'b>) -> Self {
         let (qpn, pkey) = (Qpn::new(0x11), Pkey::default());
         let mut rc = match kind {
             Kind::Rc => Rc::new(qpn, pkey),

@@ -55,7 +55,7 @@ fn flow(from: usize) -> Flow {
 }
 
 impl<'a, 'b> Pair<'a, 'b> {
-    fn new(input: &'a mut Input<'b>, xrc: bool) -> Pair<'a, 'b> {
+    fn new(input: &'a mut Input<'b>, xrc: bool) -> Self {
         let (depth, timeout) = (1 + input.u8() % 4, 8 + input.u8() % 6);
         let new = |at: usize| {
             let qpn = Qpn::new(1 + at as u32);

@@ -64,8 +64,8 @@ enum Inside {
 impl Inside {
     fn len(&self) -> usize {
         match self {
-            Inside::Record(bytes) => bytes.len(),
-            Inside::Piece(_, body) => local::ring::BODY + body.len(),
+            Self::Record(bytes) => bytes.len(),
+            Self::Piece(_, body) => local::ring::BODY + body.len(),
         }
     }
 
@@ -73,8 +73,8 @@ impl Inside {
     fn is(&self, bytes: &[u8]) {
         assert_eq!(bytes.len(), self.len());
         match self {
-            Inside::Record(record) => assert_eq!(bytes, record),
-            Inside::Piece(head, body) => {
+            Self::Record(record) => assert_eq!(bytes, record),
+            Self::Piece(head, body) => {
                 assert_eq!((&bytes[..head.len()], &bytes[local::ring::BODY..]), (&head[..], &body[..]));
             }
         }
@@ -102,7 +102,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(input: &mut Input<'_>) -> Ends {
+    fn new(input: &mut Input<'_>) -> Self {
         let lines = 4 + input.index(40);
         let shared = Shared {
             words: (0..(HEAD + lines) * LINE).map(|_| Word::new(0)).collect(),
@@ -116,7 +116,7 @@ impl Ends {
         };
         let scene = input.any::<bool>().then(Scene::new);
         let buffer = vec![0; 64 + input.index(2000)];
-        Ends { memory, writer, reader, buffer, inside: VecDeque::new(), scene }
+        Self { memory, writer, reader, buffer, inside: VecDeque::new(), scene }
     }
 
     /// No word was written that the other end would not write.

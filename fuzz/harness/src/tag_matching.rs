@@ -115,7 +115,7 @@ struct Scene<'a, 'b> {
 }
 
 impl<'a, 'b> Scene<'a, 'b> {
-    fn new(input: &'a mut Input<'b>) -> Scene<'a, 'b> {
+    fn new(input: &'a mut Input<'b>) -> Self {
         let adapter = Adapter::default();
         let cq = adapter.cq(1024);
         let attr = SrqAttr { max_wr: MAX_RECEIVES, max_sge: 2, limit: 0 };

@@ -72,7 +72,7 @@ struct Port<'a, 'b> {
 }
 
 impl<'a, 'b> Port<'a, 'b> {
-    fn new(input: &'a mut Input<'b>) -> Port<'a, 'b> {
+    fn new(input: &'a mut Input<'b>) -> Self {
         let pace: Arc<Pace> = Arc::default();
         let uc = uc(&pace);
         let mut ud = Ud::new(Qpn::new(3), Pkey::default(), pace);

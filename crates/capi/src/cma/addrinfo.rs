@@ -35,30 +35,30 @@ pub(crate) enum Failure {
 }
 
 impl From<Errno> for Failure {
-    fn from(e: Errno) -> Failure {
-        Failure::Errno(e)
+    fn from(e: Errno) -> Self {
+        Self::Errno(e)
     }
 }
 
 impl Failure {
     /// errno, which the man page promises for -1 only, but programs print in any case.
-    pub fn errno(&self) -> Errno {
+    pub(crate) fn errno(&self) -> Errno {
         match *self {
-            Failure::Errno(e) => e,
-            Failure::Eai(libc::EAI_SYSTEM) => Errno::last(),
-            Failure::Eai(libc::EAI_MEMORY) => Errno(libc::ENOMEM),
-            Failure::Eai(libc::EAI_AGAIN) => Errno(libc::EAGAIN),
-            Failure::Eai(libc::EAI_BADFLAGS | libc::EAI_FAMILY | libc::EAI_SERVICE | libc::EAI_SOCKTYPE) => {
+            Self::Errno(e) => e,
+            Self::Eai(libc::EAI_SYSTEM) => Errno::last(),
+            Self::Eai(libc::EAI_MEMORY) => Errno(libc::ENOMEM),
+            Self::Eai(libc::EAI_AGAIN) => Errno(libc::EAGAIN),
+            Self::Eai(libc::EAI_BADFLAGS | libc::EAI_FAMILY | libc::EAI_SERVICE | libc::EAI_SOCKTYPE) => {
                 Errno(libc::EINVAL)
             }
-            Failure::Eai(_) => Errno(libc::ENODATA),
+            Self::Eai(_) => Errno(libc::ENODATA),
         }
     }
 
     fn code(&self) -> c_int {
         match *self {
-            Failure::Errno(_) => -1,
-            Failure::Eai(code) => code,
+            Self::Errno(_) => -1,
+            Self::Eai(code) => code,
         }
     }
 }

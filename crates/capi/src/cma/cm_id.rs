@@ -106,13 +106,13 @@ fn alive(at: usize) -> Option<Arc<CmId>> {
 impl CmId {
     /// The identifier behind a C structure. EINVAL for NULL, for one that was destroyed, and for a
     /// parent's in a forked child.
-    pub fn checked(id: *mut rdma_cm_id) -> Result<Arc<CmId>, Errno> {
+    pub(super) fn checked(id: *mut rdma_cm_id) -> Result<Arc<Self>, Errno> {
         alive(id.addr()).ok_or(Errno(libc::EINVAL))
     }
 
     /// Like [`CmId::checked`], also for an identifier that was destroyed but whose memory a queue
     /// pair or shared receive queue keeps.
-    pub fn even_destroyed(id: *mut rdma_cm_id) -> Option<Arc<CmId>> {
+    pub(super) fn even_destroyed(id: *mut rdma_cm_id) -> Option<Arc<Self>> {
         match ids().get(&id.addr())? {
             Entry::Alive(id) => Some(id.clone()),
             Entry::Destroyed(id) => id.upgrade(),
@@ -121,13 +121,13 @@ impl CmId {
 
     /// The C identifier of one of the node's; none where the program never got one, or has
     /// destroyed it.
-    pub fn of_node(id: &Id) -> Option<Arc<CmId>> {
+    pub(super) fn of_node(id: &Id) -> Option<Arc<Self>> {
         alive(id.cookie.load(Ordering::Acquire) as usize)
     }
 
     /// Takes an identifier out of the table: from now on no call finds it. EINVAL as for
     /// [`CmId::checked`].
-    pub fn retire(id: *mut rdma_cm_id) -> Result<Arc<CmId>, Errno> {
+    pub(super) fn retire(id: *mut rdma_cm_id) -> Result<Arc<Self>, Errno> {
         let mut ids = ids();
         let entry = ids.get_mut(&id.addr()).ok_or(Errno(libc::EINVAL))?;
         let Entry::Alive(ours) = &*entry else { return Err(Errno(libc::EINVAL)) };
@@ -138,7 +138,7 @@ impl CmId {
     }
 
     /// The identifiers whose events go to a channel.
-    pub fn all_on(channel: &Arc<Channel>) -> Vec<Arc<CmId>> {
+    pub(super) fn all_on(channel: &Arc<Channel>) -> Vec<Arc<Self>> {
         let alive = |entry: &Entry| match entry {
             Entry::Alive(id) => Some(id.clone()),
             Entry::Destroyed(_) => None,
@@ -148,17 +148,17 @@ impl CmId {
     }
 
     /// The C structure.
-    pub fn c(&self) -> *mut rdma_cm_id {
+    pub(super) fn c(&self) -> *mut rdma_cm_id {
         self.c.get()
     }
 
     /// Where its events are handed out.
-    pub fn channel(&self) -> Arc<Channel> {
+    pub(super) fn channel(&self) -> Arc<Channel> {
         self.channel.lock().clone()
     }
 
     /// Whether calls wait for their event.
-    pub fn is_synchronous(&self) -> bool {
+    pub(super) fn is_synchronous(&self) -> bool {
         self.synchronous.load(Ordering::Acquire)
     }
 
@@ -168,7 +168,7 @@ impl CmId {
     /// # Safety
     ///
     /// `c` is the C structure of `channel`.
-    pub unsafe fn move_to(
+    pub(super) unsafe fn move_to(
         &self,
         channel: Arc<Channel>,
         c: *mut rdma_event_channel,
@@ -183,24 +183,24 @@ impl CmId {
     }
 
     /// What a passive endpoint keeps for its requests.
-    pub fn saved(&self) -> MutexGuard<'_, Option<Saved>> {
+    pub(super) fn saved(&self) -> MutexGuard<'_, Option<Saved>> {
         self.saved.lock()
     }
 
     /// The outcome of rdma_resolve_addrinfo.
-    pub fn resolution(&self) -> MutexGuard<'_, Resolution> {
+    pub(super) fn resolution(&self) -> MutexGuard<'_, Resolution> {
         self.addrinfo.lock()
     }
 
     /// Makes an identifier whose events go to `channel`, and enters it into the table.
-    pub fn make(
+    pub(super) fn make(
         node: Arc<Id>,
         instance: Arc<Instance>,
         channel: (*mut rdma_event_channel, Arc<Channel>),
         user: *mut c_void,
         ps: u32,
         synchronous: bool,
-    ) -> Arc<CmId> {
+    ) -> Arc<Self> {
         // SAFETY: pointers, integers and unions of plain bytes.
         let (mut c, path): (rdma_cm_id, ibv_sa_path_rec) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
@@ -208,7 +208,7 @@ impl CmId {
         c.context = user;
         c.ps = ps;
         c.qp_type = node.kind as ibv_qp_type;
-        let id = Arc::new(CmId {
+        let id = Arc::new(Self {
             c: c.into(),
             path: path.into(),
             shown: Mutex::new(Rank::CmId, Addresses::default()),
@@ -230,17 +230,17 @@ impl CmId {
 
     /// The C object of a request's new identifier: context, channel and port space are the
     /// listener's.
-    pub fn incoming(node: &Arc<Id>, listener: &CmId) -> Result<Arc<CmId>, Errno> {
+    pub(super) fn incoming(node: &Arc<Id>, listener: &Self) -> Result<Arc<Self>, Errno> {
         // SAFETY: the C structure lives as long as the listener.
         let (channel, context, ps) =
             unsafe { ((*listener.c()).channel, (*listener.c()).context, (*listener.c()).ps) };
         if !listener.is_synchronous() {
             let shared = (channel, listener.channel());
-            return Ok(CmId::make(node.clone(), listener.instance.clone(), shared, context, ps, false));
+            return Ok(Self::make(node.clone(), listener.instance.clone(), shared, context, ps, false));
         }
         let own = event_channel::create(&listener.instance)?;
         listener.instance.node().migrate(node, &own.1.node);
-        Ok(CmId::make(node.clone(), listener.instance.clone(), own, context, ps, true))
+        Ok(Self::make(node.clone(), listener.instance.clone(), own, context, ps, true))
     }
 
     /// The queue pair that `id->qp` names, the node's from now on: programs put one of their own
@@ -250,7 +250,7 @@ impl CmId {
     /// # Safety
     ///
     /// No other thread changes what C sees.
-    pub unsafe fn take_in_qp(&self) -> Result<(), Errno> {
+    pub(super) unsafe fn take_in_qp(&self) -> Result<(), Errno> {
         // SAFETY: as the caller says.
         let named = unsafe { (*self.c()).qp };
         let nic = match named.is_null() {
@@ -266,7 +266,7 @@ impl CmId {
     /// # Safety
     ///
     /// As for [`CmId::take_in_qp`].
-    pub unsafe fn stay_with_what_it_names(self: &Arc<CmId>) {
+    pub(super) unsafe fn stay_with_what_it_names(self: &Arc<Self>) {
         // SAFETY: as the caller says.
         unsafe {
             qp::keep((*self.c()).qp, self.clone());
@@ -281,7 +281,7 @@ impl CmId {
     /// # Safety
     ///
     /// As for [`CmId::take_in_qp`].
-    pub unsafe fn refresh(&self) -> Result<(), Errno> {
+    pub(super) unsafe fn refresh(&self) -> Result<(), Errno> {
         let c = self.c();
         let mut shown = self.shown.lock();
         let (device, addresses, path) = {

@@ -43,7 +43,7 @@ fn channels() -> MutexGuard<'static, BTreeMap<usize, Arc<Channel>>> {
 
 impl Channel {
     /// What counts its events, and whose they are.
-    pub fn counter(&self) -> (Arc<Instance>, Counter) {
+    pub(super) fn counter(&self) -> (Arc<Instance>, Counter) {
         (self.instance.clone(), self.fd.clone())
     }
 }

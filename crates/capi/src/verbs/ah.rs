@@ -28,9 +28,9 @@ impl Ah {
     /// # Safety
     ///
     /// `ah` came from [`ibv_create_ah`] and lives.
-    pub unsafe fn of<'a>(ah: *mut ibv_ah) -> &'a Ah {
+    pub(crate) unsafe fn of<'a>(ah: *mut ibv_ah) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*ah.cast::<Ah>() }
+        unsafe { &*ah.cast::<Self>() }
     }
 }
 

@@ -13,35 +13,35 @@ use sys::per_process::PerProcess;
 pub(crate) struct Live(PerProcess<Mutex<BTreeSet<usize>>>);
 
 impl Live {
-    pub const fn new() -> Live {
-        Live(PerProcess::new(|| Mutex::new(Rank::Objects, BTreeSet::new())))
+    pub(super) const fn new() -> Self {
+        Self(PerProcess::new(|| Mutex::new(Rank::Objects, BTreeSet::new())))
     }
 
     /// An object is made.
-    pub fn enter<T>(&self, object: *mut T) {
+    pub(super) fn enter<T>(&self, object: *mut T) {
         self.lock().insert(object.expose_provenance());
     }
 
     /// An object is about to be freed: each thread that looked at it has done so, and no thread
     /// finds it any more.
-    pub fn leave<T>(&self, object: *mut T) {
+    pub(super) fn leave<T>(&self, object: *mut T) {
         self.lock().remove(&object.addr());
     }
 
     /// Runs `f` on an object while it can not be freed; `None` where there is no such object any
     /// more. `f` makes and destroys none of this kind.
-    pub fn with<T, R>(&self, object: *mut T, f: impl FnOnce(*mut T) -> R) -> Option<R> {
+    pub(super) fn with<T, R>(&self, object: *mut T, f: impl FnOnce(*mut T) -> R) -> Option<R> {
         let live = self.lock();
         live.contains(&object.addr()).then(|| f(object))
     }
 
     /// Whether it exists.
-    pub fn has<T>(&self, object: *mut T) -> bool {
+    pub(super) fn has<T>(&self, object: *mut T) -> bool {
         self.with(object, |_| ()).is_some()
     }
 
     /// Runs `f` on all objects while none can be freed.
-    pub fn each<T>(&self, f: impl FnMut(*mut T)) {
+    pub(super) fn each<T>(&self, f: impl FnMut(*mut T)) {
         self.lock().iter().map(|&at| std::ptr::with_exposed_provenance_mut::<T>(at)).for_each(f);
     }
 

@@ -18,19 +18,19 @@ struct State {
 }
 
 impl Default for Unacked {
-    fn default() -> Unacked {
-        Unacked { state: Mutex::new(Rank::Unacked, State::default()), zero: Condvar::default() }
+    fn default() -> Self {
+        Self { state: Mutex::new(Rank::Unacked, State::default()), zero: Condvar::default() }
     }
 }
 
 impl Unacked {
     /// Counts one more event that is handed out.
-    pub fn hand_out(&self) {
+    pub(crate) fn hand_out(&self) {
         self.state.lock().count += 1;
     }
 
     /// The program acknowledges `n`.
-    pub fn ack(&self, n: u32) {
+    pub(crate) fn ack(&self, n: u32) {
         let mut state = self.state.lock();
         state.count = state.count.saturating_sub(n);
         if state.count == 0 && std::mem::take(&mut state.awaited) {
@@ -39,7 +39,7 @@ impl Unacked {
     }
 
     /// Waits until all are acknowledged.
-    pub fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut state = self.state.lock();
         while state.count > 0 {
             state.awaited = true;
@@ -56,12 +56,12 @@ pub(crate) struct HandingOut(Mutex<()>);
 
 impl HandingOut {
     /// For events of one kind: `rank` says which.
-    pub const fn new(rank: Rank) -> HandingOut {
-        HandingOut(Mutex::new(rank, ()))
+    pub(crate) const fn new(rank: Rank) -> Self {
+        Self(Mutex::new(rank, ()))
     }
 
     /// Until the guard is dropped no other thread hands out or withdraws.
-    pub fn begin(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn begin(&self) -> MutexGuard<'_, ()> {
         self.0.lock()
     }
 }

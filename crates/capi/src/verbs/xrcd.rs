@@ -28,9 +28,9 @@ impl Xrcd {
     /// # Safety
     ///
     /// `xrcd` came from [`open_xrcd`] and is not closed.
-    pub unsafe fn of<'a>(xrcd: *mut ibv_xrcd) -> &'a Xrcd {
+    pub(crate) unsafe fn of<'a>(xrcd: *mut ibv_xrcd) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*xrcd.cast::<Xrcd>() }
+        unsafe { &*xrcd.cast::<Self>() }
     }
 
     /// Like [`Xrcd::of`]: EINVAL for NULL, ENODEV for a parent's domain in a forked child.
@@ -38,12 +38,12 @@ impl Xrcd {
     /// # Safety
     ///
     /// NULL, or as for [`Xrcd::of`].
-    pub unsafe fn usable<'a>(xrcd: *mut ibv_xrcd) -> Result<&'a Xrcd, Errno> {
+    pub(crate) unsafe fn usable<'a>(xrcd: *mut ibv_xrcd) -> Result<&'a Self, Errno> {
         if xrcd.is_null() {
             return Err(Errno(libc::EINVAL));
         }
         // SAFETY: as the caller says.
-        let ours = unsafe { Xrcd::of(xrcd) };
+        let ours = unsafe { Self::of(xrcd) };
         if ours.instance.is_ours() { Ok(ours) } else { Err(Errno(libc::ENODEV)) }
     }
 }

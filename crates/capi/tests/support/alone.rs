@@ -7,7 +7,7 @@ use std::process::Command;
 /// Moves the calling thread, and those that it starts from now on, into a network namespace of its
 /// own; where only root may, runs the test `name` again as root of a user namespace. True where
 /// that has been done, and the caller is through.
-pub fn begin(name: &str) -> bool {
+pub(crate) fn begin(name: &str) -> bool {
     // SAFETY: no pointers; only the calling thread moves.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
         let status = Command::new("ip").args(["link", "set", "lo", "up"]).status();

@@ -13,23 +13,23 @@ use super::errno;
 
 /// The call fails with -1 and that errno.
 #[track_caller]
-pub fn fails(returned: c_int, with: c_int) {
+pub(crate) fn fails(returned: c_int, with: c_int) {
     assert_eq!((returned, errno()), (-1, with));
 }
 
 /// The call succeeds.
 #[track_caller]
-pub fn works(returned: c_int) {
+pub(crate) fn works(returned: c_int) {
     assert_eq!(returned, 0, "errno {}", errno());
 }
 
 /// 127.0.0.1 and a port.
-pub fn loopback(port: u16) -> libc::sockaddr_in {
+pub(crate) fn loopback(port: u16) -> libc::sockaddr_in {
     at([127, 0, 0, 1], port)
 }
 
 /// An IPv4 address and a port.
-pub fn at(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
+pub(crate) fn at(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
     let mut a: libc::sockaddr_in = unsafe { std::mem::zeroed() };
     a.sin_family = libc::AF_INET as _;
     a.sin_port = port.to_be();
@@ -38,7 +38,7 @@ pub fn at(ip: [u8; 4], port: u16) -> libc::sockaddr_in {
 }
 
 /// An IPv6 address and a port.
-pub fn at6(ip: std::net::Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
+pub(crate) fn at6(ip: std::net::Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
     let mut a: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
     a.sin6_family = libc::AF_INET6 as _;
     a.sin6_port = port.to_be();
@@ -47,37 +47,37 @@ pub fn at6(ip: std::net::Ipv6Addr, port: u16) -> libc::sockaddr_in6 {
 }
 
 /// `rdma_bind_addr`.
-pub fn bind<A>(id: *mut rdma_cm_id, addr: &A) -> c_int {
+pub(crate) fn bind<A>(id: *mut rdma_cm_id, addr: &A) -> c_int {
     unsafe { connect::rdma_bind_addr(id, (&raw const *addr).cast_mut().cast()) }
 }
 
 /// `rdma_resolve_addr` without a source.
-pub fn resolve<A>(id: *mut rdma_cm_id, addr: &A) -> c_int {
+pub(crate) fn resolve<A>(id: *mut rdma_cm_id, addr: &A) -> c_int {
     unsafe { connect::rdma_resolve_addr(id, null_mut(), (&raw const *addr).cast_mut().cast(), 2000) }
 }
 
 /// `rdma_set_option`.
-pub fn option<T>(id: *mut rdma_cm_id, level: c_int, name: c_int, value: T) -> c_int {
+pub(crate) fn option<T>(id: *mut rdma_cm_id, level: c_int, name: c_int, value: T) -> c_int {
     let mut value = value;
     unsafe { capi::cma::option::rdma_set_option(id, level, name, (&raw mut value).cast(), size_of::<T>()) }
 }
 
 /// A new event channel.
-pub fn channel() -> *mut rdma_event_channel {
+pub(crate) fn channel() -> *mut rdma_event_channel {
     let made = unsafe { channel::rdma_create_event_channel() };
     assert!(!made.is_null(), "errno {}", errno());
     made
 }
 
 /// A new identifier, synchronous without a channel.
-pub fn id(channel: *mut rdma_event_channel, ps: u32) -> *mut rdma_cm_id {
+pub(crate) fn id(channel: *mut rdma_event_channel, ps: u32) -> *mut rdma_cm_id {
     let mut made = null_mut();
     works(unsafe { id::rdma_create_id(channel, &raw mut made, null_mut(), ps) });
     made
 }
 
 /// `rdma_destroy_id`, after its queue pair if it has one.
-pub fn destroy(id: *mut rdma_cm_id) {
+pub(crate) fn destroy(id: *mut rdma_cm_id) {
     unsafe {
         qp::rdma_destroy_qp(id);
         works(id::rdma_destroy_id(id));
@@ -85,7 +85,7 @@ pub fn destroy(id: *mut rdma_cm_id) {
 }
 
 /// An event that was acknowledged.
-pub struct Seen {
+pub(crate) struct Seen {
     pub id: *mut rdma_cm_id,
     pub listen_id: *mut rdma_cm_id,
     pub event: u32,
@@ -95,14 +95,14 @@ pub struct Seen {
 }
 
 /// Whether an event comes within so many milliseconds.
-pub fn comes(channel: *mut rdma_event_channel, ms: c_int) -> bool {
+pub(crate) fn comes(channel: *mut rdma_event_channel, ms: c_int) -> bool {
     let mut p = libc::pollfd { fd: unsafe { (*channel).fd }, events: libc::POLLIN, revents: 0 };
     unsafe { libc::poll(&raw mut p, 1, ms) == 1 }
 }
 
 /// The next event, not acknowledged.
 #[track_caller]
-pub fn fetch(channel: *mut rdma_event_channel) -> *mut rdma_cm_event {
+pub(crate) fn fetch(channel: *mut rdma_event_channel) -> *mut rdma_cm_event {
     assert!(comes(channel, 5000), "no event within five seconds");
     let mut event = null_mut();
     works(unsafe { channel::rdma_get_cm_event(channel, &raw mut event) });
@@ -111,7 +111,7 @@ pub fn fetch(channel: *mut rdma_event_channel) -> *mut rdma_cm_event {
 
 /// The next event, acknowledged.
 #[track_caller]
-pub fn next(channel: *mut rdma_event_channel) -> Seen {
+pub(crate) fn next(channel: *mut rdma_event_channel) -> Seen {
     let event = fetch(channel);
     unsafe {
         let e = &*event;
@@ -132,14 +132,14 @@ pub fn next(channel: *mut rdma_event_channel) -> Seen {
 
 /// The next event, which is of that type.
 #[track_caller]
-pub fn expect(channel: *mut rdma_event_channel, event: u32) -> Seen {
+pub(crate) fn expect(channel: *mut rdma_event_channel, event: u32) -> Seen {
     let seen = next(channel);
     assert_eq!(seen.event, event, "status {}", seen.status);
     seen
 }
 
 /// An identifier that listens on 127.0.0.1, and its port.
-pub fn listener(channel: *mut rdma_event_channel, ps: u32, backlog: c_int) -> (*mut rdma_cm_id, u16) {
+pub(crate) fn listener(channel: *mut rdma_event_channel, ps: u32, backlog: c_int) -> (*mut rdma_cm_id, u16) {
     let made = id(channel, ps);
     works(bind(made, &loopback(0)));
     works(unsafe { connect::rdma_listen(made, backlog) });
@@ -149,7 +149,7 @@ pub fn listener(channel: *mut rdma_event_channel, ps: u32, backlog: c_int) -> (*
 }
 
 /// An identifier whose route to a port of 127.0.0.1 is resolved.
-pub fn routed(channel: *mut rdma_event_channel, ps: u32, port: u16) -> *mut rdma_cm_id {
+pub(crate) fn routed(channel: *mut rdma_event_channel, ps: u32, port: u16) -> *mut rdma_cm_id {
     let made = id(channel, ps);
     works(resolve(made, &loopback(port)));
     expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
@@ -159,7 +159,7 @@ pub fn routed(channel: *mut rdma_event_channel, ps: u32, port: u16) -> *mut rdma
 }
 
 /// A small queue pair.
-pub fn attr() -> ibv_qp_init_attr {
+pub(crate) fn attr() -> ibv_qp_init_attr {
     let mut a: ibv_qp_init_attr = unsafe { std::mem::zeroed() };
     (a.cap.max_send_wr, a.cap.max_recv_wr, a.cap.max_send_sge, a.cap.max_recv_sge) = (4, 4, 1, 1);
     a
@@ -167,26 +167,26 @@ pub fn attr() -> ibv_qp_init_attr {
 
 /// Gives an identifier a queue pair.
 #[track_caller]
-pub fn with_qp(id: *mut rdma_cm_id) {
+pub(crate) fn with_qp(id: *mut rdma_cm_id) {
     let mut a = attr();
     a.qp_type = unsafe { (*id).qp_type };
     works(unsafe { qp::rdma_create_qp(id, null_mut(), &raw mut a) });
 }
 
 /// Parameters that any device takes.
-pub fn param() -> rdma_conn_param {
+pub(crate) fn param() -> rdma_conn_param {
     let mut p: rdma_conn_param = unsafe { std::mem::zeroed() };
     (p.responder_resources, p.initiator_depth, p.retry_count, p.rnr_retry_count) = (1, 1, 7, 7);
     p
 }
 
 /// Parameters with private data.
-pub fn with_data(p: rdma_conn_param, data: &[u8]) -> rdma_conn_param {
+pub(crate) fn with_data(p: rdma_conn_param, data: &[u8]) -> rdma_conn_param {
     rdma_conn_param { private_data: data.as_ptr().cast(), private_data_len: data.len() as u8, ..p }
 }
 
 /// Both ends of a connection on the way: the asking one waits for an answer to its request.
-pub struct Asking {
+pub(crate) struct Asking {
     pub ours: *mut rdma_event_channel,
     pub theirs: *mut rdma_event_channel,
     pub listener: *mut rdma_cm_id,
@@ -199,8 +199,8 @@ pub struct Asking {
 impl Asking {
     /// Asks with these parameters, from a queue pair or without one.
     #[track_caller]
-    pub fn with(param: &rdma_conn_param, has_qp: bool, ps: u32) -> Asking {
-        Asking::prepared(param, ps, |active| {
+    pub(crate) fn with(param: &rdma_conn_param, has_qp: bool, ps: u32) -> Self {
+        Self::prepared(param, ps, |active| {
             if has_qp {
                 with_qp(active);
             }
@@ -209,7 +209,7 @@ impl Asking {
 
     /// Asks after `prepare` has seen the active identifier.
     #[track_caller]
-    pub fn prepared(param: &rdma_conn_param, ps: u32, prepare: impl FnOnce(*mut rdma_cm_id)) -> Asking {
+    pub(crate) fn prepared(param: &rdma_conn_param, ps: u32, prepare: impl FnOnce(*mut rdma_cm_id)) -> Self {
         let (ours, theirs) = (channel(), channel());
         let (listener, port) = listener(theirs, ps, 4);
         let active = routed(ours, ps, port);
@@ -218,12 +218,12 @@ impl Asking {
         works(unsafe { connect::rdma_connect(active, &raw mut param) });
         let request = expect(theirs, RDMA_CM_EVENT_CONNECT_REQUEST);
         assert_eq!(request.listen_id, listener);
-        Asking { ours, theirs, listener, active, passive: request.id, request }
+        Self { ours, theirs, listener, active, passive: request.id, request }
     }
 
     /// Accepts with these parameters; the events of both sides.
     #[track_caller]
-    pub fn accept(&self, param: &rdma_conn_param) -> (Seen, Seen) {
+    pub(crate) fn accept(&self, param: &rdma_conn_param) -> (Seen, Seen) {
         with_qp(self.passive);
         let mut param = *param;
         works(unsafe { connect::rdma_accept(self.passive, &raw mut param) });
@@ -231,7 +231,7 @@ impl Asking {
     }
 
     /// Destroys everything.
-    pub fn close(self) {
+    pub(crate) fn close(self) {
         for id in [self.active, self.passive, self.listener] {
             destroy(id);
         }

@@ -8,17 +8,17 @@ use capi::verbs::{cq, device, memory, qp};
 use rdma_core_abi::verbs::*;
 
 /// errno of the last call of this thread.
-pub fn errno() -> c_int {
+pub(crate) fn errno() -> c_int {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// The loopback device.
-pub fn loopback() -> *mut ibv_device {
+pub(crate) fn loopback() -> *mut ibv_device {
     device_named(c"rxe_lo")
 }
 
 /// The device of a name, in a list that is freed at once: devices outlive it.
-pub fn device_named(name: &CStr) -> *mut ibv_device {
+pub(crate) fn device_named(name: &CStr) -> *mut ibv_device {
     let mut n = -1;
     unsafe {
         let list = device::ibv_get_device_list(&raw mut n);
@@ -33,7 +33,7 @@ pub fn device_named(name: &CStr) -> *mut ibv_device {
 }
 
 /// Everything a queue pair needs, and the queue pair, connected to itself over 127.0.0.1.
-pub struct Loop {
+pub(crate) struct Loop {
     pub context: *mut ibv_context,
     pub pd: *mut ibv_pd,
     pub channel: *mut ibv_comp_channel,
@@ -45,16 +45,16 @@ pub struct Loop {
 }
 
 /// The half of a [`Loop`]'s memory.
-pub const HALF: usize = 4096;
+pub(crate) const HALF: usize = 4096;
 
 impl Loop {
     /// Opens the loopback device and makes a queue pair in state RTS.
-    pub fn open() -> Loop {
-        Loop::of(loopback())
+    pub(crate) fn open() -> Self {
+        Self::of(loopback())
     }
 
     /// Like [`Loop::open`], on a given device.
-    pub fn of(device: *mut ibv_device) -> Loop {
+    pub(crate) fn of(device: *mut ibv_device) -> Self {
         let mut memory = Box::new([0; 8192]);
         unsafe {
             let context = device::ibv_open_device(device);
@@ -70,24 +70,24 @@ impl Loop {
             let qp = qp::ibv_create_qp(pd, &raw mut init);
             assert!(!qp.is_null(), "create_qp: errno {}", errno());
             connect(qp);
-            Loop { context, pd, channel, cq, qp, mr, memory }
+            Self { context, pd, channel, cq, qp, mr, memory }
         }
     }
 
     /// An element over `range` of the memory.
-    pub fn sge(&self, at: usize, length: u32) -> ibv_sge {
+    pub(crate) fn sge(&self, at: usize, length: u32) -> ibv_sge {
         let addr = self.memory.as_ptr().expose_provenance() + at;
         ibv_sge { addr: addr as u64, length, lkey: unsafe { (*self.mr).lkey } }
     }
 
     /// Posts one send request; its errno.
-    pub fn post_send(&self, wr: &mut ibv_send_wr) -> c_int {
+    pub(crate) fn post_send(&self, wr: &mut ibv_send_wr) -> c_int {
         let mut bad = null_mut();
         unsafe { (*self.context).ops.post_send.expect("built")(self.qp, wr, &raw mut bad) }
     }
 
     /// Posts one receive of `length` bytes into the second half.
-    pub fn post_recv(&self, wr_id: u64, length: u32) -> c_int {
+    pub(crate) fn post_recv(&self, wr_id: u64, length: u32) -> c_int {
         let mut sge = self.sge(HALF, length);
         let mut wr = ibv_recv_wr { wr_id, next: null_mut(), sg_list: &raw mut sge, num_sge: 1 };
         let mut bad = null_mut();
@@ -95,7 +95,7 @@ impl Loop {
     }
 
     /// Polls until there are `n` completions, up to five seconds.
-    pub fn completions(&self, n: usize) -> Vec<ibv_wc> {
+    pub(crate) fn completions(&self, n: usize) -> Vec<ibv_wc> {
         let start = std::time::Instant::now();
         let mut all = Vec::new();
         while all.len() < n {
@@ -110,7 +110,7 @@ impl Loop {
     }
 
     /// Destroys everything; every call must succeed.
-    pub fn close(self) {
+    pub(crate) fn close(self) {
         unsafe {
             assert_eq!(qp::ibv_destroy_qp(self.qp), 0);
             assert_eq!(cq::ibv_destroy_cq(self.cq), 0);
@@ -123,7 +123,7 @@ impl Loop {
 }
 
 /// What a queue pair of the tests is made from.
-pub fn init(cq: *mut ibv_cq) -> ibv_qp_init_attr {
+pub(crate) fn init(cq: *mut ibv_cq) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
         qp_context: std::ptr::without_provenance_mut(7),
         send_cq: cq,
@@ -142,7 +142,7 @@ pub fn init(cq: *mut ibv_cq) -> ibv_qp_init_attr {
 }
 
 /// A send request of these elements, signaled.
-pub fn send(wr_id: u64, opcode: ibv_wr_opcode, sges: &mut [ibv_sge]) -> ibv_send_wr {
+pub(crate) fn send(wr_id: u64, opcode: ibv_wr_opcode, sges: &mut [ibv_sge]) -> ibv_send_wr {
     let mut wr: ibv_send_wr = unsafe { std::mem::zeroed() };
     wr.wr_id = wr_id;
     wr.opcode = opcode;
@@ -153,12 +153,12 @@ pub fn send(wr_id: u64, opcode: ibv_wr_opcode, sges: &mut [ibv_sge]) -> ibv_send
 }
 
 /// Takes a queue pair to RTS with itself as its peer.
-pub fn connect(qp: *mut ibv_qp) {
+pub(crate) fn connect(qp: *mut ibv_qp) {
     connect_to(qp, unsafe { (*qp).qp_num });
 }
 
 /// Takes a queue pair to RTS with another of the loopback device as its peer.
-pub fn connect_to(qp: *mut ibv_qp, peer: u32) {
+pub(crate) fn connect_to(qp: *mut ibv_qp, peer: u32) {
     // What belongs to the half that an XRC queue pair has not.
     let unknown = match unsafe { (*qp).qp_type } {
         IBV_QPT_XRC_SEND => IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER,
@@ -214,7 +214,7 @@ pub fn connect_to(qp: *mut ibv_qp, peer: u32) {
 
 /// Runs `child` in a forked process, which ends after twenty seconds at the latest; whether it
 /// returned without a panic.
-pub fn in_a_child(child: impl FnOnce()) -> bool {
+pub(crate) fn in_a_child(child: impl FnOnce()) -> bool {
     unsafe {
         let pid = libc::fork();
         assert!(pid >= 0);

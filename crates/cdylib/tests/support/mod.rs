@@ -6,21 +6,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Words that name no component.
-pub const WORDS: [&str; 4] = ["nobody", "somebody", "whoever", "anybody"];
+pub(crate) const WORDS: [&str; 4] = ["nobody", "somebody", "whoever", "anybody"];
 
 /// The top of the tree.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The object that cargo built beside this test.
-pub fn object() -> PathBuf {
+pub(crate) fn object() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own path");
     test.parent().expect("deps/").join("libverbena_rdma.so")
 }
 
 /// All Rust sources of the tree, what was built apart.
-pub fn sources() -> Vec<PathBuf> {
+pub(crate) fn sources() -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![root()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("a folder") {
@@ -39,12 +39,12 @@ pub fn sources() -> Vec<PathBuf> {
 }
 
 /// A file of the tree, by its path from the top.
-pub fn read(path: &str) -> String {
+pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
 /// The Markdown pages of a folder, each with its path.
-pub fn pages_in(folder: &str) -> Vec<(String, String)> {
+pub(crate) fn pages_in(folder: &str) -> Vec<(String, String)> {
     let entries = fs::read_dir(root().join(folder)).expect("the pages");
     let mut names: Vec<String> = entries
         .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
@@ -56,12 +56,12 @@ pub fn pages_in(folder: &str) -> Vec<(String, String)> {
 }
 
 /// The words in backticks of a line.
-pub fn quoted(line: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn quoted(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
 /// Whether a source file has a test of this name.
-pub fn has_test(source: &str, name: &str) -> bool {
+pub(crate) fn has_test(source: &str, name: &str) -> bool {
     source.match_indices(&format!("fn {name}(")).any(|(at, _)| {
         let before = &source[..at];
         let attributes = before.rsplit('}').next().unwrap_or(before);
@@ -70,11 +70,11 @@ pub fn has_test(source: &str, name: &str) -> bool {
 }
 
 /// The Rust sources of a crate, tests among them, each with its path below the crate's folder.
-pub type Sources = Vec<(PathBuf, String)>;
+pub(crate) type Sources = Vec<(PathBuf, String)>;
 
 /// The crates by the names that documents use, which are those of their folders, with `_` for `-`;
 /// `fuzz` is the fuzzers' harness.
-pub fn crates() -> BTreeMap<String, Sources> {
+pub(crate) fn crates() -> BTreeMap<String, Sources> {
     let folders = fs::read_dir(root().join("crates")).expect("the crates");
     let mut all: BTreeMap<String, Sources> = folders
         .map(|entry| entry.expect("an entry"))
@@ -102,18 +102,18 @@ fn sources_below(folder: &Path) -> Sources {
 }
 
 /// The pages of docs/design, each with its path.
-pub fn design() -> Vec<(String, String)> {
+pub(crate) fn design() -> Vec<(String, String)> {
     pages_in("docs/design")
 }
 
 /// The documents whose names are looked up.
-pub fn documents() -> Vec<(String, String)> {
+pub(crate) fn documents() -> Vec<(String, String)> {
     let others = ["ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| (name.to_owned(), read(name)));
     design().into_iter().chain(others).collect()
 }
 
 /// Those, and the other documents that are wrapped and name components.
-pub fn all_documents() -> Vec<(String, String)> {
+pub(crate) fn all_documents() -> Vec<(String, String)> {
     let others = [
         "README.md",
         "SECURITY.md",

@@ -18,9 +18,9 @@ impl Unit {
     fn show(self, n: u64) -> String {
         const SIZES: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
         match self {
-            Unit::Count => grouped(n),
-            Unit::Seconds => format!("{n} s"),
-            Unit::Bytes => {
+            Self::Count => grouped(n),
+            Self::Seconds => format!("{n} s"),
+            Self::Bytes => {
                 let whole = SIZES.iter().find(|(_, bits)| n >= 1 << bits && n.trailing_zeros() >= *bits);
                 whole.map_or_else(
                     || format!("{} bytes", grouped(n)),

@@ -30,12 +30,12 @@ pub(super) struct Addresses(BTreeMap<Address, Account>);
 
 impl Addresses {
     /// A connection with the address has been made.
-    pub fn enter(&mut self, peer: Address) {
+    pub(super) fn enter(&mut self, peer: Address) {
         self.0.entry(peer).or_default().connections += 1;
     }
 
     /// A connection with the address is forgotten, and with the last the address.
-    pub fn leave(&mut self, peer: Address) {
+    pub(super) fn leave(&mut self, peer: Address) {
         let Some(account) = self.0.get_mut(&peer) else { return };
         account.connections = account.connections.saturating_sub(1);
         if account.connections == 0 {
@@ -44,14 +44,14 @@ impl Addresses {
     }
 
     /// A message from there named a communication id of ours.
-    pub fn confirm(&mut self, peer: Address) {
+    pub(super) fn confirm(&mut self, peer: Address) {
         if let Some(account) = self.0.get_mut(&peer) {
             account.confirmed = true;
         }
     }
 
     /// A request came from there: it earns its answer, and one packet more.
-    pub fn asked(&mut self, peer: Address) {
+    pub(super) fn asked(&mut self, peer: Address) {
         if let Some(account) = self.0.get_mut(&peer) {
             account.requests += 1;
         }

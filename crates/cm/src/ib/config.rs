@@ -30,8 +30,8 @@ pub struct Config {
 impl Config {
     /// Defaults for the adapter `guid`: 65,536 connections, 1,024 pending requests, 1,024 refusals,
     /// rxe's ACK delay.
-    pub fn new(guid: Guid) -> Config {
-        Config {
+    pub fn new(guid: Guid) -> Self {
+        Self {
             guid,
             max_connections: 65_536,
             max_pending_requests: 1_024,

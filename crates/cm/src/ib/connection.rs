@@ -88,28 +88,28 @@ pub(super) enum CmState {
 
 impl CmState {
     /// A request that the consumer has not answered.
-    pub fn is_unanswered(self) -> bool {
-        matches!(self, CmState::ReqReceived | CmState::SidrReceived)
+    pub(super) fn is_unanswered(self) -> bool {
+        matches!(self, Self::ReqReceived | Self::SidrReceived)
     }
 
     /// A request was taken, and the peer has not said that it is ready.
-    pub fn is_half_open(self) -> bool {
-        matches!(self, CmState::ReqReceived | CmState::RepSent)
+    pub(super) fn is_half_open(self) -> bool {
+        matches!(self, Self::ReqReceived | Self::RepSent)
     }
 
     /// For error messages.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
-            CmState::ReqSent => "waiting for a reply",
-            CmState::RepReceived => "replied to, not yet established",
-            CmState::ReqReceived => "waiting for the consumer's answer",
-            CmState::RepSent => "waiting for the peer to get ready",
-            CmState::Established => "established",
-            CmState::DreqSent => "disconnecting",
-            CmState::TimeWait => "in time wait",
-            CmState::Refused => "refused",
-            CmState::Closed => "closed",
-            CmState::SidrSent | CmState::SidrReceived | CmState::SidrAnswered => "a SIDR exchange",
+            Self::ReqSent => "waiting for a reply",
+            Self::RepReceived => "replied to, not yet established",
+            Self::ReqReceived => "waiting for the consumer's answer",
+            Self::RepSent => "waiting for the peer to get ready",
+            Self::Established => "established",
+            Self::DreqSent => "disconnecting",
+            Self::TimeWait => "in time wait",
+            Self::Refused => "refused",
+            Self::Closed => "closed",
+            Self::SidrSent | Self::SidrReceived | Self::SidrAnswered => "a SIDR exchange",
         }
     }
 }
@@ -182,14 +182,14 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub fn new(
+    pub(super) fn new(
         id: ConnId,
         state: CmState,
         path: PathRecord,
         local: CommId,
         transaction_id: u64,
-    ) -> Connection {
-        Connection {
+    ) -> Self {
+        Self {
             id,
             state,
             detached: false,
@@ -224,7 +224,7 @@ impl Connection {
     }
 
     /// When time alone changes something.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         match (self.stale_check, self.retry, self.until) {
             (Some(stale_check), _, _) => Some(stale_check.retry.due()),
             (None, Some(retry), _) => Some(retry.due()),
@@ -234,21 +234,21 @@ impl Connection {
 
     /// The peer's communication id as tables name it. The GID is part of it, so that only a host
     /// that can send from the peer's address can touch the connection.
-    pub fn remote_key(&self) -> Option<RemoteKey> {
+    pub(super) fn remote_key(&self) -> Option<RemoteKey> {
         self.remote.map(|id| (id, self.remote_guid, self.path.dest()))
     }
 
     /// Key of the table of the peer's communication ids.
-    pub fn id_key(&self) -> Option<PeersNumber> {
+    pub(super) fn id_key(&self) -> Option<PeersNumber> {
         self.remote_key().map(|(id, guid, peer)| (id.0, guid, peer))
     }
 
     /// Key of the table of the peer's queue pairs.
-    pub fn qpn_key(&self) -> PeersNumber {
+    pub(super) fn qpn_key(&self) -> PeersNumber {
         (self.remote_qpn.get(), self.remote_guid, self.path.dest())
     }
 
-    pub fn attributes(&self) -> Option<QpAttributes> {
+    pub(super) fn attributes(&self) -> Option<QpAttributes> {
         let known = matches!(
             self.state,
             CmState::RepReceived
@@ -262,7 +262,7 @@ impl Connection {
 
     /// Attributes of a request that waits for its answer: all but `rq_psn`, which the answer
     /// brings.
-    pub fn requested_attributes(&self) -> Option<QpAttributes> {
+    pub(super) fn requested_attributes(&self) -> Option<QpAttributes> {
         (self.state == CmState::ReqReceived).then(|| self.known_attributes())
     }
 

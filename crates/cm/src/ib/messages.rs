@@ -36,7 +36,7 @@ const NOBODY: Qpn = Qpn::MULTICAST;
 
 impl Connection {
     /// Asks for the connection.
-    pub fn req(&self, config: &Config, connect: &Connect, private_data: [u8; 92]) -> Mad {
+    pub(super) fn req(&self, config: &Config, connect: &Connect, private_data: [u8; 92]) -> Mad {
         let (transport_service, extended_transport) = service_codes(connect.transport_service);
         let asked = &connect.parameters;
         let timing = &config.timing;
@@ -72,7 +72,7 @@ impl Connection {
 
     /// Accepts it. The number of an XRC target stands where that of an EE context would (annex
     /// A14), see [`answering_qpn`].
-    pub fn rep(&self, config: &Config, accept: &Accept, private_data: [u8; REP_DATA]) -> Mad {
+    pub(super) fn rep(&self, config: &Config, accept: &Accept, private_data: [u8; REP_DATA]) -> Mad {
         let granted = &accept.parameters;
         let (local_qpn, local_eecn) =
             if self.xrc { (Qpn::default(), granted.qpn.get()) } else { (granted.qpn, 0) };
@@ -97,7 +97,7 @@ impl Connection {
     }
 
     /// The queue pair is ready.
-    pub fn rtu(&self) -> Mad {
+    pub(super) fn rtu(&self) -> Mad {
         self.mad(Message::Rtu(Rtu {
             local_comm_id: self.local,
             remote_comm_id: self.remote_or_zero(),
@@ -106,12 +106,12 @@ impl Connection {
     }
 
     /// Ends the connection.
-    pub fn dreq(&self) -> Mad {
+    pub(super) fn dreq(&self) -> Mad {
         self.mad(Message::Dreq(self.dreq_for(self.remote_qpn)))
     }
 
     /// Asks whether the peer still knows the connection: see `stale_check`.
-    pub fn question(&self, transaction_id: u64) -> Mad {
+    pub(super) fn question(&self, transaction_id: u64) -> Mad {
         Mad { transaction_id, message: Message::Dreq(self.dreq_for(NOBODY)) }
     }
 
@@ -121,7 +121,7 @@ impl Connection {
     }
 
     /// Asks for patience. `message`: 0 a REQ, 1 a REP, 2 a LAP is acknowledged.
-    pub fn mra(&self, message: u8, service_timeout: u8) -> Mad {
+    pub(super) fn mra(&self, message: u8, service_timeout: u8) -> Mad {
         self.mad(Message::Mra(Mra {
             local_comm_id: self.local,
             remote_comm_id: self.remote_or_zero(),
@@ -132,7 +132,7 @@ impl Connection {
     }
 
     /// A LAP that changes nothing: its alternate path is the primary one.
-    pub fn lap(&self, remote_cm_response_timeout: u8) -> Mad {
+    pub(super) fn lap(&self, remote_cm_response_timeout: u8) -> Mad {
         self.mad(Message::Lap(Lap {
             local_comm_id: self.local,
             remote_comm_id: self.remote_or_zero(),
@@ -146,7 +146,7 @@ impl Connection {
     /// A REJ of what the state calls for: the REQ, the REP, or neither. One for a time out names
     /// the sender's GUID, since the peer may have to find the connection by it (IBA 1.4
     /// §12.6.7.2: the peer's id may not be known yet).
-    pub fn rej(&self, guid: Guid, why: u16, private_data: [u8; REJ_DATA]) -> Mad {
+    pub(super) fn rej(&self, guid: Guid, why: u16, private_data: [u8; REJ_DATA]) -> Mad {
         let message = match self.state {
             CmState::ReqReceived => REJECTS_REQ,
             CmState::RepReceived => REJECTS_REP,
@@ -158,7 +158,7 @@ impl Connection {
     }
 
     /// Asks for a datagram service.
-    pub fn sidr_req(&self, ask: &SidrAsk, private_data: [u8; 216]) -> Mad {
+    pub(super) fn sidr_req(&self, ask: &SidrAsk, private_data: [u8; 216]) -> Mad {
         self.mad(Message::SidrReq(SidrReq {
             request_id: self.local,
             pkey: ask.path.pkey,
@@ -168,7 +168,7 @@ impl Connection {
     }
 
     /// Answers such a question; `answer` counts for status 0.
-    pub fn sidr_rep(&self, status: u8, answer: &SidrAnswer, private_data: [u8; SIDR_REP_DATA]) -> Mad {
+    pub(super) fn sidr_rep(&self, status: u8, answer: &SidrAnswer, private_data: [u8; SIDR_REP_DATA]) -> Mad {
         self.mad(Message::SidrRep(SidrRep {
             request_id: self.remote_or_zero(),
             status,
@@ -463,23 +463,23 @@ impl Refusal {
     /// The reason of a REJ.
     pub(super) fn reason(self) -> u16 {
         match self {
-            Refusal::InvalidService => reason::INVALID_SERVICE_ID,
-            Refusal::InvalidTransportService => reason::INVALID_TRANSPORT_SERVICE,
-            Refusal::InvalidMtu => reason::INVALID_MTU,
-            Refusal::NoResources => reason::NO_RESOURCES,
-            Refusal::NoQueuePair => reason::NO_QP,
-            Refusal::ConsumerDefined => reason::CONSUMER_DEFINED,
-            Refusal::VendorOption => reason::VENDOR_OPTION_NOT_SUPPORTED,
-            Refusal::Other(reason) => reason,
+            Self::InvalidService => reason::INVALID_SERVICE_ID,
+            Self::InvalidTransportService => reason::INVALID_TRANSPORT_SERVICE,
+            Self::InvalidMtu => reason::INVALID_MTU,
+            Self::NoResources => reason::NO_RESOURCES,
+            Self::NoQueuePair => reason::NO_QP,
+            Self::ConsumerDefined => reason::CONSUMER_DEFINED,
+            Self::VendorOption => reason::VENDOR_OPTION_NOT_SUPPORTED,
+            Self::Other(reason) => reason,
         }
     }
 
     /// The status of a SIDR_REP.
     pub(super) fn status(self) -> u8 {
         match self {
-            Refusal::InvalidService | Refusal::InvalidTransportService => sidr_status::UNSUPPORTED,
-            Refusal::NoResources | Refusal::NoQueuePair => sidr_status::NO_QP,
-            Refusal::InvalidMtu | Refusal::ConsumerDefined | Refusal::VendorOption | Refusal::Other(_) => {
+            Self::InvalidService | Self::InvalidTransportService => sidr_status::UNSUPPORTED,
+            Self::NoResources | Self::NoQueuePair => sidr_status::NO_QP,
+            Self::InvalidMtu | Self::ConsumerDefined | Self::VendorOption | Self::Other(_) => {
                 sidr_status::REJECTED
             }
         }

@@ -64,7 +64,7 @@ pub(super) struct Probes {
 }
 
 impl Probes {
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|&(at, _)| at)
     }
 

@@ -32,71 +32,71 @@ pub(crate) fn start(setup: Setup) -> Cm {
 
 impl crate::Cm for Cm {
     fn connect(&mut self, now: Instant, connect: &Connect) -> Result<ConnId, Error> {
-        Cm::connect(self, now, connect)
+        Self::connect(self, now, connect)
     }
     fn give_up_at(&mut self, id: ConnId, at: Instant) {
-        Cm::give_up_at(self, id, at);
+        Self::give_up_at(self, id, at);
     }
     fn established(&mut self, now: Instant, id: ConnId) -> Result<(), Error> {
-        Cm::established(self, now, id)
+        Self::established(self, now, id)
     }
     fn accept(&mut self, now: Instant, id: ConnId, accept: &Accept) -> Result<(), Error> {
-        Cm::accept(self, now, id, accept)
+        Self::accept(self, now, id, accept)
     }
     fn reject(&mut self, now: Instant, id: ConnId, why: Refusal, private_data: &[u8]) -> Result<(), Error> {
-        Cm::reject(self, now, id, why, private_data)
+        Self::reject(self, now, id, why, private_data)
     }
     fn disconnect(&mut self, now: Instant, id: ConnId) -> Result<(), Error> {
-        Cm::disconnect(self, now, id)
+        Self::disconnect(self, now, id)
     }
     fn destroy(&mut self, now: Instant, id: ConnId) {
-        Cm::destroy(self, now, id);
+        Self::destroy(self, now, id);
     }
     fn leave(&mut self, now: Instant) {
-        Cm::leave(self, now);
+        Self::leave(self, now);
     }
     fn sidr_request(&mut self, now: Instant, ask: &SidrAsk) -> Result<ConnId, Error> {
-        Cm::sidr_request(self, now, ask)
+        Self::sidr_request(self, now, ask)
     }
     fn sidr_reply(&mut self, now: Instant, id: ConnId, answer: &SidrAnswer) -> Result<(), Error> {
-        Cm::sidr_reply(self, now, id, answer)
+        Self::sidr_reply(self, now, id, answer)
     }
     fn is_unanswered(&self, id: ConnId) -> bool {
-        Cm::is_unanswered(self, id)
+        Self::is_unanswered(self, id)
     }
     fn half_open(&self, service: Service) -> Vec<ConnId> {
-        Cm::half_open(self, service)
+        Self::half_open(self, service)
     }
     fn is_half_open(&self, id: ConnId) -> bool {
-        Cm::is_half_open(self, id)
+        Self::is_half_open(self, id)
     }
     fn qp_attr(&self, id: ConnId) -> Option<QpAttributes> {
-        Cm::qp_attr(self, id)
+        Self::qp_attr(self, id)
     }
     fn requested_qp_attr(&self, id: ConnId) -> Option<QpAttributes> {
-        Cm::requested_qp_attr(self, id)
+        Self::requested_qp_attr(self, id)
     }
     fn connections(&self) -> usize {
         self.len()
     }
     fn with_peer(&self, is_it: &dyn Fn(u32, Address) -> bool) -> Vec<ConnId> {
         let process_of = self.config.process_of;
-        Cm::with_peer(self, |remote, peer| remote.is_some_and(|id| is_it(process_of(id), peer)))
+        Self::with_peer(self, |remote, peer| remote.is_some_and(|id| is_it(process_of(id), peer)))
     }
     fn end_of_peer(&mut self, now: Instant, id: ConnId) {
-        Cm::end_of_peer(self, now, id);
+        Self::end_of_peer(self, now, id);
     }
     fn process_unreachable(&mut self, now: Instant, peer: Address, process: u32) {
-        Cm::process_unreachable(self, now, peer, process);
+        Self::process_unreachable(self, now, peer, process);
     }
     fn poll(&mut self) -> Option<Output> {
-        Cm::poll(self)
+        Self::poll(self)
     }
     fn deadline(&self) -> Option<Instant> {
-        Cm::deadline(self)
+        Self::deadline(self)
     }
     fn expire(&mut self, now: Instant) {
-        Cm::expire(self, now);
+        Self::expire(self, now);
     }
     fn mads(&mut self) -> Option<&mut dyn Mads> {
         Some(self)
@@ -105,19 +105,19 @@ impl crate::Cm for Cm {
 
 impl Mads for Cm {
     fn input(&mut self, now: Instant, from: Origin, mad: &Mad) {
-        Cm::input(self, now, from, mad);
+        Self::input(self, now, from, mad);
     }
     fn has_asked(&self, from: Origin, request: &Mad) -> bool {
-        Cm::has_asked(self, from, request)
+        Self::has_asked(self, from, request)
     }
     fn ended_by(&self, from: Origin, mad: &Mad) -> Option<ConnId> {
         let Message::Dreq(dreq) = &mad.message else { return None };
-        Cm::ended_by(self, from, mad.transaction_id, dreq)
+        Self::ended_by(self, from, mad.transaction_id, dreq)
     }
     fn peer_unreachable(&mut self, now: Instant, peer: Address, ours: CommId) {
-        Cm::peer_unreachable(self, now, peer, Some(ours));
+        Self::peer_unreachable(self, now, peer, Some(ours));
     }
     fn unmatched(&self) -> u64 {
-        Cm::unmatched(self)
+        Self::unmatched(self)
     }
 }

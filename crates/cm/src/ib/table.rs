@@ -66,8 +66,8 @@ impl Cm {
         config: Config,
         comm_ids: impl FnMut() -> CommId + Send + 'static,
         transaction_ids: impl FnMut() -> u64 + Send + 'static,
-    ) -> Cm {
-        Cm {
+    ) -> Self {
+        Self {
             config,
             comm_ids: Box::new(comm_ids),
             transaction_ids: Box::new(transaction_ids),

@@ -25,12 +25,12 @@ pub(super) struct Timers {
 
 impl Timers {
     /// When the first is due.
-    pub fn first(&self) -> Option<Instant> {
+    pub(super) fn first(&self) -> Option<Instant> {
         self.queue.peek().map(|&Reverse((at, _))| at)
     }
 
     /// Brings the timer of a connection in line with it.
-    pub fn rearm(&mut self, id: ConnId, connections: &mut Connections) {
+    pub(super) fn rearm(&mut self, id: ConnId, connections: &mut Connections) {
         let Some(conn) = connections.get_mut(&id) else { return };
         let due = conn.deadline();
         let before = std::mem::replace(&mut conn.armed, due);
@@ -48,7 +48,7 @@ impl Timers {
     }
 
     /// Takes out the first that is due: its connection.
-    pub fn take_due(&mut self, now: Instant, connections: &mut Connections) -> Option<ConnId> {
+    pub(super) fn take_due(&mut self, now: Instant, connections: &mut Connections) -> Option<ConnId> {
         let &Reverse((at, id)) = self.queue.peek()?;
         if at > now {
             return None;

@@ -67,7 +67,7 @@ pub struct Timing {
 impl Default for Timing {
     fn default() -> Self {
         let ms = Duration::from_millis;
-        Timing {
+        Self {
             request: Backoff { first: ms(250), ceiling: ms(1_000), total: ms(78_000) },
             reply: Backoff { first: ms(250), ceiling: ms(4_000), total: ms(66_000) },
             probe_after: ms(700),
@@ -120,10 +120,10 @@ pub(super) struct Retry {
 const WHILE_PATIENT: Duration = Duration::from_secs(1);
 
 impl Retry {
-    pub fn new(now: Instant, backoff: Backoff) -> Retry {
+    pub(super) fn new(now: Instant, backoff: Backoff) -> Self {
         let interval = backoff.first.max(Duration::from_millis(1));
         let give_up = now + backoff.total;
-        Retry {
+        Self {
             attempt: 0,
             left: u32::MAX,
             interval,
@@ -137,25 +137,25 @@ impl Retry {
     }
 
     /// Limits the repetitions to `most`; after the last it waits out its time.
-    pub fn at_most(self, most: u8) -> Retry {
+    pub(super) fn at_most(self, most: u8) -> Self {
         let next = if most == 0 { self.give_up } else { self.next };
-        Retry { left: most.into(), next, ..self }
+        Self { left: most.into(), next, ..self }
     }
 
     /// Gives up then at the latest, however much time the peer asks for.
-    pub fn give_up_at(&mut self, at: Instant) {
+    pub(super) fn give_up_at(&mut self, at: Instant) {
         self.latest = Some(at);
         self.give_up = self.give_up.min(at);
         self.next = self.next.min(at);
     }
 
     /// When [`Retry::step`] has something to do.
-    pub fn due(&self) -> Instant {
+    pub(super) fn due(&self) -> Instant {
         self.next
     }
 
     /// The message is due: counts and sets the next time. `false`: the time is up.
-    pub fn step(&mut self, now: Instant) -> bool {
+    pub(super) fn step(&mut self, now: Instant) -> bool {
         if now >= self.give_up {
             return false;
         }
@@ -174,7 +174,7 @@ impl Retry {
     /// `max` times, so that no side is held for ever; what comes before `wait` is over answers a
     /// repetition and does not count. Repetitions in that time ask whether the peer lives,
     /// and are not counted either.
-    pub fn extend(&mut self, now: Instant, wait: Duration, max: u8) {
+    pub(super) fn extend(&mut self, now: Instant, wait: Duration, max: u8) {
         if self.mras >= max || now < self.patient_until {
             return;
         }

@@ -33,7 +33,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    fn new(seed: u64) -> Self {
         // Two client processes with one address, one server; the server is also a client of the
         // second.
         let mut world = World::new(&[2, 2, 3]);
@@ -55,7 +55,7 @@ impl Run {
             };
             copies.into_iter().map(delay).collect()
         });
-        Run { world, rng, begun: Vec::new() }
+        Self { world, rng, begun: Vec::new() }
     }
 
     /// The number of connections that were established.

@@ -150,14 +150,14 @@ pub fn other_builds() -> usize {
 }
 
 impl Listener {
-    fn new(address: &SockAddr, reactor: &Arc<Reactor>) -> io::Result<Arc<Listener>> {
+    fn new(address: &SockAddr, reactor: &Arc<Reactor>) -> io::Result<Arc<Self>> {
         let fd = Fd::open(|| Socket::new(Domain::UNIX, Type::SEQPACKET, None))?;
         let socket = SockRef::from(&fd);
         socket.set_nonblocking(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)?;
         let connections = Mutex::new(Rank::Connections, Connections::default());
-        let listener = Arc::new(Listener { fd, token: reactor.token(), connections });
+        let listener = Arc::new(Self { fd, token: reactor.token(), connections });
         reactor.add(
             listener.token,
             &listener.fd,

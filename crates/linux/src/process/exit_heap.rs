@@ -37,9 +37,9 @@ static LEAVING: AtomicI32 = AtomicI32::new(0);
 pub(super) struct Leaving(());
 
 impl Leaving {
-    pub(super) fn begin() -> Leaving {
+    pub(super) fn begin() -> Self {
         LEAVING.store(own_thread(), Ordering::Relaxed);
-        Leaving(())
+        Self(())
     }
 }
 

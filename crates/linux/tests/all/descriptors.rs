@@ -19,7 +19,7 @@ struct Few {
 }
 
 impl Few {
-    fn more(more: usize) -> Few {
+    fn more(more: usize) -> Self {
         let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: structures that live across the calls.
         unsafe {
@@ -31,7 +31,7 @@ impl Few {
         let mut taken: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
         assert!(taken.len() >= more);
         taken.truncate(taken.len() - more);
-        Few { before, _taken: taken }
+        Self { before, _taken: taken }
     }
 }
 

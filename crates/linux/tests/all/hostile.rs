@@ -45,11 +45,11 @@ struct Target {
 }
 
 impl Target {
-    fn new() -> Target {
+    fn new() -> Self {
         let host = start_with(Config::default());
         let claim = host.env().claim(BLOCK).unwrap();
         let table = local_link(host.env()).table(&Regions::default()).unwrap();
-        let target = Target { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
+        let target = Self { host, memory: vec![0; 64].into_boxed_slice(), table, _claim: claim };
         let names = [USED, UNUSED].map(|slot| (TARGET, Rkey(key(slot))));
         target.host.handler().names.lock().unwrap().extend(names);
         target.publish(USED);
@@ -90,8 +90,8 @@ impl Target {
 struct Honest(Recording);
 
 impl Honest {
-    fn new(target: &Target) -> Honest {
-        let honest = Honest(start_with(Config::default()));
+    fn new(target: &Target) -> Self {
+        let honest = Self(start_with(Config::default()));
         honest.0.env().send(&path(V4), &mut batch(0, &[64]));
         assert!(target.host.handler().packet().is_some());
         let begin = Instant::now();
@@ -151,9 +151,9 @@ struct Exported {
 
 impl Liar {
     /// Connects to the target's name and offers a ring.
-    fn connect() -> Liar {
+    fn connect() -> Self {
         let (memory, words) = raw::memory(RING + HAZARDS);
-        let liar = Liar { socket: raw::connect(&raw::own_text(BLOCK)), memory, words };
+        let liar = Self { socket: raw::connect(&raw::own_text(BLOCK)), memory, words };
         liar.offer();
         liar
     }

@@ -240,10 +240,10 @@ struct Writer(std::process::Child);
 impl Writer {
     const ENVIRONMENT: &str = "VERBENA_TEST_WRITER";
 
-    fn start() -> Writer {
+    fn start() -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "peer_memory::a_writer_of_another_process"]).env(Writer::ENVIRONMENT, "1");
-        Writer(command.stdout(Stdio::null()).spawn().unwrap())
+        command.args(["--exact", "peer_memory::a_writer_of_another_process"]).env(Self::ENVIRONMENT, "1");
+        Self(command.stdout(Stdio::null()).spawn().unwrap())
     }
 
     fn signal(&self, number: i32) {

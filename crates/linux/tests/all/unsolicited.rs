@@ -209,10 +209,10 @@ fn role() {
 struct Others(PathBuf, Vec<Child>);
 
 impl Others {
-    fn new() -> Others {
+    fn new() -> Self {
         let program = std::env::temp_dir().join(format!("verbena-others-{}", std::process::id()));
         std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-        Others(program, Vec::new())
+        Self(program, Vec::new())
     }
 
     /// Starts it in a role after `wrap`, in the calling thread's network namespace; what it says.

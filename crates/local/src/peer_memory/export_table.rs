@@ -84,8 +84,8 @@ pub(crate) enum ExportOutcome {
 pub(crate) struct Cleared(pub(super) Entry);
 
 impl Default for ExportTable {
-    fn default() -> ExportTable {
-        ExportTable {
+    fn default() -> Self {
+        Self {
             all: Mutex::new(Rank::ExportTables, All::default()),
             changes: AtomicU64::new(ENVS.fetch_add(1, Ordering::Relaxed) << CHANGES_BITS),
             tables: AtomicU8::new(0),
@@ -96,10 +96,10 @@ impl Default for ExportTable {
 }
 
 impl Tables {
-    fn new() -> std::io::Result<Tables> {
+    fn new() -> std::io::Result<Self> {
         let (memory, fd) = SharedMemory::create_read_only(tables::BYTES)?;
         let inode = sys::inode(&fd)?;
-        Ok(Tables { memory, fd, inode })
+        Ok(Self { memory, fd, inode })
     }
 }
 

@@ -80,7 +80,7 @@ fn is_identity_page(address: u64) -> bool {
 
 impl IdentityPage {
     /// A new page for the process that says in `hazards` what it uses, and reads this proof.
-    pub(crate) fn new(hazards: &Part, proof: &Proof) -> io::Result<IdentityPage> {
+    pub(crate) fn new(hazards: &Part, proof: &Proof) -> io::Result<Self> {
         for _ in 0..TRIES {
             let mut random = [0; 16];
             getrandom::fill(&mut random).map_err(|_| Errno::EAGAIN)?;
@@ -91,7 +91,7 @@ impl IdentityPage {
             unsafe { libc::madvise(page.as_ptr().cast(), PAGE, libc::MADV_DONTFORK) };
             let known = Known { address: page.as_ptr() as u64, says };
             let (hazards, generation) = (hazards.clone(), fork::generation());
-            let identity = IdentityPage { page, known, hazards, generation };
+            let identity = Self { page, known, hazards, generation };
             if known.address != address {
                 continue;
             }

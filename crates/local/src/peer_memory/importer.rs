@@ -99,9 +99,9 @@ pub(crate) enum After {
 
 impl Importer {
     /// One that says so in this memory, at the other end of a connection.
-    pub(crate) fn new(hazards: Part, connection: &Fd) -> Importer {
+    pub(crate) fn new(hazards: Part, connection: &Fd) -> Self {
         let pid = sys::peer_pid(connection).unwrap_or(0);
-        Importer { hazards, revocation: Mutex::new(Rank::IdentityPage, RevocationState::default()), pid }
+        Self { hazards, revocation: Mutex::new(Rank::IdentityPage, RevocationState::default()), pid }
     }
 
     /// The number of its process, or 0.
@@ -216,15 +216,8 @@ pub(super) fn wait<G>(
 }
 
 impl<G> Default for RevocationState<G> {
-    fn default() -> RevocationState<G> {
-        RevocationState {
-            identity: None,
-            taken: None,
-            waiting: 0,
-            kept: Duration::ZERO,
-            reckoned: None,
-            banned: false,
-        }
+    fn default() -> Self {
+        Self { identity: None, taken: None, waiting: 0, kept: Duration::ZERO, reckoned: None, banned: false }
     }
 }
 

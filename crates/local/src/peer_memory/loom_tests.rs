@@ -110,11 +110,11 @@ fn ends() -> u32 {
 
 impl Shared {
     /// A queue pair and a region are exported, and there is page 1.
-    fn new() -> Arc<Shared> {
+    fn new() -> Arc<Self> {
         let words = |len| (0..len).map(|_| Word::new(0)).collect::<Vec<_>>();
         let kernel = Kernel(Mutex::new(Rank::DeferredWork, Known { page: Some(1), calls: [false; 2] }));
         let (exports, hazards) = (words(10), words(4));
-        let shared = Arc::new(Shared { exports, hazards, region: UnsafeCell::new(()), kernel });
+        let shared = Arc::new(Self { exports, hazards, region: UnsafeCell::new(()), kernel });
         shared.open(QPN, FROM, PD);
         tables::publish(&shared.exports, 0, 1, &EXPORTED);
         shared
@@ -140,7 +140,7 @@ impl Shared {
 
     /// An access of an initiator, whose page is always there.
     fn reach(&self, what: Copy, copy: impl FnOnce()) -> bool {
-        initiator::reach(&self.hazards, &self.exports, 0, &Shared::request(&what), |_| {
+        initiator::reach(&self.hazards, &self.exports, 0, &Self::request(&what), |_| {
             copy();
             true
         })
@@ -148,7 +148,7 @@ impl Shared {
 
     /// An access by a call of the kernel, for a thread that knows the first page.
     fn call(&self, thread: u32) -> bool {
-        let request = Shared::request(&Copy::Write);
+        let request = Self::request(&Copy::Write);
         initiator::reach(&self.hazards, &self.exports, thread, &request, |_| {
             self.kernel.call(thread, 1, || self.use_beside_others())
         })
@@ -263,16 +263,16 @@ impl Way {
         let begin = || hazards::begin(&shared.hazards, 0, QUEUE_PAIR, REGION).unwrap();
         let find = |found| tables::find(&shared.exports, found, remote, BOTH);
         match self {
-            Way::AsItShips => {
+            Self::AsItShips => {
                 shared.reach(Copy::Write, || shared.touch());
             }
-            Way::LooksThenSays => {
+            Self::LooksThenSays => {
                 if look_up().and_then(find).is_some() {
                     let _access = begin();
                     shared.touch();
                 }
             }
-            Way::LetsGoThenCopies => {
+            Self::LetsGoThenCopies => {
                 if shared.reach(Copy::Write, || ()) {
                     shared.touch();
                 }

@@ -24,7 +24,7 @@ pub(super) struct MappedPeer<'a> {
 }
 
 impl<'a> MappedPeer<'a> {
-    pub(super) fn new(theirs: &'a Theirs, granted: &'a Word, says: u64) -> MappedPeer<'a> {
+    pub(super) fn new(theirs: &'a Theirs, granted: &'a Word, says: u64) -> Self {
         // SAFETY: a word is an atomic of eight bytes, in memory that processes share; models of
         // such memory, which are more, are given to no caller.
         let word = unsafe { &*std::ptr::from_ref(granted).cast::<AtomicU64>() };

@@ -109,7 +109,7 @@ impl RemoteView {
         identity: Known,
         (ring, nonce): (u64, u64),
         theirs: Theirs,
-    ) -> io::Result<RemoteView> {
+    ) -> io::Result<Self> {
         let tables = SharedMemory::open_read_only(tables_fd, tables::BYTES)?;
         if tables.len() * size_of::<Word>() != tables::BYTES {
             return Err(nic::Errno::EINVAL.into());
@@ -122,13 +122,13 @@ impl RemoteView {
             && pages.are_there(identity.address, 1)
             && process.is_proven(&proof);
         let (is_closed, is_over) = (AtomicBool::new(!is_peer_memory_reachable), AtomicBool::new(false));
-        Ok(RemoteView { process, pages, tables: Arc::new(tables), theirs, is_closed, is_over })
+        Ok(Self { process, pages, tables: Arc::new(tables), theirs, is_closed, is_over })
     }
 
     /// A copy of this exporter, whose buffers that are mapped here are `theirs` now.
-    pub(crate) fn mapping(&self, theirs: Theirs) -> RemoteView {
+    pub(crate) fn mapping(&self, theirs: Theirs) -> Self {
         let same = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
-        RemoteView {
+        Self {
             process: self.process,
             pages: self.pages.clone(),
             tables: self.tables.clone(),

@@ -42,9 +42,9 @@ pub(super) struct Pages {
 }
 
 impl Pages {
-    pub(super) fn of(pid: i32) -> Pages {
+    pub(super) fn of(pid: i32) -> Self {
         let open = || std::fs::File::open(format!("/proc/{pid}/pagemap"));
-        Pages {
+        Self {
             map: Fd::open(open).ok(),
             seen: [const { AtomicU64::new(0) }; REMEMBERED],
             found_none: AtomicU32::new(0),

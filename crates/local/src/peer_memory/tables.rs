@@ -134,10 +134,10 @@ fn place(memory: &[Word], qpn: Qpn, entry: QueuePair) -> bool {
 pub(super) struct QueuePair([u64; 2]);
 
 impl QueuePair {
-    fn of(grant: &Grant<'_>) -> QueuePair {
+    fn of(grant: &Grant<'_>) -> Self {
         let path = grant.path;
         let first = first_of_queue_pair(grant.qpn, path.dest_qpn, grant.table, grant.access);
-        QueuePair([first, u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest))])
+        Self([first, u64::from(grant.pd) << 32 | u64::from(ends(path.source, path.dest))])
     }
 }
 

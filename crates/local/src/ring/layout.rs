@@ -77,18 +77,18 @@ pub enum WakeTarget {
 impl WakeTarget {
     pub(super) const fn word(self) -> u64 {
         match self {
-            WakeTarget::Engine => 1,
-            WakeTarget::AppThread => 2,
+            Self::Engine => 1,
+            Self::AppThread => 2,
         }
     }
 
     /// What the reader wrote; `None` where it does not sleep. No number is an error: the thread
     /// that is always there is woken.
-    pub(super) const fn of(word: u64) -> Option<WakeTarget> {
+    pub(super) const fn of(word: u64) -> Option<Self> {
         match word {
             0 => None,
-            2 => Some(WakeTarget::AppThread),
-            _ => Some(WakeTarget::Engine),
+            2 => Some(Self::AppThread),
+            _ => Some(Self::Engine),
         }
     }
 }

@@ -66,9 +66,9 @@ impl<M: Memory> Drop for Held<'_, M> {
 
 impl<M: Memory> Reader<M> {
     /// The reading end of a ring in this memory; `None` where it is too small for one.
-    pub fn new(memory: M) -> Option<Reader<M>> {
+    pub fn new(memory: M) -> Option<Self> {
         let capacity = capacity(memory.len())?;
-        Some(Reader { memory, capacity, position: 0, at: 0, told: 0 })
+        Some(Self { memory, capacity, position: 0, at: 0, told: 0 })
     }
 
     /// Whether nothing is there to read. What the last records took is the writer's again.

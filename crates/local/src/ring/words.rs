@@ -18,7 +18,7 @@ pub(crate) struct Filler<'a, M> {
 }
 
 impl<'a, M: Memory> Filler<'a, M> {
-    pub(crate) fn new(to: &'a [Word]) -> Filler<'a, M> {
+    pub(crate) fn new(to: &'a [Word]) -> Self {
         Filler { to, memory: PhantomData, begun: 0, count: 0 }
     }
 

@@ -55,9 +55,9 @@ struct Reserved {
 
 impl<M: Memory> Writer<M> {
     /// The writing end of a ring in this memory; `None` where it is too small for one.
-    pub fn new(memory: M) -> Option<Writer<M>> {
+    pub fn new(memory: M) -> Option<Self> {
         let capacity = capacity(memory.len())?;
-        Some(Writer { memory, capacity, position: 0, at: 0, done: 0, enough: SHORT_ENOUGH })
+        Some(Self { memory, capacity, position: 0, at: 0, done: 0, enough: SHORT_ENOUGH })
     }
 
     /// Bytes of the longest record that is taken: half of the ring.

@@ -117,8 +117,8 @@ fn threads_a_processor() -> u64 {
 
 impl AdaptiveSpin {
     /// For how long a thread looks.
-    pub fn new(moment: Duration) -> AdaptiveSpin {
-        AdaptiveSpin {
+    pub fn new(moment: Duration) -> Self {
+        Self {
             moment,
             in_vain: AtomicU32::new(0),
             waits: AtomicU32::new(0),

@@ -30,8 +30,8 @@ pub(super) struct CachedView {
 }
 
 impl CachedPeer {
-    pub(super) fn by(ring: Arc<TxRing>) -> CachedPeer {
-        CachedPeer { ring, head: 0, here: None, exports: CachedView::default() }
+    pub(super) fn by(ring: Arc<TxRing>) -> Self {
+        Self { ring, head: 0, here: None, exports: CachedView::default() }
     }
 
     /// A number for the ends of the path, as the other process sees them ([`ends`]); `None` where

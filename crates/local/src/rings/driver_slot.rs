@@ -103,13 +103,13 @@ impl DriverSlot {
     /// # Errors
     ///
     /// EMFILE, ENFILE, ENOMEM.
-    pub fn new() -> io::Result<DriverSlot> {
+    pub fn new() -> io::Result<Self> {
         let ends = match sys::socket_pair() {
             Err(error) if is_refused(&error) => None,
             made => Some(made?),
         };
         let (zero, none) = (|| AtomicU64::new(0), || AtomicU32::new(0));
-        Ok(DriverSlot {
+        Ok(Self {
             who: AtomicU64::new(if ends.is_some() { 0 } else { CLOSED }),
             ends,
             turns: none(),

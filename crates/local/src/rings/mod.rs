@@ -132,8 +132,8 @@ impl<O: Send> Rings<O> {
     /// # Errors
     ///
     /// Those of [`DriverSlot::new`].
-    pub fn new(enabled: bool) -> std::io::Result<Rings<O>> {
-        Ok(Rings {
+    pub fn new(enabled: bool) -> std::io::Result<Self> {
+        Ok(Self {
             enabled,
             tx: RwLock::new(Rank::TxRings, BTreeMap::new()),
             waiting: AtomicBool::new(false),

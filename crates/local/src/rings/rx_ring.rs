@@ -69,7 +69,7 @@ impl<O: Send> RxRing<O> {
     /// # Errors
     ///
     /// EINVAL for memory that is none of [`SharedMemory`]'s; those of mmap(2).
-    pub(crate) fn open(fd: &Fd, nonce: u64, connection: Arc<dyn Connection>) -> io::Result<RxRing<O>> {
+    pub(crate) fn open(fd: &Fd, nonce: u64, connection: Arc<dyn Connection>) -> io::Result<Self> {
         let memory = SharedMemory::open(fd, memory_len(RING_BYTES) + HAZARD_BYTES)?;
         let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
         if hazards.len() * size_of::<Word>() != HAZARD_BYTES {
@@ -81,7 +81,7 @@ impl<O: Send> RxRing<O> {
         let receiver = Receiver { reader, bytes, origin: None };
         let importer = Importer::new(hazards, connection.fd());
         let receiver = Mutex::new(Rank::RingToken, receiver);
-        Ok(RxRing {
+        Ok(Self {
             token: connection.token(),
             connection,
             importer,

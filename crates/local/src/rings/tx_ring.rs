@@ -82,8 +82,8 @@ pub(crate) struct Head {
 impl Head {
     /// The head of packets on a path of these ends. `version`: that of the interfaces
     /// ([`Env::version`](crate::env::Env::version)).
-    pub(crate) fn new(path: &Path, version: u64, ends: &Ends) -> Head {
-        Head { path: *path, version, bytes: record::emit_record(ends) }
+    pub(crate) fn new(path: &Path, version: u64, ends: &Ends) -> Self {
+        Self { path: *path, version, bytes: record::emit_record(ends) }
     }
 
     fn is_of(&self, path: &Path, version: u64) -> bool {
@@ -117,7 +117,7 @@ pub enum Backlog {
 
 impl TxRing {
     /// A new ring, and its announcement to the process that reads it.
-    pub(crate) fn offer(owner: Arc<dyn NameOwner>) -> io::Result<TxRing> {
+    pub(crate) fn offer(owner: Arc<dyn NameOwner>) -> io::Result<Self> {
         let (memory, fd) = SharedMemory::create(memory_len(RING_BYTES) + HAZARD_BYTES)?;
         let (memory, hazards) = memory.split(memory_len(RING_BYTES)).ok_or(nic::Errno::EINVAL)?;
         let writer = Writer::new(memory).ok_or(nic::Errno::EINVAL)?;
@@ -135,7 +135,7 @@ impl TxRing {
             over: false,
         };
         let state = Mutex::new(Rank::TxRing, state);
-        Ok(TxRing {
+        Ok(Self {
             owner,
             state,
             hazards,

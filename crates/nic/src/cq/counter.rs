@@ -45,9 +45,9 @@ impl CompletionCounter {
     /// # Errors
     ///
     /// `Limit` at [`limits::MAX_COMPLETION_COUNTERS`].
-    pub fn new(device: &Arc<Adapter>) -> Result<Arc<CompletionCounter>, Error> {
+    pub fn new(device: &Arc<Adapter>) -> Result<Arc<Self>, Error> {
         device.quotas.completion_counters.take(1)?;
-        Ok(Arc::new(CompletionCounter {
+        Ok(Arc::new(Self {
             done: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             attached: AtomicU32::new(0),
@@ -84,7 +84,7 @@ pub(crate) struct Counted {
 
 impl Counted {
     /// Counts these operations into a counter from now on; see [`crate::Qp::count_into`].
-    pub fn attach(&mut self, counter: &Arc<CompletionCounter>, mask: u32) -> Result<(), Error> {
+    pub(crate) fn attach(&mut self, counter: &Arc<CompletionCounter>, mask: u32) -> Result<(), Error> {
         if mask & !ops::ALL != 0 {
             return Err(Error::Unsupported("operations of peers are not counted"));
         }
@@ -100,17 +100,17 @@ impl Counted {
     }
 
     /// Whether anything is counted.
-    pub fn is_used(&self) -> bool {
+    pub(crate) fn is_used(&self) -> bool {
         !self.counters.is_empty()
     }
 
     /// A send request is posted.
-    pub fn posted(&mut self, signaled: bool) {
+    pub(crate) fn posted(&mut self, signaled: bool) {
         self.wanted.push_back(signaled);
     }
 
     /// Counts a completion; whether the program wants to see it.
-    pub fn completed(&mut self, side: Side, completion: &Completion) -> bool {
+    pub(crate) fn completed(&mut self, side: Side, completion: &Completion) -> bool {
         let good = completion.status == Status::Success;
         let op = match (side, completion.opcode) {
             (Side::Receive, _) => ops::RECV,

@@ -50,8 +50,8 @@ impl std::fmt::Debug for Channel {
 
 impl Channel {
     /// A channel whose owner is told by `signal`, once an event.
-    pub fn new(signal: Box<dyn Signal>) -> Arc<Channel> {
-        Arc::new(Channel { ready: EventQueue::new(signal) })
+    pub fn new(signal: Box<dyn Signal>) -> Arc<Self> {
+        Arc::new(Self { ready: EventQueue::new(signal) })
     }
     /// Takes the oldest event.
     pub fn pop(&self) -> Option<Arc<Cq>> {
@@ -129,7 +129,7 @@ struct State {
 /// and queue pairs keep it for as long as they live.
 #[derive(Debug)]
 pub struct Cq {
-    me: Weak<Cq>,
+    me: Weak<Self>,
     state: Mutex<State>,
     /// Completions in the queue, readable without the lock: an empty poll costs no more.
     len: AtomicUsize,
@@ -164,14 +164,14 @@ impl Notification {
     /// Tells it.
     pub fn send(self) {
         match self {
-            Notification::Channel(channel, cq) => channel.push(cq),
-            Notification::Async(queue, event) => queue.push(event),
-            Notification::Moderated(at, cq) => {
+            Self::Channel(channel, cq) => channel.push(cq),
+            Self::Async(queue, event) => queue.push(event),
+            Self::Moderated(at, cq) => {
                 if let Some(moderated) = cq.extras.moderated.upgrade() {
                     moderated.add(at, &cq);
                 }
             }
-            Notification::Persist(platform, work) => platform.persist(work),
+            Self::Persist(platform, work) => platform.persist(work),
         }
     }
 }
@@ -188,8 +188,8 @@ impl Cq {
         cqe: u32,
         channel: Option<Arc<Channel>>,
         events: Arc<AsyncEventQueue>,
-    ) -> Result<Arc<Cq>, Error> {
-        Cq::with(cqe, channel, events, CqExtras::default())
+    ) -> Result<Arc<Self>, Error> {
+        Self::with(cqe, channel, events, CqExtras::default())
     }
     /// Like [`Cq::new`], with extras.
     pub fn with(
@@ -197,10 +197,10 @@ impl Cq {
         channel: Option<Arc<Channel>>,
         events: Arc<AsyncEventQueue>,
         extras: CqExtras,
-    ) -> Result<Arc<Cq>, Error> {
+    ) -> Result<Arc<Self>, Error> {
         in_range("cqe", cqe, 1_u32, limits::MAX_CQE)?;
         let state = State { capacity: cqe as usize, ..State::default() };
-        Ok(Arc::new_cyclic(|me| Cq {
+        Ok(Arc::new_cyclic(|me| Self {
             me: me.clone(),
             state: Mutex::new(Rank::Cq, state),
             len: AtomicUsize::new(0),

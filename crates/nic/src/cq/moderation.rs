@@ -32,8 +32,8 @@ impl std::fmt::Debug for Moderated {
 
 impl Moderated {
     /// None yet.
-    pub(crate) fn new(platform: Arc<dyn Platform>) -> Moderated {
-        Moderated { queues: Mutex::new(Rank::ModeratedCqs, Vec::new()), platform }
+    pub(crate) fn new(platform: Arc<dyn Platform>) -> Self {
+        Self { queues: Mutex::new(Rank::ModeratedCqs, Vec::new()), platform }
     }
 
     /// A completion queue holds an event back until then.

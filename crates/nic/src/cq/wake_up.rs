@@ -88,14 +88,14 @@ impl Work for Reader {
 }
 
 impl Reader {
-    fn new(way: Way) -> Arc<Reader> {
+    fn new(way: Way) -> Arc<Self> {
         let later = Arc::new(DeferredWork::default());
         let signal = Arc::new(EventSignal { later: later.clone(), reader: OnceLock::new() });
         let channel = Channel::new(Box::new(Rings(signal.clone())));
         let events = AsyncEventQueue::new(Box::new(Unheard));
         let cq = Cq::new(4, Some(channel.clone()), events).unwrap();
         let results = Mutex::new(Rank::Operations, Results::default());
-        let reader = Arc::new(Reader { cq, channel, later, way, results });
+        let reader = Arc::new(Self { cq, channel, later, way, results });
         _ = signal.reader.set(Arc::downgrade(&reader));
         reader.ring_again();
         reader

@@ -46,7 +46,7 @@ pub enum Transport {
 impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Transport::Roce => f.write_str("RoCE"),
+            Self::Roce => f.write_str("RoCE"),
         }
     }
 }
@@ -146,8 +146,8 @@ impl Adapter {
         env: Arc<W>,
         link: Arc<dyn Link>,
         numbers: Arc<dyn Numbers>,
-    ) -> Arc<Adapter> {
-        Arc::new(Adapter {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             config,
             counters: Counters::default(),
             frames: env.clone(),
@@ -313,14 +313,14 @@ pub(crate) struct SrqNumbers(Mutex<BTreeSet<u32>>);
 
 impl Default for SrqNumbers {
     fn default() -> Self {
-        SrqNumbers(Mutex::new(Rank::Srqs, BTreeSet::new()))
+        Self(Mutex::new(Rank::Srqs, BTreeSet::new()))
     }
 }
 
 impl SrqNumbers {
     /// A number that no object has, and that no peer can foresee as far as `random` can not be
     /// foreseen.
-    pub fn take(&self, random: impl Fn() -> u32) -> Result<u32, Error> {
+    pub(crate) fn take(&self, random: impl Fn() -> u32) -> Result<u32, Error> {
         let mut numbers = self.0.lock();
         if numbers.len() >= limits::MAX_SRQ as usize {
             return Err(Error::Limit("shared receive queues"));
@@ -334,7 +334,7 @@ impl SrqNumbers {
         }
     }
     /// A number is free again.
-    pub fn give(&self, number: u32) {
+    pub(crate) fn give(&self, number: u32) {
         self.0.lock().remove(&number);
     }
 }

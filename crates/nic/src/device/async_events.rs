@@ -73,7 +73,7 @@ impl Debug for AsyncEventQueue {
 impl AsyncEventQueue {
     /// An empty queue.
     pub fn new(signal: Box<dyn Signal>) -> Arc<Self> {
-        Arc::new(AsyncEventQueue { queue: EventQueue::new(signal) })
+        Arc::new(Self { queue: EventQueue::new(signal) })
     }
     /// Adds an event and signals; dropped where the queue is full.
     pub fn push(&self, event: AsyncEvent) {

@@ -21,8 +21,8 @@ impl<T> std::fmt::Debug for EventQueue<T> {
 
 impl<T> EventQueue<T> {
     /// An empty queue whose owner is told by `signal`, once an event.
-    pub fn new(signal: Box<dyn Signal>) -> EventQueue<T> {
-        EventQueue { queue: Mutex::new(Rank::EventQueue, VecDeque::new()), signal }
+    pub fn new(signal: Box<dyn Signal>) -> Self {
+        Self { queue: Mutex::new(Rank::EventQueue, VecDeque::new()), signal }
     }
     /// Adds an event and signals.
     pub fn push(&self, event: T) {

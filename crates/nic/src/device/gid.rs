@@ -38,7 +38,7 @@ pub(crate) fn is_interface_local(address: IpAddr) -> bool {
 
 impl GidTable {
     /// The table for an interface, keeping the places of addresses that `before` held.
-    pub fn updated(before: &GidTable, mac: [u8; 6], addresses: &[IpAddr]) -> GidTable {
+    pub fn updated(before: &Self, mac: [u8; 6], addresses: &[IpAddr]) -> Self {
         let default = default_gid(mac);
         let stand_in = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first()).copied();
         let own = IpAddr::V6(Ipv6Addr::from(default.0));
@@ -66,7 +66,7 @@ impl GidTable {
         while entries.last() == Some(&None) {
             entries.pop();
         }
-        GidTable { entries }
+        Self { entries }
     }
     /// The entry at an index.
     pub fn get(&self, index: usize) -> Option<&GidEntry> {

@@ -76,8 +76,8 @@ impl Device {
         port: Port,
         env: Arc<W>,
         numbers: Arc<dyn Numbers>,
-    ) -> Arc<Device> {
-        Device::on_link(config, port, env.clone(), env, numbers)
+    ) -> Arc<Self> {
+        Self::on_link(config, port, env.clone(), env, numbers)
     }
 
     /// A device on a port, in an environment. `link` carries its packets: that of the environment,
@@ -88,8 +88,8 @@ impl Device {
         env: Arc<W>,
         link: Arc<dyn Link>,
         numbers: Arc<dyn Numbers>,
-    ) -> Arc<Device> {
-        Arc::new(Device {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             adapter: Adapter::new(config, port, env, link, numbers),
             qps: RwLock::new(Rank::Qps, BTreeMap::new()),
             timers: Timers::default(),

@@ -18,7 +18,7 @@ pub(crate) struct Timers {
 
 impl Default for Timers {
     fn default() -> Self {
-        Timers { inner: Mutex::new(Rank::Timers, Entries::default()) }
+        Self { inner: Mutex::new(Rank::Timers, Entries::default()) }
     }
 }
 
@@ -31,7 +31,7 @@ struct Entries {
 
 impl Timers {
     /// Gives a queue pair an entry in place of the one it had; whether it is now the first.
-    pub fn set(&self, before: Option<Instant>, at: Instant, qpn: Qpn) -> bool {
+    pub(crate) fn set(&self, before: Option<Instant>, at: Instant, qpn: Qpn) -> bool {
         let mut inner = self.lock();
         if let Some(before) = before {
             inner.entries.remove(&(before, qpn.get()));
@@ -40,11 +40,11 @@ impl Timers {
         inner.entries.first() == Some(&(at, qpn.get()))
     }
     /// Takes a queue pair's entry away.
-    pub fn forget(&self, at: Instant, qpn: Qpn) {
+    pub(crate) fn forget(&self, at: Instant, qpn: Qpn) {
         self.lock().entries.remove(&(at, qpn.get()));
     }
     /// Takes out what is due, `most` entries at most; what is left waits a moment.
-    pub fn due(&self, now: Instant, most: usize) -> Vec<(Instant, Qpn)> {
+    pub(crate) fn due(&self, now: Instant, most: usize) -> Vec<(Instant, Qpn)> {
         let mut inner = self.lock();
         let mut due = Vec::new();
         inner.rest_at = None;
@@ -61,11 +61,11 @@ impl Timers {
         due
     }
     /// Entries.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lock().entries.len()
     }
     /// The earliest entry.
-    pub fn next(&self) -> Option<Instant> {
+    pub(crate) fn next(&self) -> Option<Instant> {
         let inner = self.lock();
         let first = inner.entries.first().map(|&(at, _)| at);
         first.map(|first| inner.rest_at.map_or(first, |rest_at| first.max(rest_at)))

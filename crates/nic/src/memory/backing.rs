@@ -30,19 +30,19 @@ pub(super) enum Backing {
 }
 
 impl From<Backing> for u32 {
-    fn from(backing: Backing) -> u32 {
-        backing as u32
+    fn from(backing: Backing) -> Self {
+        backing as Self
     }
 }
 
 impl From<u32> for Backing {
-    fn from(number: u32) -> Backing {
+    fn from(number: u32) -> Self {
         match number {
-            1 => Backing::Lines,
-            2 => Backing::Env,
-            3 => Backing::Failed,
-            4 => Backing::Memory,
-            _ => Backing::File,
+            1 => Self::Lines,
+            2 => Self::Env,
+            3 => Self::Failed,
+            4 => Self::Memory,
+            _ => Self::File,
         }
     }
 }
@@ -123,7 +123,7 @@ fn mappings(text: &[u8], addr: u64, end: u64) -> Vec<Mapping<'_>> {
 
 impl<'a> Mapping<'a> {
     /// `from-to rights offset device inode   path`, numbers hexadecimal.
-    fn parse(line: &'a [u8]) -> Option<Mapping<'a>> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
         let mut rest = line;
         let mut field = || {
             let at = rest.iter().position(|byte| *byte == b' ').unwrap_or(rest.len());

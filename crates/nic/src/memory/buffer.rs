@@ -37,14 +37,14 @@ impl Buffer {
     /// # Errors
     ///
     /// Those of [`Pd::register`].
-    pub fn new(pd: &Arc<Pd>, len: usize, iova: u64, access: u32) -> Result<Buffer, Error> {
+    pub fn new(pd: &Arc<Pd>, len: usize, iova: u64, access: u32) -> Result<Self, Error> {
         let mut pages: Vec<Page> = Vec::new();
         pages.resize_with(len.div_ceil(size_of::<Page>()), || [const { AtomicU8::new(0) }; _]);
         let at = pages.as_ptr().expose_provenance() as u64;
         // SAFETY: the bytes are atomics; `drop` frees them only after it has taken the region back,
         // and nothing moves or grows the vector before.
         let mr = unsafe { pd.register(at, len as u64, iova, access)? };
-        Ok(Buffer { pages: ManuallyDrop::new(pages), len, pd: pd.clone(), mr, iova })
+        Ok(Self { pages: ManuallyDrop::new(pages), len, pd: pd.clone(), mr, iova })
     }
 
     /// Address of the first byte, as work requests name it.

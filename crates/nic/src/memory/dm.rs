@@ -41,7 +41,7 @@ impl DeviceMemory {
     ///
     /// `Invalid` for no bytes, `OutOfRange` for an alignment beyond a page, `Limit` where the
     /// device has not so much left ([`limits::MAX_DM`]).
-    pub fn alloc(device: &Arc<Adapter>, len: u64, log_align: u32) -> Result<Arc<DeviceMemory>, Error> {
+    pub fn alloc(device: &Arc<Adapter>, len: u64, log_align: u32) -> Result<Arc<Self>, Error> {
         if len == 0 {
             return Err(Error::Invalid("length is 0: device memory has bytes"));
         }
@@ -56,7 +56,7 @@ impl DeviceMemory {
             return Err(Error::Limit("memory"));
         };
         let device = device.clone();
-        Ok(Arc::new(DeviceMemory { device, block, layout, len, regions: AtomicU32::new(0) }))
+        Ok(Arc::new(Self { device, block, layout, len, regions: AtomicU32::new(0) }))
     }
 
     /// Bytes.

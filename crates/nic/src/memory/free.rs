@@ -16,14 +16,14 @@ pub(super) struct Free {
 
 impl Default for Free {
     fn default() -> Self {
-        Free { slots: Mutex::new(Rank::FreeSlots, None) }
+        Self { slots: Mutex::new(Rank::FreeSlots, None) }
     }
 }
 
 impl Free {
     /// Takes one of the free slots, each as likely as the others; the upper 16 bits of `random`
     /// choose.
-    pub fn take(&self, random: u32) -> Result<u32, Error> {
+    pub(super) fn take(&self, random: u32) -> Result<u32, Error> {
         let mut slots = self.lock();
         // Slot 0 stays free, so that no key is 0.
         let slots = slots.get_or_insert_with(|| (1..=(SLOTS - 1) as u16).collect());
@@ -35,12 +35,12 @@ impl Free {
     }
 
     /// How many slots are taken.
-    pub fn used(&self) -> u64 {
+    pub(super) fn used(&self) -> u64 {
         self.lock().as_ref().map_or(0, |free| (SLOTS - 1 - free.len()) as u64)
     }
 
     /// A slot is free again.
-    pub fn give(&self, slot: u32) {
+    pub(super) fn give(&self, slot: u32) {
         if let Some(slots) = &mut *self.lock() {
             slots.push(slot as u16);
         }

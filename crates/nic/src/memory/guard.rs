@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(miri))]
 use code::*;
 use handler::is_replaced;
-pub use lines::{write_back, writes_back};
+pub(super) use lines::{write_back, writes_back};
 use system::{crawl, probe};
 use transport::op::{AtomicOp, Fault};
 use wire::icrc::{PAGE, Remainder};
@@ -39,7 +39,7 @@ use {
 /// `from` and `to` do not overlap. One of them is memory of ours; the other is an address range
 /// that the program has registered, whatever lies there now.
 #[inline(always)]
-pub unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     if is_replaced() {
         return crawl(to, from, len);
     }
@@ -73,7 +73,7 @@ unsafe fn copy_watched(to: *mut u8, from: *const u8, len: usize) -> Result<(), F
 ///
 /// As for [`copy`], of eight bytes more; where those go is aligned.
 #[inline(always)]
-pub unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+pub(super) unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     // SAFETY: as the caller says.
     unsafe {
         let (last, value) = (to.add(len).cast::<u64>(), from.add(len).cast::<u64>());
@@ -94,7 +94,7 @@ pub unsafe fn copy_and_store(to: *mut u8, from: *const u8, len: usize) -> Result
 ///
 /// As for [`copy`].
 #[inline]
-pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+pub(super) unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     #[cfg(target_arch = "x86_64")]
     if len >= LONG && !is_replaced() && !string_is_slow(to, from) {
         // SAFETY: as the caller says; the direction flag is clear, as the ABI has it.
@@ -109,7 +109,7 @@ pub unsafe fn copy_shared(to: *mut u8, from: *const u8, len: usize) -> Result<()
 /// (seen on Zen 4, known of Zen 3).
 #[cfg(target_arch = "x86_64")]
 #[inline]
-pub fn string_is_slow(to: *const u8, from: *const u8) -> bool {
+pub(super) fn string_is_slow(to: *const u8, from: *const u8) -> bool {
     (1..16).contains(&(to.addr().wrapping_sub(from.addr()) % 4096))
 }
 
@@ -134,7 +134,7 @@ fn is_wide() -> bool {
 ///
 /// As for [`copy`].
 #[inline]
-pub unsafe fn copy_page(to: *mut u8, from: *const u8) -> Result<Option<Remainder>, Fault> {
+pub(super) unsafe fn copy_page(to: *mut u8, from: *const u8) -> Result<Option<Remainder>, Fault> {
     #[cfg(target_arch = "x86_64")]
     if !is_replaced() && is_wide() {
         let mut rest = [0; 64];
@@ -154,18 +154,18 @@ static KEYS: [u64; 4] = [0x1_1542_778a, 0x1_322d_1430, 0x1_5444_2bd4, 0x1_c6e4_1
 
 /// What an atomic does to eight bytes.
 #[derive(Clone, Copy)]
-pub enum Change {
+pub(super) enum Change {
     Swap(u64),
     Add(u64),
     CompareSwap { compare: u64, swap: u64 },
 }
 
 impl From<AtomicOp> for Change {
-    fn from(op: AtomicOp) -> Change {
+    fn from(op: AtomicOp) -> Self {
         match op {
-            AtomicOp::CompareSwap { compare, swap } => Change::CompareSwap { compare, swap },
-            AtomicOp::FetchAdd(more) => Change::Add(more),
-            AtomicOp::Write(value) => Change::Swap(value),
+            AtomicOp::CompareSwap { compare, swap } => Self::CompareSwap { compare, swap },
+            AtomicOp::FetchAdd(more) => Self::Add(more),
+            AtomicOp::Write(value) => Self::Swap(value),
         }
     }
 }
@@ -176,7 +176,7 @@ impl From<AtomicOp> for Change {
 /// # Safety
 ///
 /// `at` is aligned and lies in a range that the program has registered.
-pub unsafe fn change(at: *mut u64, change: Change) -> Result<u64, Fault> {
+pub(super) unsafe fn change(at: *mut u64, change: Change) -> Result<u64, Fault> {
     if is_replaced() {
         // Only the program's own threads can still take the page away between this and the access.
         probe(at)?;

@@ -37,8 +37,8 @@ struct List {
 }
 
 impl Default for Large {
-    fn default() -> Large {
-        Large { has_neighbours: AtomicBool::new(false), list: Mutex::new(Rank::LargePages, List::default()) }
+    fn default() -> Self {
+        Self { has_neighbours: AtomicBool::new(false), list: Mutex::new(Rank::LargePages, List::default()) }
     }
 }
 

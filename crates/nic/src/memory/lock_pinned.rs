@@ -43,7 +43,7 @@ struct Noted {
 
 impl Default for LockPinned {
     fn default() -> Self {
-        LockPinned { next: AtomicU32::new(FIRST), noted: Mutex::new(Rank::LockPinned, Noted::default()) }
+        Self { next: AtomicU32::new(FIRST), noted: Mutex::new(Rank::LockPinned, Noted::default()) }
     }
 }
 
@@ -137,15 +137,15 @@ mod tests {
 
     #[derive(Debug)]
     struct User {
-        me: Weak<User>,
+        me: Weak<Self>,
         number: u32,
         lock: Mutex<()>,
     }
 
     impl User {
-        fn new(table: &Table) -> Arc<User> {
+        fn new(table: &Table) -> Arc<Self> {
             let (number, lock) = (table.new_pinning_lock(), Mutex::new(Rank::Qp, ()));
-            Arc::new_cyclic(|me| User { me: me.clone(), number, lock })
+            Arc::new_cyclic(|me| Self { me: me.clone(), number, lock })
         }
         /// A byte of a region, and the lock that is held since it was read.
         fn read<'a>(&'a self, table: &Table, mr: Mr) -> Option<(u8, MutexGuard<'a, ()>)> {

@@ -30,9 +30,9 @@ impl Drop for Pd {
 
 impl Pd {
     /// A new one; see [`Device::alloc_pd`](crate::Device::alloc_pd).
-    pub(crate) fn alloc(device: &Arc<Adapter>) -> Result<Pd, Error> {
+    pub(crate) fn alloc(device: &Arc<Adapter>) -> Result<Self, Error> {
         device.quotas.pds.take(1)?;
-        Ok(Pd { device: device.clone(), id: device.next_pd.fetch_add(1, Ordering::Relaxed) })
+        Ok(Self { device: device.clone(), id: device.next_pd.fetch_add(1, Ordering::Relaxed) })
     }
     /// Registers `len` bytes at `addr`, to be named by addresses from `iova` on, with rights
     /// `access` ([`Access`](super::Access) bits). See
@@ -71,7 +71,7 @@ impl Pd {
     pub unsafe fn reregister(
         &self,
         mr: Mr,
-        pd: Option<&Pd>,
+        pd: Option<&Self>,
         place: Option<(u64, u64, u64)>,
         access: Option<u32>,
     ) -> Result<(), Error> {

@@ -35,22 +35,22 @@ const _: () = assert!(size_of::<Slot>() == 64);
 
 /// What a slot is.
 pub(super) mod kind {
-    pub const REGION: u32 = 0;
-    pub const WINDOW_1: u32 = 1;
-    pub const WINDOW_2: u32 = 2;
-    pub const NULL: u32 = 3;
+    pub(crate) const REGION: u32 = 0;
+    pub(crate) const WINDOW_1: u32 = 1;
+    pub(crate) const WINDOW_2: u32 = 2;
+    pub(crate) const NULL: u32 = 3;
 }
 
 impl Slot {
     /// Waits until no copy uses it, its key being taken back: a copy takes microseconds; the last
     /// one may be of a thread that was just put to sleep.
-    pub fn wait(&self) {
+    pub(super) fn wait(&self) {
         while self.in_flight.load(Ordering::SeqCst) != 0 {
             std::thread::yield_now();
         }
     }
     /// What it names from now on, its key apart.
-    pub fn describe(&self, pd: u32, addr: u64, len: u64, iova: u64, access: u32) {
+    pub(super) fn describe(&self, pd: u32, addr: u64, len: u64, iova: u64, access: u32) {
         self.pd.store(pd, Ordering::Relaxed);
         self.access.store(access, Ordering::Relaxed);
         self.addr.store(addr, Ordering::Relaxed);
@@ -58,18 +58,18 @@ impl Slot {
         self.iova.store(iova, Ordering::Relaxed);
     }
     /// Whether it is a region with memory.
-    pub fn is_region(&self) -> bool {
+    pub(super) fn is_region(&self) -> bool {
         self.kind.load(Ordering::Relaxed) == kind::REGION
     }
     /// Whether it is a region that has a part of a range.
-    pub fn is_under(&self, range: &Range<u64>) -> bool {
+    pub(super) fn is_under(&self, range: &Range<u64>) -> bool {
         let (addr, len) = (self.addr.load(Ordering::Relaxed), self.len.load(Ordering::Relaxed));
         let is_there = self.key.load(Ordering::SeqCst) != 0 && self.is_region();
         is_there && addr < range.end && range.start < addr.saturating_add(len)
     }
     /// Where the bytes are that others name so.
     #[inline(always)]
-    pub fn place(&self, addr: u64, length: u64) -> Result<u64, Fault> {
+    pub(super) fn place(&self, addr: u64, length: u64) -> Result<u64, Fault> {
         let at = addr.checked_sub(self.iova.load(Ordering::Relaxed)).ok_or(Fault::Range)?;
         let end = at.checked_add(length).ok_or(Fault::Range)?;
         if unlikely(end > self.len.load(Ordering::Relaxed)) {
@@ -95,14 +95,14 @@ unsafe impl Sync for Slots {}
 
 impl Slots {
     /// All free. Their pages are taken from the system when they are first used.
-    pub fn new() -> Slots {
+    pub(super) fn new() -> Self {
         // SAFETY: the layout is not empty.
         let block = unsafe { alloc_zeroed(Self::layout()) };
         let Some(block) = NonNull::new(block) else { handle_alloc_error(Self::layout()) };
         // SAFETY: the block is longer than the slots by as much as is left out here at most.
         // All-zero bytes are valid atomics.
         let first = unsafe { block.add(block.as_ptr().align_offset(align_of::<Slot>())).cast::<Slot>() };
-        Slots { block, first }
+        Self { block, first }
     }
 
     /// Of the slots, with room to align them. To align them is not asked of the allocator: where
@@ -119,7 +119,7 @@ impl Slots {
 
     /// The slot of an index, of which the lower 16 bits count.
     #[inline]
-    pub fn get(&self, index: u32) -> &Slot {
+    pub(super) fn get(&self, index: u32) -> &Slot {
         // SAFETY: a 16-bit index lies inside the block, which lives as long as `self`.
         unsafe { &*self.first.as_ptr().add((index & 0xffff) as usize) }
     }
@@ -138,7 +138,7 @@ pub(super) struct InFlight<'a>(&'a AtomicU32);
 impl<'a> InFlight<'a> {
     /// Counts one in.
     #[inline]
-    pub fn enter(count: &'a AtomicU32) -> Self {
+    pub(super) fn enter(count: &'a AtomicU32) -> Self {
         count.fetch_add(1, Ordering::SeqCst);
         InFlight(count)
     }

@@ -57,9 +57,9 @@ pub struct Mr {
 
 impl Table {
     /// An empty table. Its pages are taken from the system when they are first used.
-    pub fn new() -> Table {
+    pub fn new() -> Self {
         let (free, binding) = (Free::default(), Mutex::new(Rank::Binding, ()));
-        Table {
+        Self {
             slots: Arc::new(Slots::new()),
             free,
             binding,
@@ -72,15 +72,15 @@ impl Table {
     }
 
     /// An empty table of an environment that may have storage of its own ([`Platform::storage`]).
-    pub fn of(platform: Arc<dyn Platform>) -> Table {
-        let mut table = Table::new();
+    pub fn of(platform: Arc<dyn Platform>) -> Self {
+        let mut table = Self::new();
         table.platform = Some(platform);
         table
     }
 
     /// The table of an adapter on a link, by which processes of the same host may reach regions.
-    pub fn on_link(self, link: Arc<dyn Link>) -> Table {
-        Table { link: Some(link), ..self }
+    pub fn on_link(self, link: Arc<dyn Link>) -> Self {
+        Self { link: Some(link), ..self }
     }
 
     /// The environment's own storage.
@@ -274,6 +274,6 @@ impl Table {
 
 impl Default for Table {
     fn default() -> Self {
-        Table::new()
+        Self::new()
     }
 }

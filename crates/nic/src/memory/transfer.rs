@@ -75,28 +75,28 @@ impl Copy {
     pub fn rights(&self) -> u32 {
         let bit = |wanted, bit| if wanted { bit } else { 0 };
         match *self {
-            Copy::Write => Access::REMOTE_WRITE,
-            Copy::Read => Access::REMOTE_READ,
+            Self::Write => Access::REMOTE_WRITE,
+            Self::Read => Access::REMOTE_READ,
             // It is the peer's wish.
-            Copy::Pull | Copy::Put => 0,
-            Copy::Flush(how) => {
+            Self::Pull | Self::Put => 0,
+            Self::Flush(how) => {
                 bit(how.global, Access::FLUSH_GLOBAL) | bit(how.persistent, Access::FLUSH_PERSISTENT)
             }
-            Copy::Atomic(AtomicOp::Write(_)) => Access::REMOTE_WRITE,
-            Copy::Atomic(_) => Access::REMOTE_ATOMIC,
+            Self::Atomic(AtomicOp::Write(_)) => Access::REMOTE_WRITE,
+            Self::Atomic(_) => Access::REMOTE_ATOMIC,
         }
     }
 
     /// What a region alone must let a peer do for this ([`Copy::rights`] says it of both).
     #[inline]
     pub fn rights_of_region(&self) -> u32 {
-        if matches!(self, Copy::Put) { Access::LOCAL_WRITE } else { self.rights() }
+        if matches!(self, Self::Put) { Access::LOCAL_WRITE } else { self.rights() }
     }
 
     /// What regions of ours must allow for it.
     #[inline]
     pub(super) fn needs_of_ours(&self) -> u32 {
-        if matches!(self, Copy::Write | Copy::Put) { 0 } else { Access::LOCAL_WRITE }
+        if matches!(self, Self::Write | Self::Put) { 0 } else { Access::LOCAL_WRITE }
     }
 }
 
@@ -116,7 +116,7 @@ impl<'a> Prepared<'a> {
     /// [`Copy::Put`]. No code claims then that they do not change. They have as many bytes in all
     /// as the peer names, but for a FLUSH, which has none. They need not be mapped.
     #[inline]
-    pub unsafe fn new(transfer: &'a Transfer<'a>, pieces: &'a [Piece]) -> Prepared<'a> {
+    pub unsafe fn new(transfer: &'a Transfer<'a>, pieces: &'a [Piece]) -> Self {
         Prepared { transfer, pieces }
     }
 

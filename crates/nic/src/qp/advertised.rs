@@ -61,7 +61,7 @@ impl Advertised {
 
     /// What was advertised is of no interest any more, nor is what waits.
     pub(super) fn forget(&mut self) {
-        *self = Advertised { serial: self.serial.wrapping_add(1), ..Advertised::default() };
+        *self = Self { serial: self.serial.wrapping_add(1), ..Self::default() };
     }
 }
 

@@ -39,12 +39,12 @@ impl Ah {
     ///
     /// `OutOfRange`: another port than 1. `Invalid`: no GRH. `Vacant`: no GID at `sgid_index`.
     /// `Value`: a `dgid` of another address family.
-    pub fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Ah, Error> {
+    pub fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Self, Error> {
         in_range("port_num", av.port, 1_u8, 1_u8)?;
         // What can be wrong with the address is found out here; how it is reached is asked again
         // with each request, as interfaces change.
         pd.checked_path_to(&av, Qpn::default())?;
-        Ok(Ah { pd: pd.clone(), av })
+        Ok(Self { pd: pd.clone(), av })
     }
     /// The address.
     pub fn av(&self) -> &AddressVector {

@@ -26,7 +26,7 @@ pub enum QpType {
 
 impl QpType {
     /// From `enum ibv_qp_type`; `None` for what this adapter does not have.
-    pub fn from_code(code: u32) -> Option<QpType> {
+    pub fn from_code(code: u32) -> Option<Self> {
         use QpType::*;
         [Rc, Uc, Ud, RawPacket, XrcSend, XrcRecv].into_iter().find(|t| *t as u32 == code)
     }
@@ -34,21 +34,21 @@ impl QpType {
     /// The type's name in the manual pages, without IBV_QPT_.
     pub fn name(self) -> &'static str {
         match self {
-            QpType::Rc => "RC",
-            QpType::Uc => "UC",
-            QpType::Ud => "UD",
-            QpType::RawPacket => "RAW_PACKET",
-            QpType::XrcSend => "XRC_SEND",
-            QpType::XrcRecv => "XRC_RECV",
+            Self::Rc => "RC",
+            Self::Uc => "UC",
+            Self::Ud => "UD",
+            Self::RawPacket => "RAW_PACKET",
+            Self::XrcSend => "XRC_SEND",
+            Self::XrcRecv => "XRC_RECV",
         }
     }
 
     /// The attributes of [`mask`] that a reliable connection has and this half of one has not.
     pub fn lacks(self) -> u32 {
         match self {
-            QpType::XrcSend => ANSWERING,
-            QpType::XrcRecv => ASKING,
-            QpType::Uc => ASKING | ANSWERING | mask::TIMEOUT,
+            Self::XrcSend => ANSWERING,
+            Self::XrcRecv => ASKING,
+            Self::Uc => ASKING | ANSWERING | mask::TIMEOUT,
             _ => 0,
         }
     }
@@ -57,7 +57,7 @@ impl QpType {
     /// connection lacks. Programs pass one mask for both halves, and uverbs takes these out of it.
     pub fn ignores(self) -> u32 {
         match self {
-            QpType::XrcSend | QpType::XrcRecv => self.lacks(),
+            Self::XrcSend | Self::XrcRecv => self.lacks(),
             _ => 0,
         }
     }
@@ -79,7 +79,7 @@ pub enum QpState {
 
 impl QpState {
     /// From `enum ibv_qp_state`.
-    pub fn from_code(code: u32) -> Option<QpState> {
+    pub fn from_code(code: u32) -> Option<Self> {
         use QpState::*;
         [Reset, Init, Rtr, Rts, Sqd, Sqe, Error].into_iter().find(|s| *s as u32 == code)
     }
@@ -87,13 +87,13 @@ impl QpState {
     /// The state's name in the manual pages, without IBV_QPS_.
     pub fn name(self) -> &'static str {
         match self {
-            QpState::Reset => "RESET",
-            QpState::Init => "INIT",
-            QpState::Rtr => "RTR",
-            QpState::Rts => "RTS",
-            QpState::Sqd => "SQD",
-            QpState::Sqe => "SQE",
-            QpState::Error => "ERR",
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::Rtr => "RTR",
+            Self::Rts => "RTS",
+            Self::Sqd => "SQD",
+            Self::Sqe => "SQE",
+            Self::Error => "ERR",
         }
     }
 }
@@ -203,14 +203,14 @@ pub struct QpAttr {
 impl QpAttr {
     /// The attributes, for a move to another state.
     #[must_use]
-    pub fn with_state(self, state: QpState) -> QpAttr {
-        QpAttr { state, ..self }
+    pub fn with_state(self, state: QpState) -> Self {
+        Self { state, ..self }
     }
 }
 
 impl QpAttr {
     /// Takes over the attributes that `bits` name.
-    pub(crate) fn merge(&mut self, new: &QpAttr, bits: u32) {
+    pub(crate) fn merge(&mut self, new: &Self, bits: u32) {
         macro_rules! take {
             ($($bit:ident: $($field:ident),+;)*) => {
                 $(if bits & mask::$bit != 0 { $(self.$field = new.$field;)+ })*
@@ -239,7 +239,7 @@ impl QpAttr {
 
 impl Default for QpAttr {
     fn default() -> Self {
-        QpAttr {
+        Self {
             state: QpState::Reset,
             cur_state: QpState::Reset,
             path_mtu: Mtu::M256,

@@ -91,7 +91,7 @@ type Seen = Vec<(u64, Status, Completed, SendTail)>;
 
 impl Bench {
     #[allow(clippy::disallowed_methods, reason = "a moment to begin from")]
-    fn new() -> Bench {
+    fn new() -> Self {
         let config = DeviceConfig {
             id: DeviceId(0),
             name: "bench".to_owned(),
@@ -106,7 +106,7 @@ impl Bench {
         let wire = Arc::new(Wire::default());
         let device = Device::new(config, port, wire.clone(), wire.clone());
         let pd = Arc::new(device.alloc_pd().unwrap());
-        Bench { wire, device, pd, now: Instant::now() }
+        Self { wire, device, pd, now: Instant::now() }
     }
 
     fn made(&self) -> Arc<Qp> {

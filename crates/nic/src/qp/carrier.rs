@@ -46,45 +46,45 @@ static NO_DESTINATION: CongestionWindow = CongestionWindow::new();
 
 impl Carrier {
     /// The carrier of a queue pair in state Reset.
-    pub fn new(kind: QpType) -> Carrier {
+    pub(crate) fn new(kind: QpType) -> Self {
         match kind {
-            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => Carrier::Unconnected,
-            QpType::Ud => Carrier::AddressHandles,
-            QpType::RawPacket => Carrier::Frames,
+            QpType::Rc | QpType::Uc | QpType::XrcSend | QpType::XrcRecv => Self::Unconnected,
+            QpType::Ud => Self::AddressHandles,
+            QpType::RawPacket => Self::Frames,
         }
     }
 
     /// A connection's peer is at the end of this path from now on.
-    pub fn connect(&mut self, path: Path, mtu: Mtu, device: &Adapter) {
+    pub(crate) fn connect(&mut self, path: Path, mtu: Mtu, device: &Adapter) {
         let local = device.link.local().filter(|local| local.is_local(&path));
         let is_local = local.is_some();
         let channel = local.and_then(|local| local.channel(&path));
         let room = channel.map_or(u32::MAX, |(_, bytes)| bytes / mtu.bytes() as u32);
         let window = || device.window(path.dest, channel.map(|(number, _)| number));
         match self {
-            Carrier::Datagram(carrier) if carrier.path == path => {
+            Self::Datagram(carrier) if carrier.path == path => {
                 (carrier.room, carrier.mtu) = (room, mtu);
             }
-            Carrier::Datagram(carrier) => {
+            Self::Datagram(carrier) => {
                 (carrier.window, carrier.room) = (window(), room);
                 (carrier.path, carrier.mtu, carrier.is_local) = (path, mtu, is_local);
             }
             _ => {
                 let (window, detours) = (window(), Detours::default());
-                *self = Carrier::Datagram(DatagramCarrier { path, mtu, is_local, room, window, detours });
+                *self = Self::Datagram(DatagramCarrier { path, mtu, is_local, room, window, detours });
             }
         }
     }
 
     /// The datagrams of a connection that has a peer.
     #[inline]
-    pub fn datagram(&self) -> Option<&DatagramCarrier> {
-        if let Carrier::Datagram(carrier) = self { Some(carrier) } else { None }
+    pub(crate) fn datagram(&self) -> Option<&DatagramCarrier> {
+        if let Self::Datagram(carrier) = self { Some(carrier) } else { None }
     }
 
     /// The window that packets which want an acknowledgement count against.
     #[inline]
-    pub fn window(&self) -> &CongestionWindow {
+    pub(crate) fn window(&self) -> &CongestionWindow {
         self.datagram().map_or(&NO_DESTINATION, |carrier| &carrier.window)
     }
 }
@@ -92,13 +92,13 @@ impl Carrier {
 impl DatagramCarrier {
     /// Whether a packet with these addresses is from the peer.
     #[inline]
-    pub fn is_from_peer(&self, source: Address, dest: Address) -> bool {
+    pub(crate) fn is_from_peer(&self, source: Address, dest: Address) -> bool {
         self.path.dest == source && self.path.source == dest
     }
 
     /// The path is suspected to end at a process that is stopped: leaves from another source port,
     /// not too often. `timeout` is the queue pair's code.
-    pub fn suspect(&mut self, now: Instant, timeout: u8) {
+    pub(crate) fn suspect(&mut self, now: Instant, timeout: u8) {
         if self.detours.take(now, timeout) {
             self.path.source_port_epoch = self.path.source_port_epoch.wrapping_add(1);
         }

@@ -44,7 +44,7 @@ pub(crate) struct Noted {
 
 impl<T> Default for DelayedAcks<T> {
     fn default() -> Self {
-        DelayedAcks {
+        Self {
             held: AtomicU32::new(0),
             any_brief: AtomicBool::new(false),
             list: Mutex::new(Rank::DelayedAcks, List { qps: Vec::new(), until: None, visits: 0 }),
@@ -55,21 +55,21 @@ impl<T> Default for DelayedAcks<T> {
 impl<T> DelayedAcks<T> {
     /// Whether no ACK is held back.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.held.load(Ordering::Acquire) == 0
     }
     /// Whether all that are held back wait for the program.
     #[inline]
-    pub fn none_is_brief(&self) -> bool {
+    pub(crate) fn none_is_brief(&self) -> bool {
         !self.any_brief.load(Ordering::Acquire)
     }
     /// When [`DelayedAcks::visit`] wants to be called at the latest.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.lock().until
     }
     /// Asks `each` queue pair in the list until when its ACK waits; those where none does leave the
     /// list. Its lock is not held while `each` runs, which may lock a queue pair.
-    pub fn visit(&self, mut each: impl FnMut(Arc<T>) -> Option<Instant>) {
+    pub(crate) fn visit(&self, mut each: impl FnMut(Arc<T>) -> Option<Instant>) {
         let mut taken = {
             let mut list = self.lock();
             list.visits += 1;
@@ -92,7 +92,7 @@ impl<T> DelayedAcks<T> {
         list.qps = taken;
     }
     /// Visits those in the list if no other thread has its lock.
-    pub fn try_each(&self, mut each: impl FnMut(Arc<T>)) {
+    pub(crate) fn try_each(&self, mut each: impl FnMut(Arc<T>)) {
         if let Some(list) = self.list.try_lock() {
             list.qps.iter().filter_map(Weak::upgrade).for_each(&mut each);
         }
@@ -106,7 +106,7 @@ impl Noted {
     /// An ACK of the queue pair is held back so from now on. When the list is to be looked at,
     /// where the environment may not know.
     #[inline(always)]
-    pub fn change<T>(
+    pub(crate) fn change<T>(
         &mut self,
         held: AckDelay,
         now: Instant,
@@ -155,24 +155,24 @@ impl Noted {
 
     /// Whether [`Noted::change`] has something to do.
     #[inline]
-    pub fn differs(&self, held: AckDelay) -> bool {
+    pub(crate) fn differs(&self, held: AckDelay) -> bool {
         self.held != held
     }
 
     /// Until when the ACK waits for the program, where it does.
-    pub fn waits_until(&self) -> Option<Instant> {
+    pub(crate) fn waits_until(&self) -> Option<Instant> {
         self.until.filter(|_| self.held == AckDelay::ForProgram)
     }
 
     /// None is held back any more.
-    pub fn end<T>(&mut self, acks: &DelayedAcks<T>) {
+    pub(crate) fn end<T>(&mut self, acks: &DelayedAcks<T>) {
         if std::mem::take(&mut self.held) != AckDelay::No {
             acks.held.fetch_sub(1, Ordering::Release);
         }
     }
 
     /// The queue pair leaves the list.
-    pub fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         self.listed = AckDelay::No;
     }
 }

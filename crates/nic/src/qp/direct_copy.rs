@@ -39,7 +39,7 @@ pub(super) struct OneSided {
 impl OneSided {
     /// What a request is, where it is one.
     #[inline]
-    pub(super) fn of(wr: &SendWr) -> Option<OneSided> {
+    pub(super) fn of(wr: &SendWr) -> Option<Self> {
         let (what, addr, rkey) = match wr.op {
             SendOp::Write { addr, rkey, immediate: None } => (Copy::Write, addr, rkey),
             SendOp::Read { addr, rkey } => (Copy::Read, addr, rkey),
@@ -47,7 +47,7 @@ impl OneSided {
         };
         let Data::Sges(list) = &wr.data else { return None };
         let &[sge] = list.as_slice() else { return None };
-        Some(OneSided { wr_id: wr.wr_id, what, addr, rkey, sge, signaled: wr.signaled })
+        Some(Self { wr_id: wr.wr_id, what, addr, rkey, sge, signaled: wr.signaled })
     }
 }
 

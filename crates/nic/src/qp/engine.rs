@@ -30,26 +30,26 @@ pub(crate) enum Engine {
 
 impl Engine {
     /// In state Init.
-    pub fn new(kind: QpType, qpn: Qpn, pace: &Arc<Pace>) -> Engine {
+    pub(crate) fn new(kind: QpType, qpn: Qpn, pace: &Arc<Pace>) -> Self {
         let pkey = Pkey::default();
         match kind {
-            QpType::Rc => Engine::Rc(Rc::new(qpn, pkey)),
-            QpType::XrcSend => Engine::Rc(Rc::xrc_initiator(qpn, pkey)),
-            QpType::XrcRecv => Engine::Rc(Rc::xrc_target(qpn, pkey)),
-            QpType::Uc => Engine::Uc(Uc::new(qpn, pkey, pace.clone())),
-            QpType::Ud => Engine::Ud(Ud::new(qpn, pkey, pace.clone())),
-            QpType::RawPacket => Engine::Raw(Raw::new(qpn)),
+            QpType::Rc => Self::Rc(Rc::new(qpn, pkey)),
+            QpType::XrcSend => Self::Rc(Rc::xrc_initiator(qpn, pkey)),
+            QpType::XrcRecv => Self::Rc(Rc::xrc_target(qpn, pkey)),
+            QpType::Uc => Self::Uc(Uc::new(qpn, pkey, pace.clone())),
+            QpType::Ud => Self::Ud(Ud::new(qpn, pkey, pace.clone())),
+            QpType::RawPacket => Self::Raw(Raw::new(qpn)),
         }
     }
     /// The error state that the engine went to by itself.
     #[inline]
-    pub fn failed(&self) -> Option<QpState> {
+    pub(crate) fn failed(&self) -> Option<QpState> {
         let state = match self {
-            Engine::Rc(e) if e.state() == rc::State::Error => return Some(QpState::Error),
-            Engine::Rc(_) => return None,
-            Engine::Uc(e) => e.state(),
-            Engine::Ud(e) => e.state(),
-            Engine::Raw(e) => e.state(),
+            Self::Rc(e) if e.state() == rc::State::Error => return Some(QpState::Error),
+            Self::Rc(_) => return None,
+            Self::Uc(e) => e.state(),
+            Self::Ud(e) => e.state(),
+            Self::Raw(e) => e.state(),
         };
         match state {
             pacing::UnreliableState::Error => Some(QpState::Error),
@@ -58,45 +58,45 @@ impl Engine {
         }
     }
     /// Init to RTR; `port_mtu` bounds datagrams, which have no path MTU of their own.
-    pub fn ready_to_receive(&mut self, attr: &QpAttr, port_mtu: Mtu) {
+    pub(crate) fn ready_to_receive(&mut self, attr: &QpAttr, port_mtu: Mtu) {
         match self {
-            Engine::Rc(e) => e.ready_to_receive(RtrAttr {
+            Self::Rc(e) => e.ready_to_receive(RtrAttr {
                 dest_qpn: attr.dest_qpn,
                 path_mtu: attr.path_mtu,
                 rq_psn: attr.rq_psn,
                 max_dest_rd_atomic: attr.max_dest_rd_atomic,
                 min_rnr_timer: attr.min_rnr_timer,
             }),
-            Engine::Uc(e) => e.ready_to_receive(uc::RtrAttr {
+            Self::Uc(e) => e.ready_to_receive(uc::RtrAttr {
                 dest_qpn: attr.dest_qpn,
                 path_mtu: attr.path_mtu,
                 rq_psn: attr.rq_psn,
             }),
-            Engine::Ud(e) => {
+            Self::Ud(e) => {
                 e.set_qkey(attr.qkey);
                 e.ready_to_receive(port_mtu.bytes());
             }
-            Engine::Raw(e) => e.ready_to_receive(),
+            Self::Raw(e) => e.ready_to_receive(),
         }
     }
     /// RTR to RTS.
-    pub fn ready_to_send(&mut self, attr: &QpAttr) {
+    pub(crate) fn ready_to_send(&mut self, attr: &QpAttr) {
         match self {
-            Engine::Rc(e) => e.ready_to_send(rts(attr)),
-            Engine::Uc(e) => e.ready_to_send(attr.sq_psn),
-            Engine::Ud(e) => {
+            Self::Rc(e) => e.ready_to_send(rts(attr)),
+            Self::Uc(e) => e.ready_to_send(attr.sq_psn),
+            Self::Ud(e) => {
                 e.set_qkey(attr.qkey);
                 e.ready_to_send(attr.sq_psn);
             }
-            Engine::Raw(e) => e.ready_to_send(),
+            Self::Raw(e) => e.ready_to_send(),
         }
     }
     /// The attributes that `bits` name changed in state `from`, where they may also change later.
-    pub fn changed(&mut self, attr: &QpAttr, from: QpState, bits: u32) {
+    pub(crate) fn changed(&mut self, attr: &QpAttr, from: QpState, bits: u32) {
         const RETRIES: u32 = mask::TIMEOUT | mask::RETRY_CNT | mask::RNR_RETRY;
         const DEPTHS: u32 = mask::MAX_QP_RD_ATOMIC | mask::MAX_DEST_RD_ATOMIC;
         match self {
-            Engine::Rc(e) => {
+            Self::Rc(e) => {
                 if from == QpState::Sqd && bits & RETRIES != 0 {
                     e.set_retries(rts(attr));
                 }
@@ -107,176 +107,193 @@ impl Engine {
                     e.set_min_rnr_timer(attr.min_rnr_timer);
                 }
             }
-            Engine::Uc(_) | Engine::Raw(_) => {}
-            Engine::Ud(e) => e.set_qkey(attr.qkey),
+            Self::Uc(_) | Self::Raw(_) => {}
+            Self::Ud(e) => e.set_qkey(attr.qkey),
         }
     }
     /// Whether what was begun is done.
-    pub fn drained(&self) -> bool {
+    pub(crate) fn drained(&self) -> bool {
         match self {
-            Engine::Rc(e) => e.drained(),
-            Engine::Uc(e) => e.drained(),
+            Self::Rc(e) => e.drained(),
+            Self::Uc(e) => e.drained(),
             // A message of one packet has begun only when it has left.
-            Engine::Ud(_) => true,
-            Engine::Raw(e) => e.outstanding() == 0,
+            Self::Ud(_) => true,
+            Self::Raw(e) => e.outstanding() == 0,
         }
     }
     /// The ACK held back, where there is one: the queue pair is about to go.
-    pub fn on_exit(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
-        if let Engine::Rc(e) = self {
+    pub(crate) fn on_exit(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
+        if let Self::Rc(e) = self {
             e.on_exit(batch, cx);
         }
     }
     /// How an ACK is held back.
     #[inline]
-    pub fn held(&self) -> AckDelay {
-        if let Engine::Rc(e) = self { e.held() } else { AckDelay::No }
+    pub(crate) fn held(&self) -> AckDelay {
+        if let Self::Rc(e) = self { e.held() } else { AckDelay::No }
     }
     /// An ACK held back may leave.
-    pub fn release(&mut self) {
-        if let Engine::Rc(e) = self {
+    pub(crate) fn release(&mut self) {
+        if let Self::Rc(e) = self {
             e.release();
         }
     }
     /// RTS to SQD.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         match self {
-            Engine::Rc(e) => e.drain(),
-            Engine::Uc(e) => e.drain(),
-            Engine::Ud(e) => e.drain(),
-            Engine::Raw(e) => e.drain(),
+            Self::Rc(e) => e.drain(),
+            Self::Uc(e) => e.drain(),
+            Self::Ud(e) => e.drain(),
+            Self::Raw(e) => e.drain(),
         }
     }
     /// SQD or SQE to RTS.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         match self {
-            Engine::Rc(e) => e.resume(),
-            Engine::Uc(e) => e.resume(),
-            Engine::Ud(e) => e.resume(),
-            Engine::Raw(e) => e.resume(),
+            Self::Rc(e) => e.resume(),
+            Self::Uc(e) => e.resume(),
+            Self::Ud(e) => e.resume(),
+            Self::Raw(e) => e.resume(),
         }
     }
     /// To the error state.
-    pub fn fail(&mut self, cx: &mut impl Context) {
+    pub(crate) fn fail(&mut self, cx: &mut impl Context) {
         match self {
-            Engine::Rc(e) => e.fail(cx),
-            Engine::Uc(e) => e.fail(cx),
-            Engine::Ud(e) => e.fail(cx),
-            Engine::Raw(e) => e.fail(cx),
+            Self::Rc(e) => e.fail(cx),
+            Self::Uc(e) => e.fail(cx),
+            Self::Ud(e) => e.fail(cx),
+            Self::Raw(e) => e.fail(cx),
         }
     }
     /// Whether the peer of a reliable connection was heard in RTR.
-    pub fn is_established(&self) -> bool {
-        matches!(self, Engine::Rc(e) if e.is_established())
+    pub(crate) fn is_established(&self) -> bool {
+        matches!(self, Self::Rc(e) if e.is_established())
     }
     /// Whether a request of the peer of a reliable connection was executed.
-    pub fn has_begun(&self) -> bool {
-        matches!(self, Engine::Rc(e) if e.has_begun())
+    pub(crate) fn has_begun(&self) -> bool {
+        matches!(self, Self::Rc(e) if e.has_begun())
     }
     /// Like [`Engine::has_begun`], once ([`Rc::take_begun`]).
-    pub fn take_begun(&mut self) -> bool {
-        if let Engine::Rc(e) = self { e.take_begun() } else { false }
+    pub(crate) fn take_begun(&mut self) -> bool {
+        if let Self::Rc(e) = self { e.take_begun() } else { false }
     }
     /// Send work requests posted and not completed.
     #[inline]
-    pub fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         match self {
-            Engine::Rc(e) => e.outstanding(),
-            Engine::Uc(e) => e.outstanding(),
-            Engine::Ud(e) => e.outstanding(),
-            Engine::Raw(e) => e.outstanding(),
+            Self::Rc(e) => e.outstanding(),
+            Self::Uc(e) => e.outstanding(),
+            Self::Ud(e) => e.outstanding(),
+            Self::Raw(e) => e.outstanding(),
         }
     }
     /// Whether the peer has answers to give.
-    pub fn awaits_answers(&self) -> bool {
-        matches!(self, Engine::Rc(e) if e.outstanding() > 0)
+    pub(crate) fn awaits_answers(&self) -> bool {
+        matches!(self, Self::Rc(e) if e.outstanding() > 0)
     }
     /// Queues a request, which is taken from where it is; a datagram's needs a destination, which
     /// the caller has seen to; `srq` is for XRC.
     #[inline]
-    pub fn post(&mut self, wr: &mut SendWr, to: Option<Destination<Path>>, srq: u32, cx: &mut impl Context) {
+    pub(crate) fn post(
+        &mut self,
+        wr: &mut SendWr,
+        to: Option<Destination<Path>>,
+        srq: u32,
+        cx: &mut impl Context,
+    ) {
         match (self, to) {
-            (Engine::Rc(e), _) => e.post_to_srq(wr, srq, cx),
-            (Engine::Uc(e), _) => e.post(wr.take(), cx),
-            (Engine::Ud(e), Some(to)) => e.post(wr.take(), to, cx),
-            (Engine::Ud(_), None) => {}
-            (Engine::Raw(e), _) => e.post(wr.take(), cx),
+            (Self::Rc(e), _) => e.post_to_srq(wr, srq, cx),
+            (Self::Uc(e), _) => e.post(wr.take(), cx),
+            (Self::Ud(e), Some(to)) => e.post(wr.take(), to, cx),
+            (Self::Ud(_), None) => {}
+            (Self::Raw(e), _) => e.post(wr.take(), cx),
         }
     }
     /// A packet of a reliable connection, where it is a whole SEND in its turn, and nothing changes
     /// by it but what it completes; else nothing has changed.
     #[inline]
-    pub fn receive_fast(&mut self, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) -> bool {
-        if let Engine::Rc(e) = self { e.receive_fast(packet, ack_delay, cx) } else { false }
+    pub(crate) fn receive_fast(
+        &mut self,
+        packet: &Packet<'_>,
+        ack_delay: AckDelay,
+        cx: &mut impl Context,
+    ) -> bool {
+        if let Self::Rc(e) = self { e.receive_fast(packet, ack_delay, cx) } else { false }
     }
     /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
-    pub fn receive(&mut self, now: Instant, packet: &Packet<'_>, ack_delay: AckDelay, cx: &mut impl Context) {
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        ack_delay: AckDelay,
+        cx: &mut impl Context,
+    ) {
         match self {
-            Engine::Rc(e) => e.receive(now, packet, ack_delay, cx),
-            Engine::Uc(e) => e.receive(packet, cx),
-            Engine::Ud(_) | Engine::Raw(_) => {}
+            Self::Rc(e) => e.receive(now, packet, ack_delay, cx),
+            Self::Uc(e) => e.receive(packet, cx),
+            Self::Ud(_) | Self::Raw(_) => {}
         }
     }
     /// A FLUSH that takes long, to be begun now.
     #[inline]
-    pub fn take_flush(&mut self) -> Option<FlushTask> {
-        if let Engine::Rc(e) = self { e.take_flush() } else { None }
+    pub(crate) fn take_flush(&mut self) -> Option<FlushTask> {
+        if let Self::Rc(e) = self { e.take_flush() } else { None }
     }
     /// Writes packets of a connection; datagrams take another way.
-    pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
+    pub(crate) fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) {
         match self {
-            Engine::Rc(e) => e.fill(now, batch, cx),
-            Engine::Uc(e) => e.fill(now, batch, cx),
-            Engine::Ud(_) | Engine::Raw(_) => {}
+            Self::Rc(e) => e.fill(now, batch, cx),
+            Self::Uc(e) => e.fill(now, batch, cx),
+            Self::Ud(_) | Self::Raw(_) => {}
         }
     }
     /// Whether [`Engine::fill`] is known to have nothing to write.
     #[inline]
-    pub fn is_at_rest(&mut self) -> bool {
-        if let Engine::Rc(e) = self { e.is_at_rest() } else { false }
+    pub(crate) fn is_at_rest(&mut self) -> bool {
+        if let Self::Rc(e) = self { e.is_at_rest() } else { false }
     }
     /// The next share of the time begins ([`Rc::begin_quantum`]).
-    pub fn begin_quantum(&mut self) {
-        if let Engine::Rc(e) = self {
+    pub(crate) fn begin_quantum(&mut self) {
+        if let Self::Rc(e) = self {
             e.begin_quantum();
         }
     }
     /// Whether the share of the time is used up, and there is more to do
     /// ([`Rc::needs_reschedule`]).
     #[inline]
-    pub fn needs_reschedule(&self) -> bool {
-        if let Engine::Rc(e) = self { e.needs_reschedule() } else { false }
+    pub(crate) fn needs_reschedule(&self) -> bool {
+        if let Self::Rc(e) = self { e.needs_reschedule() } else { false }
     }
     /// When [`Engine::expire`] wants to be called.
     #[inline]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         match self {
-            Engine::Rc(e) => e.deadline(),
-            Engine::Uc(e) => e.deadline(),
-            Engine::Ud(e) => e.deadline(),
-            Engine::Raw(_) => None,
+            Self::Rc(e) => e.deadline(),
+            Self::Uc(e) => e.deadline(),
+            Self::Ud(e) => e.deadline(),
+            Self::Raw(_) => None,
         }
     }
     /// A timer may have run out. Where nothing is acknowledged, timers only ask to send on.
-    pub fn expire(&mut self, now: Instant, cx: &mut impl Context) {
-        if let Engine::Rc(e) = self {
+    pub(crate) fn expire(&mut self, now: Instant, cx: &mut impl Context) {
+        if let Self::Rc(e) = self {
             e.expire(now, cx);
         }
     }
     /// The PSN expected next, of a connection.
-    pub fn rq_psn(&self) -> Option<Psn> {
+    pub(crate) fn rq_psn(&self) -> Option<Psn> {
         match self {
-            Engine::Rc(e) => Some(e.rq_psn()),
-            Engine::Uc(e) => Some(e.rq_psn()),
-            Engine::Ud(_) | Engine::Raw(_) => None,
+            Self::Rc(e) => Some(e.rq_psn()),
+            Self::Uc(e) => Some(e.rq_psn()),
+            Self::Ud(_) | Self::Raw(_) => None,
         }
     }
     /// Whether the path is in doubt.
     #[inline]
-    pub fn take_path_suspect(&mut self) -> bool {
+    pub(crate) fn take_path_suspect(&mut self) -> bool {
         match self {
-            Engine::Rc(e) => e.take_path_suspect(),
-            Engine::Uc(_) | Engine::Ud(_) | Engine::Raw(_) => false,
+            Self::Rc(e) => e.take_path_suspect(),
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
         }
     }
 }

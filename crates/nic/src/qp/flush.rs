@@ -26,7 +26,7 @@ struct PendingFlush {
 
 impl PendingFlush {
     fn run(self, now: &mut dyn FnMut() -> Instant) {
-        let PendingFlush { qp, task, pd, access, serial } = self;
+        let Self { qp, task, pd, access, serial } = self;
         let view = qp.pd().device.memory.view(pd, access).on(qp.qpn());
         let done = view.persist(task.range, task.how);
         let mut inner = qp.lock();

@@ -115,7 +115,7 @@ pub struct QpInit {
 /// do not end it: [`Qp::destroy`] does.
 #[derive(Debug)]
 pub struct Qp {
-    pub(crate) me: Weak<Qp>,
+    pub(crate) me: Weak<Self>,
     qpn: Qpn,
     /// In the table of regions.
     pinning_lock: u32,
@@ -195,7 +195,7 @@ impl Qp {
     /// `OutOfRange`: sizes beyond the device's. `Invalid`: queues that do not fit the kind, another
     /// device's domain. `Limit`: no number is left. `System`: the environment has no frames for a
     /// raw packet queue pair.
-    pub fn create(device: &Arc<Device>, pd: &Arc<Pd>, mut init: QpInit) -> Result<Arc<Qp>, Error> {
+    pub fn create(device: &Arc<Device>, pd: &Arc<Pd>, mut init: QpInit) -> Result<Arc<Self>, Error> {
         if init.srq.is_some() {
             (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
         }
@@ -209,7 +209,7 @@ impl Qp {
             }
             _ => {
                 init.check_tags(pd)?;
-                Qp::make(device, pd, init, None)
+                Self::make(device, pd, init, None)
             }
         }
     }
@@ -219,7 +219,7 @@ impl Qp {
         pd: &Arc<Pd>,
         init: QpInit,
         xrcd: Option<Arc<Xrcd>>,
-    ) -> Result<Arc<Qp>, Error> {
+    ) -> Result<Arc<Self>, Error> {
         if !Arc::ptr_eq(device.adapter(), &pd.device) {
             return Err(Error::Invalid("the protection domain is of another device"));
         }
@@ -238,7 +238,7 @@ impl Qp {
                 device.frames.close_frames(device.config.interface);
             }
         })?;
-        let qp = Arc::new_cyclic(|me| Qp {
+        let qp = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             qpn,
             pinning_lock: pd.device.memory.new_pinning_lock(),

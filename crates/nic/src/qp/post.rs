@@ -54,7 +54,7 @@ pub struct PostFlags {
 
 impl PostFlags {
     /// The flags of the last request of a list ([`PostFlags::last`]).
-    pub const LAST: PostFlags = PostFlags { last: true, keep: false, srq: 0 };
+    pub const LAST: Self = Self { last: true, keep: false, srq: 0 };
 }
 
 impl Sender<'_> {

@@ -29,29 +29,29 @@ struct Queue<T> {
 impl<T> Default for RunQueue<T> {
     fn default() -> Self {
         let queue = Queue { waiting: VecDeque::new(), at: None };
-        RunQueue { any: AtomicBool::new(false), queue: Mutex::new(Rank::RunQueue, queue) }
+        Self { any: AtomicBool::new(false), queue: Mutex::new(Rank::RunQueue, queue) }
     }
 }
 
 impl<T> RunQueue<T> {
     /// Adds one that has had its turn `now`, after all others; when it wants to be served.
-    pub fn add(&self, now: Instant, one: Weak<T>) -> Instant {
+    pub(crate) fn add(&self, now: Instant, one: Weak<T>) -> Instant {
         let mut queue = self.lock();
         queue.waiting.push_back(one);
         self.any.store(true, Ordering::Release);
         *queue.at.get_or_insert(now + MOMENT)
     }
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }
     /// When the next wants to be served.
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         if self.is_empty() { None } else { self.lock().at }
     }
     /// Lets at most `most` of those that wait take their turns: each once, even if it is at the end
     /// of the queue again after it. No lock is held meanwhile.
-    pub fn take(&self, now: Instant, most: usize, mut each: impl FnMut(Arc<T>)) {
+    pub(crate) fn take(&self, now: Instant, most: usize, mut each: impl FnMut(Arc<T>)) {
         if self.is_empty() {
             return;
         }

@@ -18,7 +18,7 @@ pub(crate) struct Detours {
 impl Detours {
     /// Whether a path that is suspect `now` may be left: once in a local ACK timeout (`timeout`, a
     /// code of five bits).
-    pub fn take(&mut self, now: Instant, timeout: u8) -> bool {
+    pub(crate) fn take(&mut self, now: Instant, timeout: u8) -> bool {
         let apart = timeout_of(timeout).map_or(APART, |timeout| timeout.min(APART));
         let due = self.last.is_none_or(|last| now.saturating_duration_since(last) >= apart);
         if due {

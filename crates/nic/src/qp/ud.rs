@@ -30,11 +30,11 @@ impl QpType {
     pub(crate) fn check_operation(self, op: &SendOp) -> Result<(), PostError> {
         let plain_send = matches!(op, SendOp::Send(SendTail::None | SendTail::Immediate(_)));
         let carried = match self {
-            QpType::Rc | QpType::XrcSend => true,
-            QpType::XrcRecv => false,
-            QpType::Uc => plain_send || matches!(op, SendOp::Write { .. }),
-            QpType::Ud => plain_send,
-            QpType::RawPacket => matches!(op, SendOp::Send(SendTail::None)),
+            Self::Rc | Self::XrcSend => true,
+            Self::XrcRecv => false,
+            Self::Uc => plain_send || matches!(op, SendOp::Write { .. }),
+            Self::Ud => plain_send,
+            Self::RawPacket => matches!(op, SendOp::Send(SendTail::None)),
         };
         if carried { Ok(()) } else { Err(PostError::Invalid("the transport service has no such operation")) }
     }

@@ -37,7 +37,7 @@ pub struct SrqAttr {
 /// [`Srq::destroy`].
 #[derive(Debug)]
 pub struct Srq {
-    me: Weak<Srq>,
+    me: Weak<Self>,
     number: u32,
     pd: Arc<Pd>,
     /// Of one for XRC: its domain, and where its receives complete.
@@ -67,8 +67,8 @@ impl Subject for Srq {
 impl Srq {
     /// An empty queue; its receives name memory of `pd`, whatever the domains of the queue pairs.
     /// `attr.limit` means nothing yet.
-    pub fn create(pd: &Arc<Pd>, attr: SrqAttr, events: Arc<AsyncEventQueue>) -> Result<Arc<Srq>, Error> {
-        Srq::make(pd, attr, events, None, None)
+    pub fn create(pd: &Arc<Pd>, attr: SrqAttr, events: Arc<AsyncEventQueue>) -> Result<Arc<Self>, Error> {
+        Self::make(pd, attr, events, None, None)
     }
 
     /// A shared receive queue for XRC. Requests to targets of `xrcd` name it by its number, and
@@ -79,11 +79,11 @@ impl Srq {
         events: Arc<AsyncEventQueue>,
         xrcd: Arc<Xrcd>,
         cq: Arc<Cq>,
-    ) -> Result<Arc<Srq>, Error> {
+    ) -> Result<Arc<Self>, Error> {
         if !Arc::ptr_eq(&pd.device, xrcd.device()) {
             return Err(Error::Invalid("the XRC domain is of another device"));
         }
-        Srq::make(pd, attr, events, Some((xrcd, cq)), None)
+        Self::make(pd, attr, events, Some((xrcd, cq)), None)
     }
 
     /// A shared receive queue for tag matching with up to `max_tags` tags, 1 to
@@ -95,8 +95,8 @@ impl Srq {
         events: Arc<AsyncEventQueue>,
         max_tags: u32,
         cq: Arc<Cq>,
-    ) -> Result<Arc<Srq>, Error> {
-        Srq::make(pd, attr, events, None, Some(TagMatching::new(max_tags, cq)?))
+    ) -> Result<Arc<Self>, Error> {
+        Self::make(pd, attr, events, None, Some(TagMatching::new(max_tags, cq)?))
     }
 
     fn make(
@@ -105,11 +105,11 @@ impl Srq {
         events: Arc<AsyncEventQueue>,
         xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
         tags: Option<TagMatching>,
-    ) -> Result<Arc<Srq>, Error> {
+    ) -> Result<Arc<Self>, Error> {
         in_range("max_wr", attr.max_wr, 1_u32, limits::MAX_SRQ_WR)?;
         in_range("max_sge", attr.max_sge, 0_u32, limits::MAX_SGE)?;
         let number = pd.device.srq_numbers.take(|| pd.device.random())?;
-        let srq = Arc::new_cyclic(|me| Srq {
+        let srq = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             number,
             pd: pd.clone(),

@@ -136,15 +136,15 @@ impl TagList {
 
 impl TagMatching {
     /// For so many tags, 1 to [`limits::MAX_TAGS`]; completes in `cq`.
-    pub fn new(max_tags: u32, cq: Arc<Cq>) -> Result<TagMatching, Error> {
+    pub(crate) fn new(max_tags: u32, cq: Arc<Cq>) -> Result<Self, Error> {
         in_range("max_num_tags", max_tags, 1_u32, limits::MAX_TAGS)?;
         let list = TagList { max_tags: max_tags as usize, ..TagList::default() };
-        Ok(TagMatching { cq, list: Mutex::new(Rank::TagList, list) })
+        Ok(Self { cq, list: Mutex::new(Rank::TagList, list) })
     }
 
     /// Where a message goes whose first packet bears `first`; `whole`: it has no other. A
     /// rendezvous is left in `fetch`.
-    pub fn place(
+    pub(crate) fn place(
         &self,
         srq: &Srq,
         first: &[u8],
@@ -179,7 +179,7 @@ impl TagMatching {
     }
 
     /// A completion of a queue pair of ours: what it received, or had to send for a rendezvous.
-    pub fn complete(&self, side: Side, completion: Completion, notifications: &mut Vec<Notification>) {
+    pub(crate) fn complete(&self, side: Side, completion: Completion, notifications: &mut Vec<Notification>) {
         let completion = match (side, completion.opcode) {
             (Side::Receive, _) => completion,
             (Side::Send, Completed::Read) => {
@@ -229,8 +229,8 @@ fn shortened(sges: &SgeList, len: u32) -> SgeList {
 
 impl Rendezvous {
     /// The READ that fetches the data, and the FIN that tells the sender so.
-    pub fn requests(&self) -> [SendWr; 2] {
-        let Rendezvous { receive, tmh, rvh } = self;
+    pub(crate) fn requests(&self) -> [SendWr; 2] {
+        let Self { receive, tmh, rvh } = self;
         let request = |op, data, signaled, fence| SendWr {
             wr_id: receive.wr_id,
             op,

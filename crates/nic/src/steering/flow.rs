@@ -32,7 +32,7 @@ pub enum FlowKind {
 
 impl FlowKind {
     /// From `enum ibv_flow_attr_type`.
-    pub fn from_code(code: u32) -> Option<FlowKind> {
+    pub fn from_code(code: u32) -> Option<Self> {
         use FlowKind::*;
         [Normal, AllDefault, MulticastDefault, Sniffer].into_iter().find(|k| *k as u32 == code)
     }
@@ -93,14 +93,14 @@ pub(crate) struct Flows<T> {
 
 impl<T> Default for Flows<T> {
     fn default() -> Self {
-        Flows { rules: RwLock::new(Rank::FlowRules, Vec::new()), next: AtomicU64::new(0) }
+        Self { rules: RwLock::new(Rank::FlowRules, Vec::new()), next: AtomicU64::new(0) }
     }
 }
 
 impl<T> Flows<T> {
     /// The takers of a frame; `returns` where it is one of ours that comes back, or came from
     /// elsewhere.
-    pub fn takers(&self, bytes: &[u8], returns: bool) -> Vec<Arc<T>> {
+    pub(crate) fn takers(&self, bytes: &[u8], returns: bool) -> Vec<Arc<T>> {
         let frame = Frame::parse(bytes);
         let mut takers: Vec<Arc<T>> = Vec::new();
         let mut taken: Option<&Flow> = None;
@@ -134,7 +134,7 @@ impl<T> Flows<T> {
     /// # Errors
     ///
     /// `Limit`: more rules than a device has. That of `watch`.
-    pub fn add(
+    pub(crate) fn add(
         &self,
         flow: Flow,
         taker: &Arc<T>,
@@ -156,17 +156,17 @@ impl<T> Flows<T> {
 
     /// Takes a rule back; nothing where it is taken back already. `unwatch` ends to take frames in,
     /// where it was the last.
-    pub fn remove(&self, id: FlowId, unwatch: impl FnOnce()) {
+    pub(crate) fn remove(&self, id: FlowId, unwatch: impl FnOnce()) {
         self.retain(|rule| rule.id != id.0, unwatch);
     }
 
     /// Takes back all rules whose frames go to this taker; `unwatch` as for [`Flows::remove`].
-    pub fn forget(&self, taker: &Arc<T>, unwatch: impl FnOnce()) {
+    pub(crate) fn forget(&self, taker: &Arc<T>, unwatch: impl FnOnce()) {
         self.retain(|rule| !Arc::ptr_eq(&rule.taker, taker), unwatch);
     }
 
     /// Whether any rule's frames go to it.
-    pub fn has(&self, taker: &Arc<T>) -> bool {
+    pub(crate) fn has(&self, taker: &Arc<T>) -> bool {
         let rules = self.rules.read();
         rules.iter().any(|r| Arc::ptr_eq(&r.taker, taker))
     }

@@ -53,8 +53,8 @@ const MAX_EXTENSIONS: usize = 8;
 
 impl Frame {
     /// Never fails: what is cut short has no such header.
-    pub fn parse(bytes: &[u8]) -> Frame {
-        let mut frame = Frame::default();
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
+        let mut frame = Self::default();
         let Some((header, mut rest)) = bytes.split_first_chunk::<14>() else { return frame };
         frame.dest.copy_from_slice(&header[..6]);
         frame.source.copy_from_slice(&header[6..12]);
@@ -128,7 +128,7 @@ impl Frame {
     }
 
     /// Whether it goes to a group.
-    pub fn is_multicast(&self) -> bool {
+    pub(crate) fn is_multicast(&self) -> bool {
         self.dest[0] & 1 != 0
     }
 }
@@ -163,7 +163,7 @@ pub(crate) mod samples {
     use super::UDP;
 
     /// A VLAN-tagged UDP datagram over IPv4, from 10.0.0.1:1 to 10.0.0.2:2.
-    pub fn datagram() -> Vec<u8> {
+    pub(crate) fn datagram() -> Vec<u8> {
         let mut bytes = vec![1, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0x00, 0xa0, 0x07, 0x08, 0x00];
         bytes.extend([0x45, 0x10, 0, 28, 0, 0, 0x40, 0, 64, UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         bytes.extend([0, 1, 0, 2, 0, 8, 0, 0]);

@@ -15,13 +15,13 @@ pub(crate) struct Groups<T>(RwLock<BTreeMap<IpAddr, Vec<Arc<T>>>>);
 
 impl<T> Default for Groups<T> {
     fn default() -> Self {
-        Groups(RwLock::new(Rank::MulticastGroups, BTreeMap::new()))
+        Self(RwLock::new(Rank::MulticastGroups, BTreeMap::new()))
     }
 }
 
 impl<T> Groups<T> {
     /// The members of a group.
-    pub fn of(&self, group: IpAddr) -> Vec<Arc<T>> {
+    pub(crate) fn of(&self, group: IpAddr) -> Vec<Arc<T>> {
         self.0.read().get(&group).cloned().unwrap_or_default()
     }
 
@@ -31,7 +31,7 @@ impl<T> Groups<T> {
     /// # Errors
     ///
     /// `Limit`: more groups, or members of one, than a device has. That of `join`.
-    pub fn attach(
+    pub(crate) fn attach(
         &self,
         group: IpAddr,
         member: &Arc<T>,
@@ -61,7 +61,7 @@ impl<T> Groups<T> {
     /// # Errors
     ///
     /// `Value`: it is none.
-    pub fn detach(&self, group: IpAddr, member: &Arc<T>, leave: impl FnOnce()) -> Result<(), Error> {
+    pub(crate) fn detach(&self, group: IpAddr, member: &Arc<T>, leave: impl FnOnce()) -> Result<(), Error> {
         let not_attached = Error::address("the queue pair is not attached to the group", group);
         let mut groups = self.0.write();
         let Some(members) = groups.get_mut(&group) else { return Err(not_attached) };
@@ -75,13 +75,13 @@ impl<T> Groups<T> {
     }
 
     /// Whether it is a member of any group.
-    pub fn has(&self, member: &Arc<T>) -> bool {
+    pub(crate) fn has(&self, member: &Arc<T>) -> bool {
         let groups = self.0.read();
         groups.values().flatten().any(|m| Arc::ptr_eq(m, member))
     }
 
     /// Removes a member from all groups; `leave` undoes `join` for each where it was the last.
-    pub fn forget(&self, member: &Arc<T>, leave: impl Fn(IpAddr)) {
+    pub(crate) fn forget(&self, member: &Arc<T>, leave: impl Fn(IpAddr)) {
         let mut groups = self.0.write();
         groups.retain(|&group, members| {
             members.retain(|m| !Arc::ptr_eq(m, member));

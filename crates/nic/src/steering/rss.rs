@@ -50,16 +50,16 @@ pub enum WqState {
 
 impl WqState {
     /// From `enum ibv_wq_state`.
-    pub fn from_code(code: u32) -> Option<WqState> {
-        [WqState::Reset, WqState::Ready, WqState::Error].into_iter().find(|s| *s as u32 == code)
+    pub fn from_code(code: u32) -> Option<Self> {
+        [Self::Reset, Self::Ready, Self::Error].into_iter().find(|s| *s as u32 == code)
     }
 
     /// The state's name in the manual pages, without IBV_WQS_.
     pub fn name(self) -> &'static str {
         match self {
-            WqState::Reset => "RESET",
-            WqState::Ready => "RDY",
-            WqState::Error => "ERR",
+            Self::Reset => "RESET",
+            Self::Ready => "RDY",
+            Self::Error => "ERR",
         }
     }
 }
@@ -88,7 +88,7 @@ impl Wq {
     /// # Errors
     ///
     /// `OutOfRange`: sizes of 0 or beyond the device's. `Limit`: more queues than the device has.
-    pub fn create(pd: &Arc<Pd>, cq: Arc<Cq>, max_wr: u32, max_sge: u32) -> Result<Arc<Wq>, Error> {
+    pub fn create(pd: &Arc<Pd>, cq: Arc<Cq>, max_wr: u32, max_sge: u32) -> Result<Arc<Self>, Error> {
         in_range("max_wr", max_wr, 1_u32, limits::MAX_QP_WR)?;
         in_range("max_sge", max_sge, 0_u32, limits::MAX_SGE)?;
         let quota = &pd.device.quotas.wqs;
@@ -96,7 +96,7 @@ impl Wq {
         // Its completions bear the number, so no queue pair may have the same.
         let number = pd.device.take_qpn().inspect_err(|_| quota.give(1))?;
         let inner = Mutex::new(Rank::WorkQueue, Inner { state: WqState::Reset, receives: VecDeque::new() });
-        Ok(Arc::new(Wq { number, pd: pd.clone(), cq, max_wr, max_sge, inner }))
+        Ok(Arc::new(Self { number, pd: pd.clone(), cq, max_wr, max_sge, inner }))
     }
 
     /// The work queue's number, 24 bits, which its completions bear.
@@ -225,7 +225,7 @@ impl Spread {
     /// # Errors
     ///
     /// `Value`: not a power of two. `Unsupported`: fields that are not hashed here.
-    pub fn new(queues: Arc<[Arc<Wq>]>, key: [u8; KEY_LEN], fields: u64) -> Result<Arc<Spread>, Error> {
+    pub fn new(queues: Arc<[Arc<Wq>]>, key: [u8; KEY_LEN], fields: u64) -> Result<Arc<Self>, Error> {
         if !queues.len().is_power_of_two() {
             return Err(Error::number(
                 "entries of an indirection table are no power of two",
@@ -235,7 +235,7 @@ impl Spread {
         if fields & !fields::ALL != 0 {
             return Err(Error::Unsupported("hash fields other than addresses and ports"));
         }
-        Ok(Arc::new(Spread { queues, key, fields }))
+        Ok(Arc::new(Self { queues, key, fields }))
     }
 
     /// A frame, to the queue that its hash says.

@@ -54,13 +54,13 @@ impl Spec {
     /// Whether a frame has the header.
     pub(crate) fn fits(&self, frame: &Frame) -> bool {
         match self {
-            Spec::Eth { dest, source, ether_type, vlan_tag } => {
+            Self::Eth { dest, source, ether_type, vlan_tag } => {
                 dest.fits(&frame.dest)
                     && source.fits(&frame.source)
                     && ether_type.fits(&frame.ether_type)
                     && (vlan_tag.is_any() || frame.vlan_tag.is_some_and(|tag| vlan_tag.fits(&tag)))
             }
-            Spec::Ipv4 { source, dest, proto, tos, ttl, flags } => frame.ipv4.as_ref().is_some_and(|ip| {
+            Self::Ipv4 { source, dest, proto, tos, ttl, flags } => frame.ipv4.as_ref().is_some_and(|ip| {
                 source.fits(&ip.source)
                     && dest.fits(&ip.dest)
                     && proto.fits(&[ip.proto])
@@ -68,7 +68,7 @@ impl Spec {
                     && ttl.fits(&[ip.ttl])
                     && flags.fits(&[ip.flags])
             }),
-            Spec::Ipv6 { source, dest, flow_label, next_header, traffic_class, hop_limit } => {
+            Self::Ipv6 { source, dest, flow_label, next_header, traffic_class, hop_limit } => {
                 frame.ipv6.as_ref().is_some_and(|ip| {
                     source.fits(&ip.source)
                         && dest.fits(&ip.dest)
@@ -78,10 +78,10 @@ impl Spec {
                         && hop_limit.fits(&[ip.hop_limit])
                 })
             }
-            Spec::Tcp { source, dest } => {
+            Self::Tcp { source, dest } => {
                 matches!(&frame.ports, Some(Ports::Tcp { source: s, dest: d }) if source.fits(s) && dest.fits(d))
             }
-            Spec::Udp { source, dest } => {
+            Self::Udp { source, dest } => {
                 matches!(&frame.ports, Some(Ports::Udp { source: s, dest: d }) if source.fits(s) && dest.fits(d))
             }
         }

@@ -19,7 +19,7 @@ use wire::{Guid, Mtu, Qpn};
 
 /// A link that keeps the frames, and says no to those below 14 bytes.
 #[derive(Default)]
-pub struct Kept {
+pub(crate) struct Kept {
     pub sent: Mutex<Vec<Vec<u8>>>,
     /// Packets that were lost.
     pub lost: AtomicUsize,
@@ -80,7 +80,7 @@ impl Frames for Kept {
 }
 
 #[derive(Default)]
-pub struct InOrder(Mutex<BTreeSet<u32>>);
+pub(crate) struct InOrder(Mutex<BTreeSet<u32>>);
 
 impl Numbers for InOrder {
     fn take(&self) -> Result<Qpn, Error> {
@@ -94,21 +94,21 @@ impl Numbers for InOrder {
     }
 }
 
-pub struct Nobody;
+pub(crate) struct Nobody;
 impl Signal for Nobody {
     fn signal(&self) {}
     fn take_back(&self) {}
 }
 
-pub const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+pub(crate) const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// A device on an interface of that environment.
-pub fn device(env: Arc<Kept>) -> Arc<Device> {
+pub(crate) fn device(env: Arc<Kept>) -> Arc<Device> {
     device_of(env, &[])
 }
 
 /// Like [`device`], with an interface of these addresses.
-pub fn device_of(env: Arc<Kept>, addresses: &[IpAddr]) -> Arc<Device> {
+pub(crate) fn device_of(env: Arc<Kept>, addresses: &[IpAddr]) -> Arc<Device> {
     let config = DeviceConfig {
         id: DeviceId(0),
         name: "raw".to_owned(),

@@ -381,7 +381,7 @@ pub struct ibv_flow_action_esp_replay_bmp {
 #[derive(Clone, Copy)]
 pub struct ibv_flow_action_esp_encap {
     pub val_ptr: *mut c_void,
-    pub next_ptr: *mut ibv_flow_action_esp_encap,
+    pub next_ptr: *mut Self,
     pub len: u16,
     pub type_: u16,
 }

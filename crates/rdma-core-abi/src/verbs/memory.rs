@@ -152,15 +152,10 @@ pub struct ibv_alloc_dm_attr {
 pub struct ibv_dm {
     pub context: *mut ibv_context,
     pub memcpy_to_dm: Option<
-        unsafe extern "C" fn(
-            dm: *mut ibv_dm,
-            dm_offset: u64,
-            host_addr: *const c_void,
-            length: usize,
-        ) -> c_int,
+        unsafe extern "C" fn(dm: *mut Self, dm_offset: u64, host_addr: *const c_void, length: usize) -> c_int,
     >,
     pub memcpy_from_dm: Option<
-        unsafe extern "C" fn(host_addr: *mut c_void, dm: *mut ibv_dm, dm_offset: u64, length: usize) -> c_int,
+        unsafe extern "C" fn(host_addr: *mut c_void, dm: *mut Self, dm_offset: u64, length: usize) -> c_int,
     >,
     pub comp_mask: u32,
     pub handle: u32,

@@ -58,7 +58,7 @@ pub struct ibv_wq {
     pub wq_type: ibv_wq_type,
     pub post_recv: Option<
         unsafe extern "C" fn(
-            current: *mut ibv_wq,
+            current: *mut Self,
             recv_wr: *mut ibv_recv_wr,
             bad_recv_wr: *mut *mut ibv_recv_wr,
         ) -> c_int,

@@ -85,7 +85,7 @@ pub struct ibv_fd_arr {
 #[derive(Clone, Copy)]
 pub struct ibv_send_wr {
     pub wr_id: u64,
-    pub next: *mut ibv_send_wr,
+    pub next: *mut Self,
     pub sg_list: *mut ibv_sge,
     pub num_sge: c_int,
     pub opcode: ibv_wr_opcode,
@@ -185,7 +185,7 @@ pub struct ibv_send_wr_tso {
 #[derive(Clone, Copy)]
 pub struct ibv_recv_wr {
     pub wr_id: u64,
-    pub next: *mut ibv_recv_wr,
+    pub next: *mut Self,
     pub sg_list: *mut ibv_sge,
     pub num_sge: c_int,
 }
@@ -195,7 +195,7 @@ pub struct ibv_recv_wr {
 #[derive(Clone, Copy)]
 pub struct ibv_ops_wr {
     pub wr_id: u64,
-    pub next: *mut ibv_ops_wr,
+    pub next: *mut Self,
     pub opcode: ibv_ops_wr_opcode,
     pub flags: c_int,
     pub tm: ibv_ops_wr_tm,

@@ -13,7 +13,7 @@ fn named() -> String {
 }
 
 /// Whether the tests run over the stack linked in.
-pub fn is_software() -> bool {
+pub(crate) fn is_software() -> bool {
     named() == "software"
 }
 
@@ -30,13 +30,13 @@ fn provider() -> Provider {
 }
 
 /// An address of ours, with any port.
-pub fn address() -> SocketAddr {
+pub(crate) fn address() -> SocketAddr {
     let ip: Option<IpAddr> =
         std::env::var("VERBENA_TEST_ADDRESS").ok().map(|text| text.parse().expect("an address"));
     (ip.unwrap_or_else(|| [127, 0, 0, 1].into()), 0).into()
 }
 
 /// A peer on its device.
-pub fn peer() -> Peer {
+pub(crate) fn peer() -> Peer {
     Peer::local_of(&provider(), address().ip()).unwrap()
 }

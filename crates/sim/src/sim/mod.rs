@@ -131,9 +131,9 @@ impl std::fmt::Debug for Sim {
 
 impl Sim {
     /// An environment without hosts, at time 0.
-    pub fn new(seed: u64, faults: Faults) -> Sim {
+    pub fn new(seed: u64, faults: Faults) -> Self {
         let dice = Dice::new(seed);
-        Sim {
+        Self {
             shared: Shared::new(),
             network: Network::new(faults, dice.fork(0)),
             dice,
@@ -365,7 +365,7 @@ impl Sim {
 
     /// Runs until `done`, asked before every step, says so; `false` where it still does not after
     /// `time` or when nothing more will happen.
-    pub fn run_until(&mut self, time: Duration, mut done: impl FnMut(&Sim) -> bool) -> bool {
+    pub fn run_until(&mut self, time: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
         let limit = self.elapsed() + time;
         loop {
             if done(self) {

@@ -53,7 +53,7 @@ fn is_end(event: &Event) -> bool {
 }
 
 impl Pair {
-    fn new(seed: u64, faults: Faults, case: &Case) -> Pair {
+    fn new(seed: u64, faults: Faults, case: &Case) -> Self {
         let mut sim = Sim::new(seed, faults);
         if sim::seeds::single().is_some() {
             sim.log();
@@ -72,7 +72,7 @@ impl Pair {
         let id = client.node.create_id(&client.channel, PortSpace::Tcp);
         let dest = SocketAddr::new(server.address, PORT);
         client.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
-        Pair { sim, client, server, ours: Side::new(id), theirs: None }
+        Self { sim, client, server, ours: Side::new(id), theirs: None }
     }
 
     fn wait(&mut self, of_server: bool) -> Event {
@@ -124,7 +124,7 @@ impl Pair {
         let wait = [0, 1, 300, 2_000, 30_000];
         self.sim.run_for(dice.pick(&wait) * Duration::from_millis(1));
         self.sim.run_for(Duration::from_micros(dice.below(1_000_000)));
-        let Pair { mut sim, client, server, ours, theirs } = self;
+        let Self { mut sim, client, server, ours, theirs } = self;
         let theirs = theirs.unwrap();
         let (dead, alive, dead_side, mut side) =
             if case.server_dies { (server, client, theirs, ours) } else { (client, server, ours, theirs) };

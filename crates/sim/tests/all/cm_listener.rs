@@ -23,7 +23,7 @@ struct Answered {
 
 impl Answered {
     /// Nothing comes back from the server's host for so long.
-    fn new(seed: u64, silent: Duration) -> Answered {
+    fn new(seed: u64, silent: Duration) -> Self {
         let mut sim = Sim::new(seed, Faults::none());
         let address = |n| IpAddr::from([10, 0, 0, n]);
         let (here, there): (HostId, HostId) =
@@ -43,7 +43,7 @@ impl Answered {
         sim.partition(there, here, silent);
         server.node.accept(&request.id, None, &[]).unwrap();
         server.node.destroy(&listener);
-        Answered { sim, client, server, others, _sides: [ours, theirs] }
+        Self { sim, client, server, others, _sides: [ours, theirs] }
     }
 }
 

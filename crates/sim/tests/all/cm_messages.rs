@@ -27,7 +27,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(seed: u64) -> Pair {
+    fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed).fork(6000);
         let delay = Duration::from_micros(dice.between(10, 3_000));
         let mut sim = Sim::new(seed, Faults::none().delay(delay));
@@ -39,7 +39,7 @@ impl Pair {
         let client = Party::new(&mut sim, hosts[0], address(1));
         let server = Party::new(&mut sim, hosts[1], address(2));
         let listener = server.listen();
-        Pair { sim, hosts, client, server, listener, dice }
+        Self { sim, hosts, client, server, listener, dice }
     }
 
     fn wait(&mut self, of_server: bool, most: Duration) -> Event {

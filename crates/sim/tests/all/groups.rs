@@ -24,7 +24,7 @@ struct End {
 }
 
 impl End {
-    fn new(node: SimNode) -> End {
+    fn new(node: SimNode) -> Self {
         let endpoint = Endpoint::of(&node, QpType::Ud);
         node.attach(&node.devices()[0]).unwrap();
         let now = node.env().now();
@@ -34,7 +34,7 @@ impl End {
         endpoint.qp.modify(now, &attr.with_state(QpState::Rtr), mask::STATE).unwrap();
         endpoint.qp.modify(now, &attr.with_state(QpState::Rts), mask::STATE | mask::SQ_PSN).unwrap();
         let inbox = Buffer::new(&endpoint.pd, 256, 0x1000, RIGHTS).unwrap();
-        let end = End { node, endpoint, inbox };
+        let end = Self { node, endpoint, inbox };
         end.post_receive();
         end
     }

@@ -212,10 +212,10 @@ struct Caller {
 }
 
 impl Caller {
-    fn new(node: &SimNode) -> Caller {
+    fn new(node: &SimNode) -> Self {
         let channel = EventChannel::new(Box::new(Mark::default()));
         let id = node.create_id(&channel, PortSpace::Tcp);
-        Caller { node: node.clone(), channel, id }
+        Self { node: node.clone(), channel, id }
     }
     fn resolve(&self, host: u8, timeout_s: u64) -> bool {
         let dest = SocketAddr::new(address(host), 7471);

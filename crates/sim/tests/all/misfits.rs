@@ -43,7 +43,7 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(way: Way) -> Ends {
+    fn new(way: Way) -> Self {
         let mapped = if way == Way::Mapped { 1.0 } else { 0.0 };
         let shared = if way == Way::Shared { 1.0 } else { 0.0 };
         let mut sim = Sim::new(1, Faults::none().mapped(mapped).shared(shared));
@@ -61,7 +61,7 @@ impl Ends {
         a.memory.write(0, &support::both_ways::bytes(LEN, 1));
         let sides = [Side::of(&a, &b), Side::of(&b, &a)];
         let (key, lkey) = (b.memory.key(), a.memory.key());
-        Ends { sim, a, b, sides, key, lkey, kept: Vec::new() }
+        Self { sim, a, b, sides, key, lkey, kept: Vec::new() }
     }
 
     fn pass(&mut self) {

@@ -32,7 +32,7 @@ struct Member {
 
 impl Member {
     /// A member whose identifier is bound to `address` and has resolved `group`.
-    fn new(sim: &mut Sim, host: sim::HostId, address: IpAddr, group: IpAddr) -> Member {
+    fn new(sim: &mut Sim, host: sim::HostId, address: IpAddr, group: IpAddr) -> Self {
         let process = sim.start(host, &Config::default());
         let node = sim.node(process).unwrap();
         let channel = EventChannel::new(Box::new(Mark::default()));
@@ -47,7 +47,7 @@ impl Member {
             let sges = [inbox.sge(0, 256)].into_iter().collect();
             endpoint.qp.post_receive(RecvWr { wr_id: 1, sges }).unwrap();
         }
-        Member { node, channel, id, endpoint, _inbox: inbox }
+        Self { node, channel, id, endpoint, _inbox: inbox }
     }
     fn join(&self, group: IpAddr, send_only: bool) -> UdParam {
         self.node.join_multicast(&self.id, group, send_only, 0x77).unwrap();

@@ -23,10 +23,10 @@ struct Party {
 }
 
 impl Party {
-    fn new(sim: &mut Sim, host: HostId) -> Party {
+    fn new(sim: &mut Sim, host: HostId) -> Self {
         let process = sim.start(host, &Config::default());
         let channel = EventChannel::new(Box::new(Mark::default()));
-        Party { process, node: sim.node(process).unwrap(), channel }
+        Self { process, node: sim.node(process).unwrap(), channel }
     }
     fn next(&self) -> Option<Event> {
         self.node.next_event(&self.channel)

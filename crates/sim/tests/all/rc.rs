@@ -58,7 +58,7 @@ struct Run {
 }
 
 impl End {
-    fn new(node: SimNode, dice: &mut Dice, max: usize) -> End {
+    fn new(node: SimNode, dice: &mut Dice, max: usize) -> Self {
         let endpoint = Endpoint::new(&node);
         let buffer = |len, iova, access| Buffer::new(&endpoint.pd, len, iova, access).unwrap();
         let source = buffer(2 * max, 0x10_0000, 0);
@@ -66,7 +66,7 @@ impl End {
         dice.fill(&mut bytes);
         source.write(0, &bytes);
         let jobs = jobs(dice, max, &bytes);
-        End {
+        Self {
             landing: buffer(PLACES * max.max(8), 0x1000_0000, nic::Access::LOCAL_WRITE),
             inbox: buffer(PLACES * max, 0x2000_0000, nic::Access::LOCAL_WRITE),
             areas: buffer(AREAS * max + 8, 0x3000_0000, RIGHTS),
@@ -93,7 +93,7 @@ impl End {
 }
 
 impl Run {
-    fn new(seed: u64, way: Way, faults: impl Fn(&mut Dice) -> Faults) -> Run {
+    fn new(seed: u64, way: Way, faults: impl Fn(&mut Dice) -> Faults) -> Self {
         let mut dice = Dice::new(seed).fork(1000);
         let mut sim = Sim::new(seed, faults(&mut dice));
         if sim::seeds::single().is_some() {
@@ -141,7 +141,7 @@ impl Run {
             let wanted = ends[peer].jobs.iter().filter(|j| j.takes_receive()).count();
             ends[me].receives_wanted = wanted as u64 + dice.below(4);
         }
-        Run { sim, dice, max, ends, wiring, way }
+        Self { sim, dice, max, ends, wiring, way }
     }
 
     /// Both programs work until everything posted has completed.
@@ -198,7 +198,7 @@ impl Run {
     }
 
     fn post_receives(&mut self, me: usize) {
-        let Run { dice, max, ends, .. } = self;
+        let Self { dice, max, ends, .. } = self;
         let end = &mut ends[me];
         for _ in 0..dice.between(1, 6) {
             if end.receives_posted == end.receives_wanted {
@@ -216,7 +216,7 @@ impl Run {
     }
 
     fn post_sends(&mut self, me: usize) {
-        let Run { dice, max, ends, sim, .. } = self;
+        let Self { dice, max, ends, sim, .. } = self;
         let peer_areas = (ends[1 - me].areas.addr(), ends[1 - me].areas.key());
         let end = &mut ends[me];
         let now = stack::Env::now(&**end.node.env());
@@ -309,7 +309,7 @@ impl Run {
     /// after it where packets are received one by one.
     fn received(&mut self, me: usize, c: &Completion) {
         let one_by_one = self.sim.faults().together == 0.0 && self.way == Way::Wire;
-        let Run { ends, max, dice, .. } = self;
+        let Self { ends, max, dice, .. } = self;
         let [a, b] = ends;
         let (end, peer) = if me == 0 { (a, b) } else { (b, a) };
         assert_eq!(c.wr_id, 1_000_000 + end.received + end.flushed, "out of order: {c:?}");

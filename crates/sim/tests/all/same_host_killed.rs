@@ -47,7 +47,7 @@ struct Witness {
 }
 
 impl Run {
-    fn new(seed: u64) -> Run {
+    fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed).fork(31);
         let unreached = dice.pick(&[0.0, 0.0, 0.3]);
         let mapped = dice.pick(&[0.0, 0.5, 1.0]);
@@ -87,7 +87,7 @@ impl Run {
         let sides = if client_dies { [server, client] } else { [client, server] };
         let witness = Witness::new(&sides[0].party, &third, address);
         let (takes_back, drains) = (dice.chance(0.4), dice.chance(0.3));
-        Run { sim, dice, sides, witness, takes_back, drains }
+        Self { sim, dice, sides, witness, takes_back, drains }
     }
 
     fn is_dead(&mut self) -> bool {
@@ -263,14 +263,14 @@ impl Run {
 }
 
 impl Witness {
-    fn new(one: &Party, other: &Party, address: IpAddr) -> Witness {
+    fn new(one: &Party, other: &Party, address: IpAddr) -> Self {
         let ends = [Endpoint::new(&one.node), Endpoint::new(&other.node)];
         let wiring =
             Wiring { mtu: Mtu::M1024, timeout: 14, rnr_retry: 7, min_rnr_timer: 1, max_rd_atomic: 1 };
         let psn = Psn::new(5);
         wire_up(&one.node, &ends[0], &ends[1], address, &wiring, (psn, psn));
         wire_up(&other.node, &ends[1], &ends[0], address, &wiring, (psn, psn));
-        Witness { process: other.process, ends, told: 0 }
+        Self { process: other.process, ends, told: 0 }
     }
 
     /// One message is under way all the time.

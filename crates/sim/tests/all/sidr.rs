@@ -29,10 +29,10 @@ struct Party {
 }
 
 impl Party {
-    fn new(sim: &mut Sim, host: sim::HostId, address: IpAddr) -> Party {
+    fn new(sim: &mut Sim, host: sim::HostId, address: IpAddr) -> Self {
         let process = sim.start(host, &Config::default());
         let channel = EventChannel::new(Box::new(Mark::default()));
-        Party { process, address, node: sim.node(process).unwrap(), channel }
+        Self { process, address, node: sim.node(process).unwrap(), channel }
     }
     fn next(&self) -> Option<Event> {
         self.node.next_event(&self.channel)

@@ -60,7 +60,7 @@ pub enum Completed {
 impl Completed {
     /// Whether it is the receive side's (the bit IBV_WC_RECV).
     pub fn is_receive(self) -> bool {
-        self as u8 & Completed::Receive as u8 != 0
+        self as u8 & Self::Receive as u8 != 0
     }
 }
 
@@ -121,8 +121,8 @@ pub struct Completion {
 
 impl Completion {
     /// Of nothing: no bytes, no immediate data, no peer. Errors count as solicited.
-    pub fn new(wr_id: u64, status: Status, opcode: Completed, qpn: Qpn) -> Completion {
-        Completion {
+    pub fn new(wr_id: u64, status: Status, opcode: Completed, qpn: Qpn) -> Self {
+        Self {
             wr_id,
             status,
             opcode,

@@ -23,8 +23,8 @@ pub struct Place {
 impl Place {
     /// The whole message, whose first piece is `first`, in an ordinary receive.
     #[inline]
-    pub fn ordinary(receive: RecvWr, first: &[u8]) -> Place {
-        Place { receive, part: 0..first.len(), tagged: None }
+    pub fn ordinary(receive: RecvWr, first: &[u8]) -> Self {
+        Self { receive, part: 0..first.len(), tagged: None }
     }
 }
 

@@ -18,7 +18,7 @@ pub struct SharedBytes<'a> {
 
 impl<'a> SharedBytes<'a> {
     /// The first `len` bytes of these words, or as many as there are.
-    pub fn new(words: &'a [AtomicU64], len: usize) -> SharedBytes<'a> {
+    pub fn new(words: &'a [AtomicU64], len: usize) -> Self {
         let len = len.min(size_of_val(words));
         SharedBytes { words: &words[..len.div_ceil(8)], len }
     }
@@ -70,8 +70,8 @@ impl ZeroCopy {
     #[inline]
     pub fn len(self) -> usize {
         match self {
-            ZeroCopy::Exported(from) => from.length as usize,
-            ZeroCopy::Placed(len) => len as usize,
+            Self::Exported(from) => from.length as usize,
+            Self::Placed(len) => len as usize,
         }
     }
     /// Whether there are none.
@@ -81,25 +81,25 @@ impl ZeroCopy {
     }
     /// The bytes that go to the receiver: address, key and length, each little-endian. No memory
     /// has the key 0: with it bytes are placed.
-    pub fn to_bytes(self) -> [u8; ZeroCopy::LEN] {
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
         let (addr, key) = match self {
-            ZeroCopy::Exported(from) => (from.addr, from.rkey.0),
-            ZeroCopy::Placed(_) => (0, 0),
+            Self::Exported(from) => (from.addr, from.rkey.0),
+            Self::Placed(_) => (0, 0),
         };
-        let mut bytes = [0; ZeroCopy::LEN];
+        let mut bytes = [0; Self::LEN];
         bytes[..8].copy_from_slice(&addr.to_le_bytes());
         bytes[8..12].copy_from_slice(&key.to_le_bytes());
         bytes[12..].copy_from_slice(&(self.len() as u32).to_le_bytes());
         bytes
     }
     /// The place that a sender's bytes name; `None` for another number of bytes.
-    pub fn from_bytes(bytes: &[u8]) -> Option<ZeroCopy> {
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (addr, rest) = bytes.split_first_chunk()?;
         let (key, len) = rest.split_first_chunk()?;
         let len = u32::from_le_bytes(len.try_into().ok()?);
         Some(match u32::from_le_bytes(*key) {
-            0 => ZeroCopy::Placed(len),
-            key => ZeroCopy::Exported(Remote {
+            0 => Self::Placed(len),
+            key => Self::Exported(Remote {
                 addr: u64::from_le_bytes(*addr),
                 length: len.into(),
                 rkey: Rkey(key),
@@ -144,7 +144,7 @@ impl<'a> Payload<'a> {
     }
     /// The first `len` of them, or as many as there are.
     #[must_use]
-    pub fn first(self, len: usize) -> Payload<'a> {
+    pub fn first(self, len: usize) -> Self {
         match self {
             Payload::Own(bytes) => Payload::Own(bytes.get(..len).unwrap_or(bytes)),
             Payload::Shared(bytes) => Payload::Shared(SharedBytes::new(bytes.words(), len.min(bytes.len()))),
@@ -160,7 +160,7 @@ impl<'a> Payload<'a> {
     /// A part of the bytes, of those that no other process changes. Others are delivered whole.
     #[inline]
     #[must_use]
-    pub fn part(self, part: Range<usize>) -> Payload<'a> {
+    pub fn part(self, part: Range<usize>) -> Self {
         match self {
             Payload::Own(bytes) => Payload::Own(bytes.get(part).unwrap_or_default()),
             whole @ (Payload::Shared(_) | Payload::ZeroCopy(_)) => whole,
@@ -169,7 +169,7 @@ impl<'a> Payload<'a> {
 }
 
 impl<'a> From<&'a [u8]> for Payload<'a> {
-    fn from(bytes: &'a [u8]) -> Payload<'a> {
+    fn from(bytes: &'a [u8]) -> Self {
         Payload::Own(bytes)
     }
 }

@@ -26,17 +26,17 @@ pub enum SgeList {
 impl SgeList {
     /// The list of most requests: one element.
     #[inline]
-    pub fn one(sge: Sge) -> SgeList {
+    pub fn one(sge: Sge) -> Self {
         let mut few = ArrayVec::new();
         few.push(sge);
-        SgeList::Few(few)
+        Self::Few(few)
     }
     /// The elements.
     #[inline]
     pub fn as_slice(&self) -> &[Sge] {
         match self {
-            SgeList::Few(v) => v,
-            SgeList::Many(v) => v,
+            Self::Few(v) => v,
+            Self::Many(v) => v,
         }
     }
     /// Bytes in all, up to 32 * (2^32 - 1).
@@ -52,18 +52,18 @@ impl SgeList {
 
 impl Clone for SgeList {
     #[inline]
-    fn clone(&self) -> SgeList {
-        SgeList::from(self.as_slice())
+    fn clone(&self) -> Self {
+        Self::from(self.as_slice())
     }
 }
 
 impl From<&[Sge]> for SgeList {
     #[inline]
-    fn from(list: &[Sge]) -> SgeList {
+    fn from(list: &[Sge]) -> Self {
         match list {
             // Most lists: no call, and no loop.
-            &[one] => SgeList::one(one),
-            _ => ArrayVec::try_from(list).map_or_else(|_| SgeList::Many(list.into()), SgeList::Few),
+            &[one] => Self::one(one),
+            _ => ArrayVec::try_from(list).map_or_else(|_| Self::Many(list.into()), SgeList::Few),
         }
     }
 }
@@ -74,10 +74,10 @@ impl FromIterator<Sge> for SgeList {
         let mut iter = iter.into_iter();
         for s in iter.by_ref() {
             if let Err(full) = few.try_push(s) {
-                return SgeList::Many(few.into_iter().chain([full.element()]).chain(iter).collect());
+                return Self::Many(few.into_iter().chain([full.element()]).chain(iter).collect());
             }
         }
-        SgeList::Few(few)
+        Self::Few(few)
     }
 }
 
@@ -94,22 +94,22 @@ pub enum Data {
 
 impl Data {
     /// Copies of bytes at posting time.
-    pub fn inline(bytes: &[u8]) -> Data {
-        ArrayVec::try_from(bytes).map_or_else(|_| Data::InlineLong(bytes.into()), Data::Inline)
+    pub fn inline(bytes: &[u8]) -> Self {
+        ArrayVec::try_from(bytes).map_or_else(|_| Self::InlineLong(bytes.into()), Data::Inline)
     }
     /// Takes the data. What stays in their place is of no use any more.
     #[inline]
     #[must_use]
-    pub fn take(&mut self) -> Data {
-        std::mem::replace(self, Data::Sges(SgeList::Few(ArrayVec::new())))
+    pub fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Sges(SgeList::Few(ArrayVec::new())))
     }
     /// Bytes in all.
     #[inline]
     pub fn len_bytes(&self) -> u64 {
         match self {
-            Data::Sges(l) => l.len_bytes(),
-            Data::Inline(v) => v.len() as u64,
-            Data::InlineLong(v) => v.len() as u64,
+            Self::Sges(l) => l.len_bytes(),
+            Self::Inline(v) => v.len() as u64,
+            Self::InlineLong(v) => v.len() as u64,
         }
     }
     /// Copies `dst.len()` bytes from byte `at` on; what they add to an ICRC, where that is known.
@@ -123,9 +123,9 @@ impl Data {
             return Ok(None);
         }
         let inline = match self {
-            Data::Sges(list) => return memory.gather_for_icrc(list.as_slice(), at, dst),
-            Data::Inline(bytes) => bytes.as_slice(),
-            Data::InlineLong(bytes) => bytes,
+            Self::Sges(list) => return memory.gather_for_icrc(list.as_slice(), at, dst),
+            Self::Inline(bytes) => bytes.as_slice(),
+            Self::InlineLong(bytes) => bytes,
         };
         let rest = usize::try_from(at).ok().and_then(|at| inline.get(at..)).ok_or(Fault::Range)?;
         dst.copy_from_slice(rest.get(..dst.len()).ok_or(Fault::Range)?);
@@ -199,9 +199,9 @@ impl SendWr {
     /// Takes the request. What stays in its place is of no use any more.
     #[inline]
     #[must_use]
-    pub fn take(&mut self) -> SendWr {
+    pub fn take(&mut self) -> Self {
         let op = std::mem::replace(&mut self.op, SendOp::Send(SendTail::None));
-        SendWr { op, data: self.data.take(), ..*self }
+        Self { op, data: self.data.take(), ..*self }
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) struct Read {
 
 impl Read {
     /// The opcode of the READ's next response packet, or of so many as one piece.
-    pub fn op(&self, count: u32) -> Op {
+    pub(super) fn op(&self, count: u32) -> Op {
         let aeth = ack(self.msn);
         Op::ReadResponse(match (self.next == 0, self.next + count == self.packets) {
             (true, true) => ReadAt::Only(aeth),
@@ -89,23 +89,23 @@ pub(super) struct Answers {
 
 impl Answers {
     #[inline]
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.queue.len() >= MAX_ANSWERS
     }
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
     /// Whether an ACK is all there is to say.
     #[inline]
-    pub fn is_sole_ack(&self) -> bool {
+    pub(super) fn is_sole_ack(&self) -> bool {
         let is_ack =
             |a: &Answer| matches!(a, Answer::Acknowledge(_, Aeth { syndrome: Syndrome::Ack { .. }, .. }));
         self.queue.len() == 1 && self.queue.front().is_some_and(is_ack)
     }
     /// The number of the ACK that is all there is to say.
     #[inline]
-    pub fn sole_ack(&self) -> Option<Psn> {
+    pub(super) fn sole_ack(&self) -> Option<Psn> {
         match self.queue.front() {
             Some(&Answer::Acknowledge(psn, _)) if self.is_sole_ack() => Some(psn),
             _ => None,
@@ -113,31 +113,31 @@ impl Answers {
     }
     /// The ACK that was all there is to say ([`Answers::sole_ack`]) has left.
     #[inline]
-    pub fn sole_ack_left(&mut self) {
+    pub(super) fn sole_ack_left(&mut self) {
         if self.is_sole_ack() {
             self.queue.clear();
         }
     }
     /// READs are answered again.
-    pub fn begin_quantum(&mut self) {
+    pub(super) fn begin_quantum(&mut self) {
         self.spent = 0;
     }
     /// Whether a READ waits for that.
     #[inline]
-    pub fn needs_reschedule(&self) -> bool {
+    pub(super) fn needs_reschedule(&self) -> bool {
         self.spent >= QUANTUM_BYTES && matches!(self.queue.front(), Some(Answer::Read(_)))
     }
     /// READs and atomics asked for and not answered, repeated ones apart.
-    pub fn fresh(&self) -> usize {
+    pub(super) fn fresh(&self) -> usize {
         self.fresh
     }
-    pub fn repeated(&self) -> usize {
+    pub(super) fn repeated(&self) -> usize {
         self.repeated
     }
 
     /// An ACK stands for all before it, so one that follows another in the queue takes its place.
     #[inline]
-    pub fn ack(&mut self, psn: Psn, msn: u32) {
+    pub(super) fn ack(&mut self, psn: Psn, msn: u32) {
         match self.queue.back_mut() {
             Some(Answer::Acknowledge(last, aeth))
                 if matches!(aeth.syndrome, Syndrome::Ack { .. }) && !psn.before(*last) =>
@@ -147,17 +147,17 @@ impl Answers {
             _ => self.queue.push_back(Answer::Acknowledge(psn, ack(msn))),
         }
     }
-    pub fn nak(&mut self, psn: Psn, msn: u32, code: NakCode) {
+    pub(super) fn nak(&mut self, psn: Psn, msn: u32, code: NakCode) {
         self.queue.push_back(Answer::Acknowledge(psn, Aeth { syndrome: Syndrome::Nak(code), msn }));
     }
-    pub fn rnr_nak(&mut self, psn: Psn, msn: u32, timer: u8) {
+    pub(super) fn rnr_nak(&mut self, psn: Psn, msn: u32, timer: u8) {
         self.queue.push_back(Answer::Acknowledge(psn, Aeth { syndrome: Syndrome::RnrNak { timer }, msn }));
     }
-    pub fn atomic(&mut self, psn: Psn, msn: u32, original: u64, repeated: bool) {
+    pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64, repeated: bool) {
         *self.count(repeated) += 1;
         self.queue.push_back(Answer::Atomic { psn, msn, original, repeated });
     }
-    pub fn read(&mut self, read: Read) {
+    pub(super) fn read(&mut self, read: Read) {
         *self.count(read.repeated) += 1;
         self.queue.push_back(Answer::Read(read));
     }
@@ -165,7 +165,7 @@ impl Answers {
     /// Puts a READ asked for again in the place of a queued one that it continues or restarts, if
     /// there is one: the requester wants the rest only as it asks for it now. However often it
     /// asks, that is one READ's work.
-    pub fn replace(&mut self, again: &Read) -> bool {
+    pub(super) fn replace(&mut self, again: &Read) -> bool {
         for answer in &mut self.queue {
             if let Answer::Read(read) = answer {
                 let at = again.psn.since(read.psn);
@@ -178,12 +178,12 @@ impl Answers {
         false
     }
     /// Whether the result of the atomic at `psn` waits to leave.
-    pub fn holds_atomic(&self, psn: Psn) -> bool {
+    pub(super) fn holds_atomic(&self, psn: Psn) -> bool {
         self.queue.iter().any(|a| matches!(a, Answer::Atomic { psn: p, .. } if *p == psn))
     }
     /// Forgets the first READ and all that comes after it: nothing is read for a peer in the error
     /// state.
-    pub fn cut_off(&mut self) {
+    pub(super) fn cut_off(&mut self) {
         if let Some(at) = self.queue.iter().position(|a| matches!(a, Answer::Read(_))) {
             self.truncate(at);
         }
@@ -195,7 +195,7 @@ impl Answers {
     ///
     /// Memory refused a READ: a NAK takes the place of the rest of its response and of all that was
     /// to follow.
-    pub fn fill(
+    pub(super) fn fill(
         &mut self,
         conn: &Connection,
         batch: &mut TxBatch,

@@ -178,7 +178,7 @@ impl Rc {
 }
 
 impl Responder {
-    pub fn take_begun(&mut self) -> bool {
+    pub(super) fn take_begun(&mut self) -> bool {
         std::mem::take(&mut self.begun_is_news)
     }
 

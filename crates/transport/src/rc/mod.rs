@@ -134,20 +134,20 @@ pub struct Rc {
 
 impl Rc {
     /// A queue pair in state Init.
-    pub fn new(qpn: Qpn, pkey: Pkey) -> Rc {
-        Rc::with_role(qpn, pkey, Role::Rc)
+    pub fn new(qpn: Qpn, pkey: Pkey) -> Self {
+        Self::with_role(qpn, pkey, Role::Rc)
     }
     /// An XRC initiator in state Init. It executes no requests; post with [`Rc::post_to_srq`].
-    pub fn xrc_initiator(qpn: Qpn, pkey: Pkey) -> Rc {
-        Rc::with_role(qpn, pkey, Role::Initiator)
+    pub fn xrc_initiator(qpn: Qpn, pkey: Pkey) -> Self {
+        Self::with_role(qpn, pkey, Role::Initiator)
     }
     /// An XRC target in state Init. It has no requests of its own; its context chooses queues
     /// ([`Context::choose_srq`]).
-    pub fn xrc_target(qpn: Qpn, pkey: Pkey) -> Rc {
-        Rc::with_role(qpn, pkey, Role::Target)
+    pub fn xrc_target(qpn: Qpn, pkey: Pkey) -> Self {
+        Self::with_role(qpn, pkey, Role::Target)
     }
-    fn with_role(qpn: Qpn, pkey: Pkey, role: Role) -> Rc {
-        Rc {
+    fn with_role(qpn: Qpn, pkey: Pkey, role: Role) -> Self {
+        Self {
             state: State::Init,
             established: false,
             conn: Connection { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes(), role },

@@ -50,8 +50,8 @@ pub(super) struct Request {
 
 impl Request {
     #[inline]
-    pub fn new(wr: SendWr, srq: u32) -> Request {
-        Request {
+    pub(super) fn new(wr: SendWr, srq: u32) -> Self {
+        Self {
             wr,
             srq,
             begun: false,
@@ -68,12 +68,12 @@ impl Request {
 
     /// A SEND of one packet that has left.
     #[inline]
-    pub fn begun_fast(wr: SendWr, len: u32) -> Request {
-        Request { begun: true, len, ..Request::new(wr, 0) }
+    pub(super) fn begun_fast(wr: SendWr, len: u32) -> Self {
+        Self { begun: true, len, ..Self::new(wr, 0) }
     }
 
     /// What is to be known before the first packet.
-    pub fn begin(&mut self, conn: &Connection, share: u32, max_rd_atomic: u8) {
+    pub(super) fn begin(&mut self, conn: &Connection, share: u32, max_rd_atomic: u8) {
         self.begun = true;
         let len = self.wr.data.len_bytes();
         self.fault = self.illegal(len, max_rd_atomic);
@@ -96,17 +96,17 @@ impl Request {
     }
 
     /// This READ is requested in parts of so many response packets, a power of two.
-    pub fn set_part(&mut self, packets: u32) {
+    pub(super) fn set_part(&mut self, packets: u32) {
         self.part = packets;
     }
 
     /// Whether no part of it was requested again.
-    pub fn is_first_try(&self) -> bool {
+    pub(super) fn is_first_try(&self) -> bool {
         !self.resumed
     }
 
     /// Where a READ of one element goes.
-    pub fn place(&self) -> Option<&Sge> {
+    pub(super) fn place(&self) -> Option<&Sge> {
         let (SendOp::Read { .. }, Data::Sges(list)) = (&self.wr.op, &self.wr.data) else { return None };
         if let [sge] = list.as_slice() { Some(sge) } else { None }
     }
@@ -114,7 +114,7 @@ impl Request {
     /// Whether another end may copy what this READ brings, though one that was asked for before has
     /// not all come: the two go to different bytes, or to the same ones, and then each end
     /// copies the same ones of both.
-    pub fn keeps_apart_from(&self, before: &Request) -> bool {
+    pub(super) fn keeps_apart_from(&self, before: &Self) -> bool {
         let (Some(ours), Some(other)) = (self.place(), before.place()) else { return false };
         let end = |sge: &Sge| sge.addr.saturating_add(sge.length.into());
         let is_alike = before.way == CopyPath::ZeroCopy && !before.resumed && before.part == self.part;
@@ -141,42 +141,42 @@ impl Request {
     }
 
     /// Whether it only moves bytes to or from the peer's memory.
-    pub fn moves_bytes(&self) -> bool {
+    pub(super) fn moves_bytes(&self) -> bool {
         moves_bytes(&self.wr)
     }
     /// Whether it concerns nothing but the peer's memory, so that it might need no packet.
-    pub fn is_one_sided(&self) -> bool {
+    pub(super) fn is_one_sided(&self) -> bool {
         self.moves_bytes() || matches!(self.wr.op, SendOp::Flush { .. })
     }
     /// Whether it is complete only with an answer of its own: READ, atomic or FLUSH.
-    pub fn awaits_answer(&self) -> bool {
+    pub(super) fn awaits_answer(&self) -> bool {
         matches!(self.wr.op, SendOp::Read { .. } | SendOp::Atomic { .. } | SendOp::Flush { .. })
     }
     /// What the request does without a packet.
-    pub fn local(&self) -> Option<LocalOp> {
+    pub(super) fn local(&self) -> Option<LocalOp> {
         if let SendOp::Local(op) = self.wr.op { Some(op) } else { None }
     }
     /// Whether it is an ATOMIC WRITE or a FLUSH, whose answer is a READ response without a byte.
-    pub fn awaits_nothing_but_word(&self) -> bool {
+    pub(super) fn awaits_nothing_but_word(&self) -> bool {
         matches!(self.wr.op, SendOp::Atomic { op: AtomicOp::Write(_), .. } | SendOp::Flush { .. })
     }
     /// PSNs not yet acknowledged or answered.
-    pub fn left(&self) -> u32 {
+    pub(super) fn left(&self) -> u32 {
         self.packets - self.done
     }
     /// PSNs that the request packet at `at` takes: a READ takes one for each response.
-    pub fn psns(&self, at: u32) -> u32 {
+    pub(super) fn psns(&self, at: u32) -> u32 {
         match self.wr.op {
             SendOp::Read { .. } => (self.part - at % self.part).min(self.packets - at),
             _ => 1,
         }
     }
     /// Whether the answer before `at` ends what one request packet asked for.
-    pub fn ends_part(&self, at: u32) -> bool {
+    pub(super) fn ends_part(&self, at: u32) -> bool {
         at == self.packets || at.is_multiple_of(self.part)
     }
     /// The request will be sent again from `done` on, at a share of the window of `share`.
-    pub fn go_back(&mut self, share: u32) {
+    pub(super) fn go_back(&mut self, share: u32) {
         self.resumed = true;
         // Both are powers of two, so that what ended a part before still does.
         self.part = self.part.min(part_for(share));
@@ -184,7 +184,7 @@ impl Request {
 
     /// Headers of the request packet at `at`, and its payload's length; none where it takes no
     /// packet. The ACK request is the caller's to add.
-    pub fn header(&self, conn: &Connection, psn: Psn, at: u32) -> Option<(Header, usize)> {
+    pub(super) fn header(&self, conn: &Connection, psn: Psn, at: u32) -> Option<(Header, usize)> {
         let offset = u64::from(at) * conn.mtu as u64;
         let mut payload_len = conn.payload_len(self.len, at);
         let op = match self.wr.op {
@@ -222,7 +222,7 @@ impl Request {
 
     /// Headers of one packet that stands for `count` of a SEND or a WRITE, from `at` on; none of
     /// anything else. The ACK request is the caller's to add.
-    pub fn header_of(&self, conn: &Connection, psn: Psn, at: u32, count: u32) -> Option<Header> {
+    pub(super) fn header_of(&self, conn: &Connection, psn: Psn, at: u32, count: u32) -> Option<Header> {
         let (first, last) = (at == 0, at + count == self.packets);
         let (op, asks_event) = match self.wr.op {
             SendOp::Send(tail) => (Op::Send(send_at(first, last, tail)), last),
@@ -238,7 +238,7 @@ impl Request {
     }
 
     /// Copies the payload of packet `at` out; what it adds to the ICRC, where that is known.
-    pub fn copy_out(
+    pub(super) fn copy_out(
         &self,
         conn: &Connection,
         at: u32,
@@ -249,7 +249,7 @@ impl Request {
     }
 
     /// Copies the bytes of the next answers, so many, to where the application wants them.
-    pub fn copy_in(
+    pub(super) fn copy_in(
         &self,
         conn: &Connection,
         src: Payload<'_>,
@@ -269,7 +269,7 @@ impl Request {
 
     /// Whether a READ response of this opcode and length is one that the next packet of this READ
     /// may be, or the next ones.
-    pub fn expects(&self, conn: &Connection, at: wire::roce::ReadAt, packet: &Arrival<'_>) -> bool {
+    pub(super) fn expects(&self, conn: &Connection, at: wire::roce::ReadAt, packet: &Arrival<'_>) -> bool {
         use wire::roce::ReadAt;
         let (from, count) = (self.done, packet.packets);
         if count > self.left() {
@@ -294,7 +294,7 @@ impl Request {
 
     /// The request's completion.
     #[inline]
-    pub fn completion(&self, status: Status, conn: &Connection) -> Completion {
+    pub(super) fn completion(&self, status: Status, conn: &Connection) -> Completion {
         completion(&self.wr, self.len, status, conn)
     }
 }

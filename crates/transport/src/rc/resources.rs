@@ -50,17 +50,17 @@ pub(super) enum Executed {
 
 impl Resources {
     /// Remembers one of `limit`, which is at least 1.
-    pub fn keep(&mut self, executed: Executed, limit: usize) {
+    pub(super) fn keep(&mut self, executed: Executed, limit: usize) {
         keep(&mut self.counted, executed, limit);
     }
-    pub fn keep_flush(&mut self, psn: Psn, rkey: Rkey) {
+    pub(super) fn keep_flush(&mut self, psn: Psn, rkey: Rkey) {
         keep(&mut self.flushes, (psn, rkey), MAX_FLUSHES);
     }
 
     /// Whether a READ asks for what one did that was executed, or for a part of it that begins at a
     /// later packet (IBA 1.4 §9.7.5.1.2): under the same key, at the address that belongs to
     /// its PSN.
-    pub fn has_read(&self, conn: &Connection, at: Psn, reth: Reth, for_srq: Option<u32>) -> bool {
+    pub(super) fn has_read(&self, conn: &Connection, at: Psn, reth: Reth, for_srq: Option<u32>) -> bool {
         self.counted.iter().rev().any(|executed| {
             let &Executed::Read { psn, packets, from, srq } = executed else { return false };
             let skipped = u64::from(at.since(psn).max(0) as u32) * conn.mtu as u64;
@@ -72,7 +72,7 @@ impl Resources {
         })
     }
     /// What the atomic at a PSN found, if it was executed.
-    pub fn atomic(&self, at: Psn, eth: AtomicEth) -> Option<u64> {
+    pub(super) fn atomic(&self, at: Psn, eth: AtomicEth) -> Option<u64> {
         self.counted.iter().rev().find_map(|executed| match *executed {
             Executed::Atomic { psn, addr, rkey, original } => {
                 ((psn, addr, rkey) == (at, eth.addr, eth.rkey)).then_some(original)
@@ -82,14 +82,14 @@ impl Resources {
     }
     /// Whether an ATOMIC WRITE was executed. The answer says nothing of memory, so the address need
     /// not be compared: the kernel's requester forgets it when it asks again.
-    pub fn has_atomic_write(&self, at: Psn, key: Rkey) -> bool {
+    pub(super) fn has_atomic_write(&self, at: Psn, key: Rkey) -> bool {
         let is_it =
             |e: &Executed| matches!(*e, Executed::AtomicWrite { psn, rkey } if (psn, rkey) == (at, key));
         self.counted.iter().rev().any(is_it)
     }
     /// Whether a FLUSH was executed. The address is not compared, as in
     /// [`Resources::has_atomic_write`].
-    pub fn has_flush(&self, at: Psn, key: Rkey) -> bool {
+    pub(super) fn has_flush(&self, at: Psn, key: Rkey) -> bool {
         self.flushes.iter().rev().any(|&flush| flush == (at, key))
     }
 }

@@ -77,23 +77,23 @@ pub struct FlushTask {
 pub(super) struct Broken;
 
 impl Responder {
-    pub fn start(&mut self, attr: RtrAttr) {
+    pub(super) fn start(&mut self, attr: RtrAttr) {
         self.max_rd_atomic = attr.max_dest_rd_atomic.into();
         self.min_rnr_timer = attr.min_rnr_timer;
         self.expected = attr.rq_psn;
     }
     /// Fewer than before: what is being answered is, and what is remembered stays until there is
     /// something new.
-    pub fn set_resources(&mut self, max_dest_rd_atomic: u8) {
+    pub(super) fn set_resources(&mut self, max_dest_rd_atomic: u8) {
         self.max_rd_atomic = max_dest_rd_atomic.into();
     }
-    pub fn set_min_rnr_timer(&mut self, code: u8) {
+    pub(super) fn set_min_rnr_timer(&mut self, code: u8) {
         self.min_rnr_timer = code & 31;
     }
-    pub fn rq_psn(&self) -> Psn {
+    pub(super) fn rq_psn(&self) -> Psn {
         self.expected
     }
-    pub fn fill(
+    pub(super) fn fill(
         &mut self,
         conn: &Connection,
         batch: &mut TxBatch,
@@ -101,40 +101,40 @@ impl Responder {
     ) -> Result<(), Fault> {
         self.answers.fill(conn, batch, cx)
     }
-    pub fn begin_quantum(&mut self) {
+    pub(super) fn begin_quantum(&mut self) {
         self.answers.begin_quantum();
     }
     #[inline]
-    pub fn needs_reschedule(&self) -> bool {
+    pub(super) fn needs_reschedule(&self) -> bool {
         self.answers.needs_reschedule()
     }
     #[inline]
-    pub fn has_no_answers(&self) -> bool {
+    pub(super) fn has_no_answers(&self) -> bool {
         self.answers.is_empty()
     }
     #[inline]
-    pub fn has_sole_ack(&self) -> bool {
+    pub(super) fn has_sole_ack(&self) -> bool {
         self.answers.is_sole_ack()
     }
     #[inline]
-    pub fn take_path_suspect(&mut self) -> bool {
+    pub(super) fn take_path_suspect(&mut self) -> bool {
         std::mem::take(&mut self.path_suspect)
     }
     /// Whether it is in the midst of nothing, answers apart.
     #[inline]
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.flushing.is_none() && !self.path_suspect && !self.begun_is_news
     }
-    pub fn cut_off(&mut self) {
+    pub(super) fn cut_off(&mut self) {
         self.answers.cut_off();
     }
     #[inline]
-    pub fn take_flush(&mut self) -> Option<FlushTask> {
+    pub(super) fn take_flush(&mut self) -> Option<FlushTask> {
         self.flushing.as_mut()?.task.take()
     }
 
     /// The FLUSH is done.
-    pub fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) -> Result<(), Broken> {
+    pub(super) fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) -> Result<(), Broken> {
         let Some(flushing) = self.flushing.take() else { return Ok(()) };
         let Flushing { psn, rkey, missed, .. } = *flushing;
         match result {
@@ -159,7 +159,7 @@ impl Responder {
     }
 
     /// A receive half filled completes as flushed.
-    pub fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
+    pub(super) fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
         self.flushing = None;
         if let Some(srq) = self.srq
             && self.inbound.holds_receive()
@@ -172,7 +172,7 @@ impl Responder {
     }
 
     /// A request, at an XRC target for the shared receive queue `srq`.
-    pub fn request(
+    pub(super) fn request(
         &mut self,
         conn: &Connection,
         packet: &Arrival<'_>,

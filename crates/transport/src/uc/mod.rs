@@ -44,8 +44,8 @@ pub struct Uc {
 
 impl Uc {
     /// A queue pair in state Init that sends at the port's pace.
-    pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Uc {
-        Uc {
+    pub fn new(qpn: Qpn, pkey: Pkey, pace: Arc<Pace>) -> Self {
+        Self {
             state: UnreliableState::Init,
             established: false,
             conn: Connection { qpn, dest: Qpn::default(), pkey, mtu: Mtu::default().bytes() },

@@ -25,30 +25,30 @@ pub(super) struct Requester {
 }
 
 impl Requester {
-    pub fn new(pace: Arc<Pace>) -> Requester {
-        Requester { queue: VecDeque::new(), psn: Psn::default(), sent: 0, pacer: Pacer::new(pace) }
+    pub(super) fn new(pace: Arc<Pace>) -> Self {
+        Self { queue: VecDeque::new(), psn: Psn::default(), sent: 0, pacer: Pacer::new(pace) }
     }
-    pub fn start(&mut self, psn: Psn) {
+    pub(super) fn start(&mut self, psn: Psn) {
         self.psn = psn;
     }
-    pub fn psn(&self) -> Psn {
+    pub(super) fn psn(&self) -> Psn {
         self.psn
     }
-    pub fn outstanding(&self) -> usize {
+    pub(super) fn outstanding(&self) -> usize {
         self.queue.len()
     }
-    pub fn between_messages(&self) -> bool {
+    pub(super) fn between_messages(&self) -> bool {
         self.sent == 0
     }
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(super) fn deadline(&self) -> Option<Instant> {
         self.pacer.deadline()
     }
-    pub fn post(&mut self, wr: SendWr) {
+    pub(super) fn post(&mut self, wr: SendWr) {
         self.queue.push_back(wr);
     }
 
     /// Sends what pace and batch allow; an error is the status of the oldest request.
-    pub fn fill(
+    pub(super) fn fill(
         &mut self,
         now: Instant,
         conn: &Connection,
@@ -93,7 +93,7 @@ impl Requester {
         }
     }
 
-    pub fn fail_oldest(&mut self, status: Status, qpn: Qpn, cx: &mut impl Context) {
+    pub(super) fn fail_oldest(&mut self, status: Status, qpn: Qpn, cx: &mut impl Context) {
         self.sent = 0;
         if let Some(wr) = self.queue.pop_front() {
             cx.complete(Side::Send, sent(&wr, status, qpn));
@@ -101,7 +101,7 @@ impl Requester {
     }
 
     /// Completes all that is queued as flushed.
-    pub fn flush(&mut self, qpn: Qpn, cx: &mut impl Context) {
+    pub(super) fn flush(&mut self, qpn: Qpn, cx: &mut impl Context) {
         self.sent = 0;
         self.pacer.rest();
         while let Some(wr) = self.queue.pop_front() {

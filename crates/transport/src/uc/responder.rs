@@ -24,18 +24,18 @@ pub(super) struct Responder {
 pub(super) struct Broken;
 
 impl Responder {
-    pub fn start(&mut self, psn: Psn) {
+    pub(super) fn start(&mut self, psn: Psn) {
         self.expected = psn;
     }
-    pub fn expected(&self) -> Psn {
+    pub(super) fn expected(&self) -> Psn {
         self.expected
     }
     /// A receive in use completes as flushed.
-    pub fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
+    pub(super) fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
         self.inbound.flush_receive(conn.ends(), cx);
     }
 
-    pub fn request(
+    pub(super) fn request(
         &mut self,
         conn: &Connection,
         packet: &Packet<'_>,

@@ -71,8 +71,8 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(split: bool) -> Sender {
-        Sender { end: requester(), split, next: 0, acknowledged: 0 }
+    fn new(split: bool) -> Self {
+        Self { end: requester(), split, next: 0, acknowledged: 0 }
     }
 
     fn post(&mut self, mut wr: SendWr) {

@@ -50,13 +50,13 @@ struct Peer {
 }
 
 impl Peer {
-    fn new(by_packets: bool) -> Peer {
+    fn new(by_packets: bool) -> Self {
         let mut end = End::proven(Mtu::M256, 1 << 20, rts(), true);
         end.cx.delivers = true;
         // Another queue pair has a share of the window.
         end.cx.window.enter();
         (0..1_000).for_each(|n| end.post_receive(n, sge(1, 0, 256)));
-        Peer { end, by_packets, due: 0, next: 0, acknowledged: 0 }
+        Self { end, by_packets, due: 0, next: 0, acknowledged: 0 }
     }
 
     /// Sends a request as a short message, where that may leave now.

@@ -20,7 +20,7 @@ struct End {
 
 impl End {
     /// In RTS with one region of `len` bytes that counts, and one of zeroes.
-    fn new(len: usize) -> End {
+    fn new(len: usize) -> Self {
         let mut uc = Uc::new(Qpn::new(0x11), Pkey::default(), Arc::default());
         let (dest_qpn, rq_psn) = (Qpn::new(0x11), Psn::new(PSN));
         uc.ready_to_receive(RtrAttr { dest_qpn, path_mtu: Mtu::M256, rq_psn });
@@ -29,7 +29,7 @@ impl End {
         for bytes in [(0..len).map(pattern).collect(), vec![0; len]] {
             cx.memory.regions.push(Region { bytes: bytes.into(), remote: true });
         }
-        End { uc, cx, now: some_instant() }
+        Self { uc, cx, now: some_instant() }
     }
     fn post(&mut self, wr: SendWr) {
         self.uc.post(wr, &mut self.cx);

@@ -27,7 +27,7 @@ struct End {
 }
 
 impl End {
-    fn new() -> End {
+    fn new() -> Self {
         let mut ud = Ud::new(Qpn::new(0x11), Pkey::default(), Arc::default());
         ud.set_qkey(QKEY);
         ud.ready_to_receive(1024);
@@ -36,7 +36,7 @@ impl End {
         for bytes in [(0..4096).map(pattern).collect(), vec![0; 4096]] {
             cx.memory.regions.push(Region { bytes: bytes.into(), remote: true });
         }
-        End { ud, cx }
+        Self { ud, cx }
     }
     fn post(&mut self, wr: SendWr, to: Destination<u8>) {
         self.ud.post(wr, to, &mut self.cx);

@@ -58,12 +58,12 @@ struct Target {
 
 impl Target {
     /// With two queues, of numbers 5 and 6.
-    fn new() -> Target {
+    fn new() -> Self {
         let mut rc = Rc::xrc_target(Qpn::new(0x11), Pkey::default());
         rc.ready_to_receive(rtr(Mtu::M256));
         let mut cx = Domain { inner: support::End::in_rtr(Mtu::M256, 4096).cx, ..Domain::default() };
         cx.queues = [(5, VecDeque::new()), (6, VecDeque::new())].into();
-        Target { rc, cx }
+        Self { rc, cx }
     }
     fn post_receive(&mut self, queue: u32, wr_id: u64) {
         let sges = [sge(1, 0, 1024)].into_iter().collect();

@@ -42,8 +42,8 @@ pub struct Accept<T: Connected = Rc> {
 }
 
 impl<T: Connected> Accept<T> {
-    pub(super) fn new(request: Request<T>) -> Accept<T> {
-        Accept { request, properties: Properties::default() }
+    pub(super) fn new(request: Request<T>) -> Self {
+        Self { request, properties: Properties::default() }
     }
 
     properties!();
@@ -55,7 +55,7 @@ impl<T: Connected> Accept<T> {
     }
 
     fn start(self) -> Result<Begun> {
-        let Accept { request, properties } = self;
+        let Self { request, properties } = self;
         properties.check(CALL, limits::REP_PRIVATE_DATA_MAX)?;
         let Properties { data, param, queues, pd, ack_timeout } = properties;
         let private_data = request.private_data().to_vec();

@@ -46,21 +46,21 @@ pub(crate) struct Event {
 
 impl Events {
     /// A channel that calls `signal` for each event, with locks held.
-    pub fn new(stack: &Stack, signal: Box<dyn Signal>) -> Events {
+    pub(crate) fn new(stack: &Stack, signal: Box<dyn Signal>) -> Self {
         match stack {
             Stack::Ours(ours) => node!(ours, _node => {
-                Events::Ours(ours.clone(), ThreadSafe::new(NodeChannel::new(signal)))
+                Self::Ours(ours.clone(), ThreadSafe::new(NodeChannel::new(signal)))
             }),
             #[cfg(feature = "system")]
             Stack::System(system) => {
-                Events::System(system.clone(), ThreadSafe::new(rdma_core::Inbox::new(signal)))
+                Self::System(system.clone(), ThreadSafe::new(rdma_core::Inbox::new(signal)))
             }
         }
     }
     /// Takes the next one.
-    pub fn next(&self) -> Option<Event> {
+    pub(crate) fn next(&self) -> Option<Event> {
         match self {
-            Events::Ours(ours, channel) => {
+            Self::Ours(ours, channel) => {
                 node!(ours, node => {
                     let event = node.next_event(channel)?;
                     let is_request = event.kind == EventKind::ConnectRequest;
@@ -75,7 +75,7 @@ impl Events {
                 })
             }
             #[cfg(feature = "system")]
-            Events::System(_, inbox) => {
+            Self::System(_, inbox) => {
                 let rdma_core::Event { request, kind, status, param, ud, private_data } = inbox.next()?;
                 let request = request.map(|id| Id::System(ThreadSafe::new(id)));
                 Some(Event { request, kind, status, param, ud, private_data })
@@ -84,9 +84,9 @@ impl Events {
     }
     /// A new identifier for queue pairs of a type, whose events come here.
     #[allow(clippy::unnecessary_wraps, reason = "other stacks may refuse")]
-    pub fn create_id(&self, kind: QpType) -> Result<Id, Error> {
+    pub(crate) fn create_id(&self, kind: QpType) -> Result<Id, Error> {
         match self {
-            Events::Ours(ours, channel) => {
+            Self::Ours(ours, channel) => {
                 let space = match kind {
                     QpType::Rc => PortSpace::Tcp,
                     QpType::Ud => PortSpace::Udp,
@@ -99,17 +99,17 @@ impl Events {
                 })
             }
             #[cfg(feature = "system")]
-            Events::System(system, inbox) => {
+            Self::System(system, inbox) => {
                 rdma_core::Id::new(system, inbox, kind).map(|id| Id::System(ThreadSafe::new(id)))
             }
         }
     }
     /// From now on the identifier's events come here.
-    pub fn adopt(&self, id: &Id) {
+    pub(crate) fn adopt(&self, id: &Id) {
         match (self, id) {
-            (Events::Ours(ours, channel), Id::Ours(_, id)) => node!(ours, node => node.migrate(id, channel)),
+            (Self::Ours(ours, channel), Id::Ours(_, id)) => node!(ours, node => node.migrate(id, channel)),
             #[cfg(feature = "system")]
-            (Events::System(_, inbox), Id::System(id)) => id.adopt(inbox),
+            (Self::System(_, inbox), Id::System(id)) => id.adopt(inbox),
             // It came by this stack.
             #[cfg(feature = "system")]
             _ => {}
@@ -119,83 +119,83 @@ impl Events {
 
 impl Id {
     /// Our address, where there is one.
-    pub fn local_addr(&self) -> Option<SocketAddr> {
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         match self {
-            Id::Ours(ours, id) => node!(ours, _node => id.lock().source),
+            Self::Ours(ours, id) => node!(ours, _node => id.lock().source),
             #[cfg(feature = "system")]
-            Id::System(id) => id.local_addr(),
+            Self::System(id) => id.local_addr(),
         }
     }
     /// The peer's address.
-    pub fn peer_addr(&self) -> Option<SocketAddr> {
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
         match self {
-            Id::Ours(ours, id) => node!(ours, _node => id.lock().dest),
+            Self::Ours(ours, id) => node!(ours, _node => id.lock().dest),
             #[cfg(feature = "system")]
-            Id::System(id) => id.peer_addr(),
+            Self::System(id) => id.peer_addr(),
         }
     }
     /// The device that it leads over, where there is one.
-    pub fn device(&self) -> Option<Adapter> {
+    pub(crate) fn device(&self) -> Option<Adapter> {
         match self {
-            Id::Ours(ours, id) => node!(ours, _node => id.lock().device.clone().map(Adapter::Ours)),
+            Self::Ours(ours, id) => node!(ours, _node => id.lock().device.clone().map(Adapter::Ours)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.device().map(Adapter::System),
+            Self::System(id) => id.device().map(Adapter::System),
         }
     }
     /// Largest payload of a packet that the route takes, in bytes.
-    pub fn path_mtu(&self) -> u32 {
+    pub(crate) fn path_mtu(&self) -> u32 {
         match self {
-            Id::Ours(ours, id) => node!(ours, _node => {
+            Self::Ours(ours, id) => node!(ours, _node => {
                 let route = id.lock().route;
                 route.and_then(|route| Mtu::for_link(route.mtu)).unwrap_or(Mtu::M256).bytes() as u32
             }),
             #[cfg(feature = "system")]
-            Id::System(id) => id.path_mtu().unwrap_or(Mtu::M4096.bytes() as u32),
+            Self::System(id) => id.path_mtu().unwrap_or(Mtu::M4096.bytes() as u32),
         }
     }
 
     /// Type of service and local ACK timeout, where they are said.
-    pub fn set_options(&self, tos: Option<u8>, ack_timeout: Option<u8>) {
+    pub(crate) fn set_options(&self, tos: Option<u8>, ack_timeout: Option<u8>) {
         match self {
-            Id::Ours(ours, id) => node!(ours, _node => {
+            Self::Ours(ours, id) => node!(ours, _node => {
                 let mut id = id.lock();
                 id.tos = tos.or(id.tos);
                 id.ack_timeout = ack_timeout.or(id.ack_timeout);
             }),
             #[cfg(feature = "system")]
-            Id::System(id) => {
+            Self::System(id) => {
                 // A kernel that can not has its own: the type of service is a wish.
                 tos.into_iter().for_each(|tos| _ = id.set_tos(tos));
                 ack_timeout.into_iter().for_each(|code| id.set_ack_timeout(code));
             }
         }
     }
-    pub fn resolve_addr(
+    pub(crate) fn resolve_addr(
         &self,
         from: Option<SocketAddr>,
         to: SocketAddr,
         timeout: Duration,
     ) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.resolve_addr(id, from, to, timeout)),
+            Self::Ours(ours, id) => node!(ours, node => node.resolve_addr(id, from, to, timeout)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.resolve_addr(from, to, timeout),
+            Self::System(id) => id.resolve_addr(from, to, timeout),
         }
     }
     /// Resolves the route, for at most so long.
     #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours knows the route"))]
-    pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
+    pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.resolve_route(id)),
+            Self::Ours(ours, id) => node!(ours, node => node.resolve_route(id)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.resolve_route(timeout),
+            Self::System(id) => id.resolve_route(timeout),
         }
     }
     /// Gives the identifier the queue pair, which goes to INIT. Peers may do with it what their
     /// keys allow, and wait for receives by the timer of this code (IBA 1.4 §9.7.5.2.8).
-    pub fn set_qp(&self, qp: &Carrier, min_rnr_timer: u8) -> Result<(), Error> {
+    pub(crate) fn set_qp(&self, qp: &Carrier, min_rnr_timer: u8) -> Result<(), Error> {
         match (self, qp) {
-            (Id::Ours(ours, id), Carrier::Ours(qp)) => node!(ours, node => {
+            (Self::Ours(ours, id), Carrier::Ours(qp)) => node!(ours, node => {
                 {
                     let mut id = id.lock();
                     // Memory says by its own rights what peers may do: the queue pair allows all of
@@ -206,29 +206,29 @@ impl Id {
                 node.set_qp(id, qp.nic())
             }),
             #[cfg(feature = "system")]
-            (Id::System(id), Carrier::System(theirs)) => id.set_qp(theirs.qp(), min_rnr_timer),
+            (Self::System(id), Carrier::System(theirs)) => id.set_qp(theirs.qp(), min_rnr_timer),
             #[cfg(feature = "system")]
             _ => Err(Error::Invalid("a queue pair of another stack")),
         }
     }
 
-    pub fn set_reuse(&self, reuse: bool) -> Result<(), Error> {
+    pub(crate) fn set_reuse(&self, reuse: bool) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.set_reuse(id, reuse)),
+            Self::Ours(ours, id) => node!(ours, node => node.set_reuse(id, reuse)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.set_reuse(reuse),
+            Self::System(id) => id.set_reuse(reuse),
         }
     }
-    pub fn bind(&self, on: SocketAddr) -> Result<(), Error> {
+    pub(crate) fn bind(&self, on: SocketAddr) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.bind(id, on)),
+            Self::Ours(ours, id) => node!(ours, node => node.bind(id, on)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.bind(on),
+            Self::System(id) => id.bind(on),
         }
     }
-    pub fn listen(&self, backlog: u32) -> Result<(), Error> {
+    pub(crate) fn listen(&self, backlog: u32) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => {
+            Self::Ours(ours, id) => node!(ours, node => {
                 node.listen(id, backlog)?;
                 // A listener here takes all requests; turns are for programs that have room for
                 // one.
@@ -236,69 +236,69 @@ impl Id {
                 Ok(())
             }),
             #[cfg(feature = "system")]
-            Id::System(id) => id.listen(backlog),
+            Self::System(id) => id.listen(backlog),
         }
     }
 
     /// Asks the peer, which has so long to answer.
-    pub fn connect(&self, param: &ConnParam, data: &[u8], timeout: Duration) -> Result<(), Error> {
+    pub(crate) fn connect(&self, param: &ConnParam, data: &[u8], timeout: Duration) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => {
+            Self::Ours(ours, id) => node!(ours, node => {
                 node.connect(id, &param.to_node(), data)
                     .inspect(|()| node.give_up_at(id, Stack::Ours(ours.clone()).now() + timeout))
             }),
             // The task that waits for the answer looks at the clock: see `Identifier::answer_in`.
             #[cfg(feature = "system")]
-            Id::System(id) => {
+            Self::System(id) => {
                 let &ConnParam { responder_resources, initiator_depth, .. } = param;
                 id.connect(responder_resources, initiator_depth, &param.to_node(), data)
             }
         }
     }
-    pub fn accept(&self, param: &nic::rdma_cm::ConnParam, data: &[u8]) -> Result<(), Error> {
+    pub(crate) fn accept(&self, param: &nic::rdma_cm::ConnParam, data: &[u8]) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.accept(id, Some(param), data)),
+            Self::Ours(ours, id) => node!(ours, node => node.accept(id, Some(param), data)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.accept(param, data),
+            Self::System(id) => id.accept(param, data),
         }
     }
-    pub fn reject(&self, data: &[u8]) -> Result<(), Error> {
+    pub(crate) fn reject(&self, data: &[u8]) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.reject(id, data)),
+            Self::Ours(ours, id) => node!(ours, node => node.reject(id, data)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.reject(data),
+            Self::System(id) => id.reject(data),
         }
     }
     /// Joins a multicast group; the event of that bears the number.
-    pub fn join(&self, group: IpAddr, send_only: bool, number: u64) -> Result<(), Error> {
+    pub(crate) fn join(&self, group: IpAddr, send_only: bool, number: u64) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.join_multicast(id, group, send_only, number)),
+            Self::Ours(ours, id) => node!(ours, node => node.join_multicast(id, group, send_only, number)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.join(group, send_only, number),
+            Self::System(id) => id.join(group, send_only, number),
         }
     }
     /// An error says that it does not belong to the group.
-    pub fn leave(&self, group: IpAddr) -> Result<(), Error> {
+    pub(crate) fn leave(&self, group: IpAddr) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.leave_multicast(id, group)),
+            Self::Ours(ours, id) => node!(ours, node => node.leave_multicast(id, group)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.leave(group),
+            Self::System(id) => id.leave(group),
         }
     }
     /// An error says that there is no connection.
-    pub fn disconnect(&self) -> Result<(), Error> {
+    pub(crate) fn disconnect(&self) -> Result<(), Error> {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.disconnect(id)),
+            Self::Ours(ours, id) => node!(ours, node => node.disconnect(id)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.disconnect(),
+            Self::System(id) => id.disconnect(),
         }
     }
     /// The peer is told what the state calls for; events not looked at vanish. Once.
-    pub fn destroy(&self) {
+    pub(crate) fn destroy(&self) {
         match self {
-            Id::Ours(ours, id) => node!(ours, node => node.destroy(id)),
+            Self::Ours(ours, id) => node!(ours, node => node.destroy(id)),
             #[cfg(feature = "system")]
-            Id::System(id) => id.destroy(),
+            Self::System(id) => id.destroy(),
         }
     }
 }

@@ -72,8 +72,8 @@ pub struct Connect<T: Connected = Rc> {
 }
 
 impl Connect {
-    fn new(to: To) -> Connect {
-        Connect {
+    fn new(to: To) -> Self {
+        Self {
             to,
             properties: Properties::default(),
             from: None,
@@ -84,8 +84,8 @@ impl Connect {
         }
     }
 
-    pub(super) fn by(route: Route) -> Connect {
-        Connect::new(To::Route(Box::new(route)))
+    pub(super) fn by(route: Route) -> Self {
+        Self::new(To::Route(Box::new(route)))
     }
 
     /// Asks along a [`Route`], and waits for nothing: for programs that follow the connection step
@@ -95,7 +95,7 @@ impl Connect {
     ///
     /// `WrongState` without a route ([`Route::connect`]); `OutOfRange`, `WrongDomain`, `Exhausted`.
     pub fn begin(self) -> Result<Pending> {
-        let Connect { to, properties, timeout, tos, .. } = self;
+        let Self { to, properties, timeout, tos, .. } = self;
         properties.check(CALL, limits::REQ_PRIVATE_DATA_MAX)?;
         check_timeout(CALL, timeout)?;
         let To::Route(route) = to else { return Err(Error::new(ErrorKind::WrongState, CALL)) };
@@ -113,7 +113,7 @@ impl Connect {
     /// }
     /// ```
     pub fn uc(self) -> Connect<Uc> {
-        let Connect { to, properties, from, provider, timeout, tos, .. } = self;
+        let Self { to, properties, from, provider, timeout, tos, .. } = self;
         Connect { to, properties, from, provider, timeout, tos, _t: PhantomData }
     }
 }
@@ -160,7 +160,7 @@ impl<T: Connected> IntoFuture for Connect<T> {
 
     fn into_future(self) -> Boxed<Connection<T>> {
         Box::pin(async move {
-            let Connect { to, properties, from, provider, timeout, tos, .. } = self;
+            let Self { to, properties, from, provider, timeout, tos, .. } = self;
             properties.check(CALL, limits::REQ_PRIVATE_DATA_MAX)?;
             check_timeout(CALL, timeout)?;
             let request = Asking { properties: &properties, timeout, tos };

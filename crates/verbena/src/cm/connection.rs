@@ -31,23 +31,23 @@ impl Drop for OwnQp {
 
 impl Attached {
     /// Makes a queue pair for an identifier on a device, in INIT and with its receives posted.
-    pub fn new<T: Transport>(
+    pub(crate) fn new<T: Transport>(
         identifier: Identifier,
         device: &Device,
         pd: &Pd,
         queues: &QueueConfig,
-    ) -> Result<Attached> {
+    ) -> Result<Self> {
         if pd.device() != device {
             return Err(Error::new(ErrorKind::WrongDomain, "rdma_create_qp"));
         }
-        let ends = Attached { identifier, qp: OwnQp(QpInner::create(pd, queues, T::KIND)?) };
+        let ends = Self { identifier, qp: OwnQp(QpInner::create(pd, queues, T::KIND)?) };
         ends.identifier.set_qp(&ends.qp.0)?;
         ends.qp.0.post_receives()?;
         Ok(ends)
     }
 
     /// The queue pair.
-    pub fn qp(&self) -> &Arc<QpInner> {
+    pub(crate) fn qp(&self) -> &Arc<QpInner> {
         &self.qp.0
     }
 }
@@ -73,7 +73,7 @@ impl<T: Connected> Connection<T> {
         told: nic::rdma_cm::ConnParam,
         private_data: Vec<u8>,
         asked: &ConnParam,
-    ) -> Connection<T> {
+    ) -> Self {
         let agreed = ends.qp.0.carrier().agreed();
         let param = ConnParam {
             responder_resources: Some(agreed.responder_resources),
@@ -83,7 +83,7 @@ impl<T: Connected> Connection<T> {
             rnr_retry_count: asked.rnr_retry_count,
         };
         let qp = QueuePair::new(ends.qp.0.clone());
-        Connection { inner: Arc::new(ConnectionInner { ends, private_data, param }), qp }
+        Self { inner: Arc::new(ConnectionInner { ends, private_data, param }), qp }
     }
 
     fn identifier(&self) -> &Identifier {
@@ -200,7 +200,7 @@ impl Connection {
 
 impl<T: Connected> Clone for Connection<T> {
     fn clone(&self) -> Self {
-        Connection { inner: self.inner.clone(), qp: self.qp.clone() }
+        Self { inner: self.inner.clone(), qp: self.qp.clone() }
     }
 }
 

@@ -199,10 +199,10 @@ impl Signal for EventSignal {
 }
 
 impl Inbox {
-    fn new(stack: &Stack, is_listener: bool) -> Arc<Inbox> {
+    fn new(stack: &Stack, is_listener: bool) -> Arc<Self> {
         Arc::new_cyclic(|inbox| {
             let signal = EventSignal { later: stack.later().clone(), inbox: inbox.clone() };
-            Inbox {
+            Self {
                 stack: stack.clone(),
                 events: Events::new(stack, Box::new(signal)),
                 is_listener,
@@ -279,44 +279,44 @@ pub(crate) struct Identifier {
 
 impl Identifier {
     /// A new one for queue pairs of this type.
-    pub fn new(stack: &Stack, kind: QpType) -> Result<Identifier> {
+    pub(crate) fn new(stack: &Stack, kind: QpType) -> Result<Self> {
         stack.check("rdma_create_id")?;
-        Identifier::with(stack, Inbox::new(stack, false), kind)
+        Self::with(stack, Inbox::new(stack, false), kind)
     }
 
     /// A new one that will listen.
-    pub fn listener(stack: &Stack, kind: QpType) -> Result<Identifier> {
+    pub(crate) fn listener(stack: &Stack, kind: QpType) -> Result<Self> {
         stack.check("rdma_listen")?;
-        Identifier::with(stack, Inbox::new(stack, true), kind)
+        Self::with(stack, Inbox::new(stack, true), kind)
     }
 
-    fn with(stack: &Stack, inbox: Arc<Inbox>, kind: QpType) -> Result<Identifier> {
+    fn with(stack: &Stack, inbox: Arc<Inbox>, kind: QpType) -> Result<Self> {
         let id = inbox.events.create_id(kind).map_err(|e| Error::of_nic("rdma_create_id", e))?;
-        Ok(Identifier { stack: stack.clone(), id, inbox })
+        Ok(Self { stack: stack.clone(), id, inbox })
     }
 
     /// The one that came with a request.
-    fn of_request(stack: &Stack, id: Id) -> Identifier {
+    fn of_request(stack: &Stack, id: Id) -> Self {
         let inbox = Inbox::new(stack, false);
         inbox.events.adopt(&id);
-        Identifier { stack: stack.clone(), id, inbox }
+        Self { stack: stack.clone(), id, inbox }
     }
 
     /// The identifier of the stack below.
-    pub fn below(&self) -> &Id {
+    pub(crate) fn below(&self) -> &Id {
         &self.id
     }
     /// Our address, unspecified as long as there is none.
-    pub fn local_addr(&self) -> SocketAddr {
+    pub(crate) fn local_addr(&self) -> SocketAddr {
         self.id.local_addr().unwrap_or_else(nowhere)
     }
     /// The peer's address.
-    pub fn peer_addr(&self) -> SocketAddr {
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
         self.id.peer_addr().unwrap_or_else(nowhere)
     }
 
     /// The result of a call into the node; takes in its events. Call it with no lock held.
-    pub fn called<T>(&self, call: &'static str, result: Result<T, nic::Error>) -> Result<T> {
+    pub(crate) fn called<T>(&self, call: &'static str, result: Result<T, nic::Error>) -> Result<T> {
         self.stack.later().run();
         result.map_err(|e| {
             // What ended the connection says more than that the call is not possible any more.
@@ -326,29 +326,29 @@ impl Identifier {
     }
 
     /// Waits until `look` finds something in what the events have told.
-    pub async fn until<T>(&self, look: impl FnMut(&mut Seen) -> Option<T> + Unpin) -> T {
+    pub(crate) async fn until<T>(&self, look: impl FnMut(&mut Seen) -> Option<T> + Unpin) -> T {
         until(&self.inbox, look).await
     }
 
     /// Forgets a join that no task looks for any more.
-    pub fn forget_join(&self, number: u64) {
+    pub(crate) fn forget_join(&self, number: u64) {
         let forgotten = self.inbox.seen.lock().joined.remove(&number);
         drop(forgotten);
     }
 
     /// From now on the peer may take it as accepted.
-    pub fn accepts(&self) {
+    pub(crate) fn accepts(&self) {
         self.inbox.seen.lock().accepted = true;
     }
 
     /// Waits for the peer's answer.
-    pub async fn answer(&self) -> Result<Answer> {
+    pub(crate) async fn answer(&self) -> Result<Answer> {
         self.until(|seen| seen.answer.clone()).await
     }
 
     /// Like [`Identifier::answer`], for so long where the stack below does not look at the clock.
     #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours does"))]
-    pub async fn answer_in(&self, time: Duration) -> Result<Answer> {
+    pub(crate) async fn answer_in(&self, time: Duration) -> Result<Answer> {
         match &self.stack {
             Stack::Ours(_) => self.answer().await,
             #[cfg(feature = "system")]
@@ -361,7 +361,7 @@ impl Identifier {
 
     /// Waits until it has ended, where the peer's answer to a disconnection takes no longer than
     /// the stack below waits for one: 2 s. A kernel waits for more than a minute.
-    pub async fn until_ended(&self) {
+    pub(crate) async fn until_ended(&self) {
         let ended = self.until(|seen| seen.ended.clone());
         match &self.stack {
             Stack::Ours(_) => _ = ended.await,
@@ -371,17 +371,22 @@ impl Identifier {
     }
 
     /// Whether the peer has answered.
-    pub fn has_answer(&self) -> bool {
+    pub(crate) fn has_answer(&self) -> bool {
         self.inbox.seen.lock().answer.is_some()
     }
 
     /// Whether the connection has ended.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.inbox.seen.lock().ended.is_some()
     }
 
     /// Finds the way to an address.
-    pub async fn resolve(&self, from: Option<SocketAddr>, to: SocketAddr, timeout: Duration) -> Result<()> {
+    pub(crate) async fn resolve(
+        &self,
+        from: Option<SocketAddr>,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Result<()> {
         let begun = self.id.resolve_addr(from, to, timeout);
         self.called("rdma_resolve_addr", begun)?;
         self.until(|seen| seen.address.clone()).await?;
@@ -391,7 +396,7 @@ impl Identifier {
     }
 
     /// Sets the queue pair, which goes to INIT, and which learns of the end of the connection.
-    pub fn set_qp(&self, qp: &Arc<QpInner>) -> Result<()> {
+    pub(crate) fn set_qp(&self, qp: &Arc<QpInner>) -> Result<()> {
         let set = self.id.set_qp(qp.carrier(), RNR_TIMER);
         self.inbox.seen.lock().qp = Some((self.id.clone(), qp.clone()));
         let owner: Weak<Inbox> = Arc::downgrade(&self.inbox);
@@ -401,7 +406,7 @@ impl Identifier {
 
     /// Ends the connection: what is under way is flushed, the peer is told. What has arrived is
     /// executed before: ACKs, whose messages were delivered and are not flushed.
-    pub fn disconnect(&self, qp: &QpInner) {
+    pub(crate) fn disconnect(&self, qp: &QpInner) {
         self.stack.drain_all();
         self.inbox.seen.lock().closing = true;
         // An error says that it has ended.
@@ -412,17 +417,17 @@ impl Identifier {
     }
 
     /// A place among the tasks that wait for a listener's requests.
-    pub fn standing(&self) -> Standing<Inbox, Seen> {
+    pub(crate) fn standing(&self) -> Standing<Inbox, Seen> {
         Standing::new(&self.inbox)
     }
 
     /// The next request to a listener, the identifier that came with it and what it says; or leaves
     /// the waker at the place.
-    pub fn poll_request(
+    pub(crate) fn poll_request(
         &self,
         place: &mut Standing<Inbox, Seen>,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(Identifier, Event)>> {
+    ) -> Poll<Result<(Self, Event)>> {
         let taken = place.poll(cx, |seen| {
             if let Some(ended) = &seen.ended {
                 return Some(Err(ended.clone()));
@@ -430,7 +435,7 @@ impl Identifier {
             while let Some(event) = self.inbox.events.next() {
                 if let Some(id) = event.request.clone() {
                     // Under the listener's lock, or another waiter takes the new one's events.
-                    return Some(Ok((Identifier::of_request(&self.stack, id), event)));
+                    return Some(Ok((Self::of_request(&self.stack, id), event)));
                 }
                 if event.kind == EventKind::DeviceRemoval {
                     let gone = Error::of_errno("rdma_get_cm_event", Errno::ENODEV);
@@ -448,7 +453,7 @@ impl Identifier {
     }
 
     /// Waits for it.
-    pub async fn next_request(&self) -> Result<(Identifier, Event)> {
+    pub(crate) async fn next_request(&self) -> Result<(Self, Event)> {
         let mut place = self.standing();
         std::future::poll_fn(|cx| self.poll_request(&mut place, cx)).await
     }

@@ -49,7 +49,7 @@ impl Listen {
     /// For unreliable connections (UC) alone, those of [`Connect::uc`](super::Connect::uc): they
     /// have ports of their own (RDMA_PS_IB).
     pub fn uc(self) -> Listen<Uc> {
-        let Listen { on, backlog, reuse, provider, .. } = self;
+        let Self { on, backlog, reuse, provider, .. } = self;
         Listen { on, backlog, reuse, provider, _t: PhantomData }
     }
 }
@@ -123,13 +123,13 @@ pub struct Listener<T: Connected = Rc> {
 }
 
 impl<T: Connected> Listener<T> {
-    fn begin(provider: &Provider, on: SocketAddr, backlog: u32, reuse: bool) -> Result<Listener<T>> {
+    fn begin(provider: &Provider, on: SocketAddr, backlog: u32, reuse: bool) -> Result<Self> {
         let identifier = Identifier::listener(provider.stack(), T::KIND)?;
         let id = identifier.below();
         identifier.called("rdma_set_option", id.set_reuse(reuse))?;
         identifier.called("rdma_bind_addr", id.bind(on)).map_err(|e| taken(provider, on, e))?;
         identifier.called(CALL, id.listen(backlog)).map_err(|e| taken(provider, on, e))?;
-        Ok(Listener { identifier, provider: provider.clone(), _t: PhantomData })
+        Ok(Self { identifier, provider: provider.clone(), _t: PhantomData })
     }
 
     /// The next request. Cancelling loses none. Only `&self`: several tasks or threads may take

@@ -62,10 +62,10 @@ static ASKING: AtomicUsize = AtomicUsize::new(0);
 struct Place;
 
 impl Place {
-    fn take() -> std::io::Result<Place> {
+    fn take() -> std::io::Result<Self> {
         let free = |n: usize| (n < limits::CONCURRENT_LOOKUPS_MAX).then_some(n + 1);
         match ASKING.try_update(Ordering::Relaxed, Ordering::Relaxed, free) {
-            Ok(_) => Ok(Place),
+            Ok(_) => Ok(Self),
             Err(_) => Err(nic::Errno::EAGAIN.into()),
         }
     }

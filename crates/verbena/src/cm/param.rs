@@ -24,8 +24,8 @@ pub enum FlowControl {
 
 impl FlowControl {
     /// What a peer has told.
-    pub(super) fn told(has: bool) -> FlowControl {
-        if has { FlowControl::EndToEnd } else { FlowControl::None }
+    pub(super) fn told(has: bool) -> Self {
+        if has { Self::EndToEnd } else { Self::None }
     }
 }
 
@@ -58,8 +58,8 @@ pub struct ConnParam {
 }
 
 impl Default for ConnParam {
-    fn default() -> ConnParam {
-        ConnParam {
+    fn default() -> Self {
+        Self {
             responder_resources: None,
             initiator_depth: None,
             flow_control: FlowControl::None,
@@ -71,34 +71,34 @@ impl Default for ConnParam {
 
 impl ConnParam {
     /// Sets [`ConnParam::responder_resources`].
-    pub fn responder_resources(mut self, n: u8) -> ConnParam {
+    pub fn responder_resources(mut self, n: u8) -> Self {
         self.responder_resources = Some(n);
         self
     }
     /// Sets [`ConnParam::initiator_depth`].
-    pub fn initiator_depth(mut self, n: u8) -> ConnParam {
+    pub fn initiator_depth(mut self, n: u8) -> Self {
         self.initiator_depth = Some(n);
         self
     }
     /// Sets [`ConnParam::flow_control`].
-    pub fn flow_control(mut self, flow_control: FlowControl) -> ConnParam {
+    pub fn flow_control(mut self, flow_control: FlowControl) -> Self {
         self.flow_control = flow_control;
         self
     }
     /// Sets [`ConnParam::retry_count`].
-    pub fn retry_count(mut self, n: u8) -> ConnParam {
+    pub fn retry_count(mut self, n: u8) -> Self {
         self.retry_count = n;
         self
     }
     /// Sets [`ConnParam::rnr_retry_count`].
-    pub fn rnr_retry_count(mut self, n: RnrRetry) -> ConnParam {
+    pub fn rnr_retry_count(mut self, n: RnrRetry) -> Self {
         self.rnr_retry_count = n;
         self
     }
 
     /// What a peer has told.
-    pub(super) fn told(told: &nic::rdma_cm::ConnParam) -> ConnParam {
-        ConnParam {
+    pub(super) fn told(told: &nic::rdma_cm::ConnParam) -> Self {
+        Self {
             responder_resources: Some(told.responder_resources),
             initiator_depth: Some(told.initiator_depth),
             flow_control: FlowControl::told(told.flow_control),

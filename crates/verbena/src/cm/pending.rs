@@ -24,9 +24,9 @@ pub struct Pending {
 
 impl Pending {
     /// `timeout` is that of the side that asks.
-    pub(super) fn new(ends: Attached, request: Option<Vec<u8>>, timeout: Option<Duration>) -> Pending {
+    pub(super) fn new(ends: Attached, request: Option<Vec<u8>>, timeout: Option<Duration>) -> Self {
         let qp = QueuePair::new(ends.qp().clone());
-        Pending { ends, qp, request, timeout }
+        Self { ends, qp, request, timeout }
     }
 
     /// The connection's queue pair, with its receives posted.

@@ -30,15 +30,11 @@ pub struct Request<T: Connected = Rc> {
 
 impl<T: Connected> Request<T> {
     /// `None` where its device is gone.
-    pub(super) fn new(
-        provider: &Provider,
-        identifier: Identifier,
-        event: Event,
-    ) -> Result<Option<Request<T>>> {
+    pub(super) fn new(provider: &Provider, identifier: Identifier, event: Event) -> Result<Option<Self>> {
         let adapter = identifier.below().device();
         let Some(device) = adapter.map(|adapter| provider.device(adapter)) else { return Ok(None) };
         let pd = device.pd()?;
-        Ok(Some(Request {
+        Ok(Some(Self {
             identifier,
             provider: provider.clone(),
             device,

@@ -118,14 +118,14 @@ impl Route {
         from: Option<SocketAddr>,
         to: SocketAddr,
         timeout: Duration,
-    ) -> Result<Route> {
+    ) -> Result<Self> {
         let identifier = Identifier::new(provider.stack(), kind)?;
         identifier.resolve(from, to, timeout).await?;
         let adapter = identifier.below().device();
         let gone = || Error::of_errno("rdma_resolve_addr", nic::Errno::ENODEV);
         let device = provider.device(adapter.ok_or_else(gone)?);
         let pd = device.pd()?;
-        Ok(Route { identifier, provider: provider.clone(), device, pd })
+        Ok(Self { identifier, provider: provider.clone(), device, pd })
     }
 
     /// The default domain of the device that it leads over; connections that get no other are made

@@ -27,7 +27,7 @@ pub(crate) struct Waiters {
 impl Waiters {
     /// The future with this key waits, a new one without; the waker that it left before is to be
     /// dropped by the caller, unlocked.
-    pub fn leave(&mut self, key: &mut Option<u64>, waker: Kept<Waker>) -> Option<Kept<Waker>> {
+    pub(crate) fn leave(&mut self, key: &mut Option<u64>, waker: Kept<Waker>) -> Option<Kept<Waker>> {
         let known = key.and_then(|key| self.list.iter_mut().find(|(k, _)| *k == key));
         if let Some((_, old)) = known {
             return Some(std::mem::replace(old, waker));
@@ -38,23 +38,23 @@ impl Waiters {
         None
     }
 
-    pub fn remove(&mut self, key: u64) -> Option<Kept<Waker>> {
+    pub(crate) fn remove(&mut self, key: u64) -> Option<Kept<Waker>> {
         let at = self.list.iter().position(|(k, _)| *k == key)?;
         Some(self.list.swap_remove(at).1)
     }
 
     /// Whether no future waits.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
     #[cfg(all(test, feature = "sim"))]
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.list.len()
     }
 
     /// All of them, to be woken with no lock held.
-    pub fn take(&mut self) -> Vec<Kept<Waker>> {
+    pub(crate) fn take(&mut self) -> Vec<Kept<Waker>> {
         std::mem::take(&mut self.list).into_iter().map(|(_, waker)| waker).collect()
     }
 }
@@ -83,17 +83,21 @@ where
     O: Owner<S>,
     S: Awaited,
 {
-    pub fn new(owner: &Arc<O>) -> Self {
-        Standing { owner: owner.clone(), key: None, _state: std::marker::PhantomData }
+    pub(crate) fn new(owner: &Arc<O>) -> Self {
+        Self { owner: owner.clone(), key: None, _state: std::marker::PhantomData }
     }
 
     /// The owner of the lock.
-    pub fn owner(&self) -> &Arc<O> {
+    pub(crate) fn owner(&self) -> &Arc<O> {
         &self.owner
     }
 
     /// Ready when `look` finds something; else the waker is left.
-    pub fn poll<T>(&mut self, cx: &mut Context<'_>, look: impl FnOnce(&mut S) -> Option<T>) -> Poll<T> {
+    pub(crate) fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        look: impl FnOnce(&mut S) -> Option<T>,
+    ) -> Poll<T> {
         let waker = Kept::of(cx);
         let (found, _unlocked) = {
             let mut state: MutexGuard<'_, S> = (*self.owner).as_ref().lock();

@@ -7,7 +7,7 @@ use super::{Error, ErrorKind, RejectReason, Value, WcStatus};
 
 impl Display for Error {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Error(repr) = self;
+        let Self(repr) = self;
         write!(f, "{}: {}", repr.call, repr.kind)?;
         if let Some(rejection) = &repr.rejection {
             write!(f, ": {}", rejection.reason)?;
@@ -31,12 +31,12 @@ impl Debug for Error {
 impl Display for Value {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Number { name, is, allowed } => {
+            Self::Number { name, is, allowed } => {
                 write!(f, "{name} is {is}, not {} to {}", allowed.start(), allowed.end())
             }
-            Value::Range { at, len, of } => write!(f, "{len} bytes at {at} of {of}"),
-            Value::Address(address) => Display::fmt(address, f),
-            Value::Text(text) => f.write_str(text),
+            Self::Range { at, len, of } => write!(f, "{len} bytes at {at} of {of}"),
+            Self::Address(address) => Display::fmt(address, f),
+            Self::Text(text) => f.write_str(text),
         }
     }
 }
@@ -44,24 +44,24 @@ impl Display for Value {
 impl Display for ErrorKind {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ErrorKind::OutOfRange => "out of range",
-            ErrorKind::WrongDomain => "of another protection domain",
-            ErrorKind::WrongState => "not possible in this state",
-            ErrorKind::QueueFull => "the work queue is full",
-            ErrorKind::Exhausted => "a limit is used up",
-            ErrorKind::NotFound => "not found",
-            ErrorKind::AddressInUse => "the address is in use",
-            ErrorKind::Unreachable => "unreachable",
-            ErrorKind::Rejected => "rejected",
-            ErrorKind::TimedOut => "no answer in time",
-            ErrorKind::Disconnected => "the connection has ended",
-            ErrorKind::Completion(status) => return write!(f, "completed with a {status}"),
-            ErrorKind::Unsupported => "not supported",
-            ErrorKind::ProviderMissing => "no such provider here",
-            ErrorKind::Forked => "made by the parent before the fork",
-            ErrorKind::BlockingInSimulation => "blocks on a simulated host, where it would never return",
-            ErrorKind::PermissionDenied => "permission denied",
-            ErrorKind::System => "the system refused",
+            Self::OutOfRange => "out of range",
+            Self::WrongDomain => "of another protection domain",
+            Self::WrongState => "not possible in this state",
+            Self::QueueFull => "the work queue is full",
+            Self::Exhausted => "a limit is used up",
+            Self::NotFound => "not found",
+            Self::AddressInUse => "the address is in use",
+            Self::Unreachable => "unreachable",
+            Self::Rejected => "rejected",
+            Self::TimedOut => "no answer in time",
+            Self::Disconnected => "the connection has ended",
+            Self::Completion(status) => return write!(f, "completed with a {status}"),
+            Self::Unsupported => "not supported",
+            Self::ProviderMissing => "no such provider here",
+            Self::Forked => "made by the parent before the fork",
+            Self::BlockingInSimulation => "blocks on a simulated host, where it would never return",
+            Self::PermissionDenied => "permission denied",
+            Self::System => "the system refused",
         })
     }
 }
@@ -69,12 +69,12 @@ impl Display for ErrorKind {
 impl Display for RejectReason {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            RejectReason::Consumer => "by the peer's program (reason 28)",
-            RejectReason::InvalidServiceId => "nobody listens there (reason 8)",
-            RejectReason::StaleConnection => "the connection is stale (reason 10)",
-            RejectReason::NoResources => "the peer has no room (reason 3)",
-            RejectReason::Timeout => "it took too long (reason 4)",
-            RejectReason::Other(reason) => return write!(f, "reason {reason}"),
+            Self::Consumer => "by the peer's program (reason 28)",
+            Self::InvalidServiceId => "nobody listens there (reason 8)",
+            Self::StaleConnection => "the connection is stale (reason 10)",
+            Self::NoResources => "the peer has no room (reason 3)",
+            Self::Timeout => "it took too long (reason 4)",
+            Self::Other(reason) => return write!(f, "reason {reason}"),
         })
     }
 }
@@ -82,24 +82,24 @@ impl Display for RejectReason {
 impl Display for WcStatus {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            WcStatus::LocalLength => "local length error",
-            WcStatus::LocalQpOperation => "local queue pair operation error",
-            WcStatus::LocalProtection => "local protection error",
-            WcStatus::Flushed => "flush: it was never executed",
-            WcStatus::MwBind => "memory window bind error",
-            WcStatus::BadResponse => "bad response error",
-            WcStatus::LocalAccess => "local access error",
-            WcStatus::RemoteInvalidRequest => "remote invalid request error",
-            WcStatus::RemoteAccess => "remote access error",
-            WcStatus::RemoteOperation => "remote operation error",
-            WcStatus::RetryExceeded => "transport retry count exceeded error",
-            WcStatus::RnrRetryExceeded => "RNR retry count exceeded error",
-            WcStatus::RemoteAbort => "remote abort error",
-            WcStatus::Fatal => "fatal error",
-            WcStatus::ResponseTimeout => "response timeout error",
-            WcStatus::General => "general error",
-            WcStatus::TagMatching => "tag matching error",
-            WcStatus::TagRendezvousIncomplete => "tag matching rendezvous incomplete error",
+            Self::LocalLength => "local length error",
+            Self::LocalQpOperation => "local queue pair operation error",
+            Self::LocalProtection => "local protection error",
+            Self::Flushed => "flush: it was never executed",
+            Self::MwBind => "memory window bind error",
+            Self::BadResponse => "bad response error",
+            Self::LocalAccess => "local access error",
+            Self::RemoteInvalidRequest => "remote invalid request error",
+            Self::RemoteAccess => "remote access error",
+            Self::RemoteOperation => "remote operation error",
+            Self::RetryExceeded => "transport retry count exceeded error",
+            Self::RnrRetryExceeded => "RNR retry count exceeded error",
+            Self::RemoteAbort => "remote abort error",
+            Self::Fatal => "fatal error",
+            Self::ResponseTimeout => "response timeout error",
+            Self::General => "general error",
+            Self::TagMatching => "tag matching error",
+            Self::TagRendezvousIncomplete => "tag matching rendezvous incomplete error",
         })
     }
 }

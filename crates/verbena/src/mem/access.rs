@@ -7,20 +7,20 @@ pub struct Access(u32);
 
 impl Access {
     /// Peers may do nothing.
-    pub const NONE: Access = Access(0);
+    pub const NONE: Self = Self(0);
     /// Peers may READ.
-    pub const REMOTE_READ: Access = Access(nic::Access::REMOTE_READ);
+    pub const REMOTE_READ: Self = Self(nic::Access::REMOTE_READ);
     /// Peers may WRITE and ATOMIC WRITE.
-    pub const REMOTE_WRITE: Access = Access(nic::Access::REMOTE_WRITE);
+    pub const REMOTE_WRITE: Self = Self(nic::Access::REMOTE_WRITE);
     /// Peers may CAS and FETCH ADD.
-    pub const REMOTE_ATOMIC: Access = Access(nic::Access::REMOTE_ATOMIC);
+    pub const REMOTE_ATOMIC: Self = Self(nic::Access::REMOTE_ATOMIC);
     /// Peers may FLUSH to global visibility.
-    pub const FLUSH_GLOBAL: Access = Access(nic::Access::FLUSH_GLOBAL);
+    pub const FLUSH_GLOBAL: Self = Self(nic::Access::FLUSH_GLOBAL);
     /// Peers may FLUSH to persistence: only memory of [`Memory::open`](crate::Memory::open) and
     /// [`Memory::map_file`](crate::Memory::map_file).
-    pub const FLUSH_PERSISTENT: Access = Access(nic::Access::FLUSH_PERSISTENT);
+    pub const FLUSH_PERSISTENT: Self = Self(nic::Access::FLUSH_PERSISTENT);
 
-    pub(super) const ALL: Access = Access(
+    pub(super) const ALL: Self = Self(
         nic::Access::REMOTE_READ
             | nic::Access::REMOTE_WRITE
             | nic::Access::REMOTE_ATOMIC
@@ -29,21 +29,21 @@ impl Access {
     );
 
     /// Whether all of `other` are among these.
-    pub const fn contains(self, other: Access) -> bool {
+    pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
     /// The rights of both.
-    pub const fn union(self, other: Access) -> Access {
-        Access(self.0 | other.0)
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
     pub(super) const fn bits(self) -> u32 {
         self.0
     }
-    pub(super) const fn and(self, other: Access) -> Access {
-        Access(self.0 & other.0)
+    pub(super) const fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
     }
-    pub(super) const fn without(self, other: Access) -> Access {
-        Access(self.0 & !other.0)
+    pub(super) const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
     }
     /// The bits to register with: an adapter that writes for peers writes locally (ibv_reg_mr(3)).
     pub(crate) const fn registered(self) -> u32 {
@@ -53,8 +53,8 @@ impl Access {
 }
 
 impl std::ops::BitOr for Access {
-    type Output = Access;
-    fn bitor(self, other: Access) -> Access {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
         self.union(other)
     }
 }

@@ -27,9 +27,9 @@ impl Borrowed {
     ///
     /// The bytes stay borrowed until the value is gone, and until any operation that has it is
     /// complete.
-    pub unsafe fn shared(pd: &Pd, bytes: &[u8], scope: &Arc<()>) -> Result<Borrowed> {
+    pub(crate) unsafe fn shared(pd: &Pd, bytes: &[u8], scope: &Arc<()>) -> Result<Self> {
         // SAFETY: as the caller says; without a right to write.
-        unsafe { Borrowed::new(pd, NonNull::from(bytes), false, scope) }
+        unsafe { Self::new(pd, NonNull::from(bytes), false, scope) }
     }
 
     /// For operations that write them.
@@ -37,17 +37,17 @@ impl Borrowed {
     /// # Safety
     ///
     /// The same; and they are borrowed exclusively.
-    pub unsafe fn exclusive(pd: &Pd, bytes: &mut [u8], scope: &Arc<()>) -> Result<Borrowed> {
+    pub(crate) unsafe fn exclusive(pd: &Pd, bytes: &mut [u8], scope: &Arc<()>) -> Result<Self> {
         // SAFETY: as the caller says.
-        unsafe { Borrowed::new(pd, NonNull::from(bytes), true, scope) }
+        unsafe { Self::new(pd, NonNull::from(bytes), true, scope) }
     }
 
     /// # Safety
     ///
     /// As above.
-    unsafe fn new(pd: &Pd, bytes: NonNull<[u8]>, exclusive: bool, scope: &Arc<()>) -> Result<Borrowed> {
+    unsafe fn new(pd: &Pd, bytes: NonNull<[u8]>, exclusive: bool, scope: &Arc<()>) -> Result<Self> {
         if bytes.is_empty() {
-            return Ok(Borrowed { region: None, exclusive, _scope: scope.clone() });
+            return Ok(Self { region: None, exclusive, _scope: scope.clone() });
         }
         // SAFETY: the bytes are there as long as the value, as the caller says.
         let chunk = Arc::new(unsafe { Chunk::borrowed(bytes.cast(), bytes.len()) });
@@ -56,7 +56,7 @@ impl Borrowed {
         // alone; what it writes is borrowed exclusively, and nothing writes what is not.
         let region = unsafe { Region::new(pd, &chunk, access) };
         let region = region.map_err(|e| Error::of_nic("ibv_reg_mr", e))?;
-        Ok(Borrowed { region: Some(region), exclusive, _scope: scope.clone() })
+        Ok(Self { region: Some(region), exclusive, _scope: scope.clone() })
     }
 
     fn pieces(&self, list: &mut SgeList) {

@@ -36,8 +36,8 @@ pub struct RegBuf {
 
 impl RegBuf {
     /// All of a buffer, empty; `piece` is its only one.
-    pub(super) fn whole(piece: Piece, cap: u32) -> RegBuf {
-        RegBuf { piece, len: 0, cap }
+    pub(super) fn whole(piece: Piece, cap: u32) -> Self {
+        Self { piece, len: 0, cap }
     }
 
     /// Bytes it can have without another buffer.
@@ -65,7 +65,7 @@ impl RegBuf {
     /// # Errors
     ///
     /// `OutOfRange` beyond the capacity.
-    pub fn sized(mut self, len: usize) -> Result<RegBuf> {
+    pub fn sized(mut self, len: usize) -> Result<Self> {
         self.set_len(len)?;
         Ok(self)
     }
@@ -87,10 +87,10 @@ impl RegBuf {
     /// # Errors
     ///
     /// `OutOfRange` beyond the capacity.
-    pub fn split_to(&mut self, at: usize) -> Result<RegBuf> {
+    pub fn split_to(&mut self, at: usize) -> Result<Self> {
         let at = self.within("RegBuf::split_to", "at", at)?;
         let start = self.piece.start();
-        let first = RegBuf { piece: self.piece.another(start), len: self.len.min(at), cap: at };
+        let first = Self { piece: self.piece.another(start), len: self.len.min(at), cap: at };
         self.piece.move_to(start + at);
         self.cap -= at;
         self.len -= first.len;
@@ -99,7 +99,7 @@ impl RegBuf {
 
     /// Pieces of `size` bytes each, the last may be shorter; all of them have their full length.
     /// None for a size of 0.
-    pub fn chunks(mut self, size: usize) -> impl Iterator<Item = RegBuf> + Send {
+    pub fn chunks(mut self, size: usize) -> impl Iterator<Item = Self> + Send {
         std::iter::from_fn(move || {
             let n = size.min(self.len as usize);
             (n > 0).then(|| self.split_to(n).ok()).flatten()
@@ -112,7 +112,7 @@ impl RegBuf {
     ///
     /// [`UnsplitError`], with both: they are no neighbours, or this one is not full and `next` has
     /// bytes.
-    pub fn unsplit(mut self, next: RegBuf) -> Result<RegBuf, UnsplitError> {
+    pub fn unsplit(mut self, next: Self) -> Result<Self, UnsplitError> {
         let neighbours =
             self.piece.same_buffer(&next.piece) && self.piece.start() + self.cap == next.piece.start();
         if !neighbours || (self.len < self.cap && next.len > 0) {
@@ -220,7 +220,7 @@ impl RegBytes {
     /// # Errors
     ///
     /// `OutOfRange` where it is not inside.
-    pub fn slice(&self, range: Range<usize>) -> Result<RegBytes> {
+    pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         let inside = range.start <= range.end && range.end <= self.len as usize;
         if !inside {
             let len = range.end.saturating_sub(range.start);
@@ -228,12 +228,12 @@ impl RegBytes {
         }
         // 32 bits, as the length is.
         let piece = self.piece.another(self.piece.start() + range.start as u32);
-        Ok(RegBytes { piece, len: (range.end - range.start) as u32 })
+        Ok(Self { piece, len: (range.end - range.start) as u32 })
     }
 
     /// Back to a buffer, where this is the last handle to any piece of it; the capacity reaches to
     /// the buffer's end.
-    pub fn try_into_mut(self) -> Result<RegBuf, RegBytes> {
+    pub fn try_into_mut(self) -> Result<RegBuf, Self> {
         if !self.piece.is_only() {
             return Err(self);
         }
@@ -248,8 +248,8 @@ impl RegBytes {
 }
 
 impl Clone for RegBytes {
-    fn clone(&self) -> RegBytes {
-        RegBytes { piece: self.piece.another(self.piece.start()), len: self.len }
+    fn clone(&self) -> Self {
+        Self { piece: self.piece.another(self.piece.start()), len: self.len }
     }
 }
 

@@ -55,32 +55,32 @@ unsafe impl Sync for Chunk {}
 
 impl Chunk {
     /// `len` zero bytes, in whole pages of their own.
-    pub fn zeroed(call: &'static str, len: usize) -> Result<Chunk> {
+    pub(super) fn zeroed(call: &'static str, len: usize) -> Result<Self> {
         let no_room = || Error::new(ErrorKind::Exhausted, call);
         let pages = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(no_room)?;
         if pages >= LARGE_PAGE {
-            return Chunk::anonymous(pages)
-                .map(|at| Chunk { at, len, owner: Owner::Anonymous(pages) })
+            return Self::anonymous(pages)
+                .map(|at| Self { at, len, owner: Owner::Anonymous(pages) })
                 .ok_or_else(no_room);
         }
         let layout = Layout::from_size_align(pages, PAGE).map_err(|_| no_room())?;
         // SAFETY: the layout has at least a page.
         let at = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(no_room)?;
-        Ok(Chunk { at, len, owner: Owner::Heap(layout) })
+        Ok(Self { at, len, owner: Owner::Heap(layout) })
     }
 
     /// Like [`Chunk::zeroed`], for what peers write and read: where it can, in memory that
     /// processes of this host map, too, which they reach without a system call. An adapter has no
     /// use for that.
-    pub fn zeroed_for_peers(call: &'static str, len: usize) -> Result<Chunk> {
+    pub(super) fn zeroed_for_peers(call: &'static str, len: usize) -> Result<Self> {
         #[cfg(feature = "software")]
         if !crate::provider::has_opened_libraries()
             && let Some(buffer) = local::arena::take(len)
             && let Some(at) = NonNull::new(buffer.as_ptr())
         {
-            return Ok(Chunk { at, len, owner: Owner::Arena(buffer) });
+            return Ok(Self { at, len, owner: Owner::Arena(buffer) });
         }
-        Chunk::zeroed(call, len)
+        Self::zeroed(call, len)
     }
 
     /// Maps so many zero bytes that begin with a large page. Nothing of them is in memory yet: it
@@ -106,7 +106,7 @@ impl Chunk {
     }
 
     /// All of a file as it is now, shared with all processes that map it.
-    pub fn map(call: &'static str, file: &File) -> Result<Chunk> {
+    pub(super) fn map(call: &'static str, file: &File) -> Result<Self> {
         let io = |e: std::io::Error| Error::of_io(call, &e);
         let bytes = file.metadata().map_err(io)?.len();
         let len = usize::try_from(bytes).ok().filter(|len| (1..=isize::MAX as usize - PAGE).contains(len));
@@ -123,15 +123,15 @@ impl Chunk {
             return Err(io(std::io::Error::last_os_error()));
         }
         let at = NonNull::new(at.cast()).ok_or_else(|| Error::new(ErrorKind::System, call))?;
-        Ok(Chunk { at, len, owner: Owner::File(len) })
+        Ok(Self { at, len, owner: Owner::File(len) })
     }
 
     /// A file of a simulated host.
     #[cfg(feature = "sim")]
-    pub fn simulated(mapped: ::sim::Mapped) -> Chunk {
+    pub(super) fn simulated(mapped: ::sim::Mapped) -> Self {
         let at = NonNull::new(mapped.first().cast_mut().cast());
         // A slice begins somewhere.
-        Chunk { at: at.unwrap_or(NonNull::dangling()), len: mapped.len(), owner: Owner::Simulated(mapped) }
+        Self { at: at.unwrap_or(NonNull::dangling()), len: mapped.len(), owner: Owner::Simulated(mapped) }
     }
 
     /// The program's memory; `at` and `len` are multiples of eight.
@@ -139,8 +139,8 @@ impl Chunk {
     /// # Safety
     ///
     /// That of [`Memory::from_raw`](crate::Memory::from_raw).
-    pub unsafe fn of_program(at: NonNull<u8>, len: usize, done: Box<dyn FnOnce() + Send>) -> Chunk {
-        Chunk { at, len, owner: Owner::Program(Some(done)) }
+    pub(super) unsafe fn of_program(at: NonNull<u8>, len: usize, done: Box<dyn FnOnce() + Send>) -> Self {
+        Self { at, len, owner: Owner::Program(Some(done)) }
     }
 
     /// Bytes of another owner, of any length, at any place: no code looks at them by a
@@ -149,36 +149,36 @@ impl Chunk {
     /// # Safety
     ///
     /// They are there as long as the chunk.
-    pub unsafe fn borrowed(at: NonNull<u8>, len: usize) -> Chunk {
-        Chunk { at, len, owner: Owner::Program(None) }
+    pub(super) unsafe fn borrowed(at: NonNull<u8>, len: usize) -> Self {
+        Self { at, len, owner: Owner::Program(None) }
     }
 
     /// Memory that is not the processor's.
-    pub fn outside(outside: Outside, len: usize) -> Chunk {
-        Chunk { at: NonNull::dangling(), len, owner: Owner::Outside(outside) }
+    pub(super) fn outside(outside: Outside, len: usize) -> Self {
+        Self { at: NonNull::dangling(), len, owner: Owner::Outside(outside) }
     }
 
     /// What it is, where it is not the processor's.
-    pub fn as_outside(&self) -> Option<&Outside> {
+    pub(super) fn as_outside(&self) -> Option<&Outside> {
         match &self.owner {
             Owner::Outside(outside) => Some(outside),
             _ => None,
         }
     }
     /// The rights that registrations of it may have at most.
-    pub fn most(&self) -> Access {
+    pub(super) fn most(&self) -> Access {
         self.as_outside().map_or(Access::ALL, Outside::most)
     }
 
     /// The first byte, where it is the processor's.
-    pub fn ptr(&self) -> *mut u8 {
+    pub(super) fn ptr(&self) -> *mut u8 {
         self.at.as_ptr()
     }
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
     /// Whether the bytes are a file's.
-    pub fn is_file(&self) -> bool {
+    pub(super) fn is_file(&self) -> bool {
         match self.owner {
             Owner::File(_) => true,
             #[cfg(feature = "sim")]
@@ -190,12 +190,12 @@ impl Chunk {
     }
     /// The simulated host's file that it is.
     #[cfg(feature = "sim")]
-    pub fn mapped(&self) -> Option<&::sim::Mapped> {
+    pub(super) fn mapped(&self) -> Option<&::sim::Mapped> {
         if let Owner::Simulated(mapped) = &self.owner { Some(mapped) } else { None }
     }
 
     /// Waits until bytes of a mapped file, all inside, lie on its storage.
-    pub fn sync(&self, range: Range<usize>) -> std::io::Result<()> {
+    pub(super) fn sync(&self, range: Range<usize>) -> std::io::Result<()> {
         // SAFETY: asks for a number.
         let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(PAGE);
         let start = range.start / page * page;

@@ -23,7 +23,7 @@ pub struct SgeList<'a> {
 impl<'a> SgeList<'a> {
     /// An empty one.
     #[inline]
-    pub(crate) fn new(pd: &'a Pd) -> SgeList<'a> {
+    pub(crate) fn new(pd: &'a Pd) -> Self {
         SgeList { pd, pieces: ArrayVec::new(), more: 0, error: None }
     }
 

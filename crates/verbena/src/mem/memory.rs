@@ -52,7 +52,7 @@ enum For {
 
 impl<R: Rights> Clone for Memory<R> {
     fn clone(&self) -> Self {
-        Memory { inner: self.inner.clone(), _r: PhantomData }
+        Self { inner: self.inner.clone(), _r: PhantomData }
     }
 }
 
@@ -64,7 +64,7 @@ impl<R: Rights> Memory<R> {
 
     pub(super) fn over(chunk: Chunk) -> Self {
         let registrations = Mutex::new(Rank::Registrations, Vec::new());
-        Memory { inner: Arc::new(Inner { registrations, chunk: Arc::new(chunk) }), _r: PhantomData }
+        Self { inner: Arc::new(Inner { registrations, chunk: Arc::new(chunk) }), _r: PhantomData }
     }
 
     /// The memory's registration in a domain, with all rights of `R` that the device can give
@@ -198,11 +198,11 @@ impl Memory<RemoteRead> {
     /// # Errors
     ///
     /// `Exhausted` where there is no memory for them.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Memory<RemoteRead>> {
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let chunk = Chunk::zeroed("Memory::from_bytes", bytes.len())?;
         // SAFETY: so many bytes are there, and no other handle has the chunk yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), chunk.ptr(), bytes.len()) };
-        Ok(Memory::over(chunk))
+        Ok(Self::over(chunk))
     }
 }
 
@@ -229,8 +229,8 @@ impl Memory<RemoteWrite> {
     /// # Errors
     ///
     /// `Exhausted` where there is no memory for so many.
-    pub fn zeroed(len: usize) -> Result<Memory<RemoteWrite>> {
-        Ok(Memory::over(Chunk::zeroed_for_peers("Memory::zeroed", len)?))
+    pub fn zeroed(len: usize) -> Result<Self> {
+        Ok(Self::over(Chunk::zeroed_for_peers("Memory::zeroed", len)?))
     }
 
     /// All of a file, opened for reading and writing, mapped and shared with all processes that map
@@ -240,8 +240,8 @@ impl Memory<RemoteWrite> {
     /// # Errors
     ///
     /// `OutOfRange` for an empty file; `PermissionDenied`, `Exhausted` or what else mmap(2) says.
-    pub fn map_file(file: &File) -> Result<Memory<RemoteWrite>> {
-        Ok(Memory::over(Chunk::map("Memory::map_file", file)?))
+    pub fn map_file(file: &File) -> Result<Self> {
+        Ok(Self::over(Chunk::map("Memory::map_file", file)?))
     }
 
     /// Memory of the program's own: `len` bytes from `at` on, both multiples of eight.
@@ -267,7 +267,7 @@ impl Memory<RemoteWrite> {
             return Err(number("len", len));
         }
         // SAFETY: as the caller says.
-        Ok(Memory::over(unsafe { Chunk::of_program(start, len, Box::new(done)) }))
+        Ok(Self::over(unsafe { Chunk::of_program(start, len, Box::new(done)) }))
     }
 
     /// The way to look at it. It can not outlive the memory:
@@ -360,7 +360,7 @@ impl<R: Rights> Part<R> {
 
 impl<R: Rights> Clone for Part<R> {
     fn clone(&self) -> Self {
-        Part { memory: self.memory.clone(), range: self.range.clone() }
+        Self { memory: self.memory.clone(), range: self.range.clone() }
     }
 }
 

@@ -69,30 +69,30 @@ impl Drop for Mapping {
 
 impl Outside {
     /// The rights that its registrations may have at most.
-    pub fn most(&self) -> Access {
+    pub(super) fn most(&self) -> Access {
         let plain = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
         match self {
-            Outside::DmaBuf(_) => plain,
+            Self::DmaBuf(_) => plain,
             _ => plain | Access::FLUSH_GLOBAL,
         }
     }
     /// The one device that it can be registered with.
-    pub fn device(&self) -> Option<&Device> {
+    pub(super) fn device(&self) -> Option<&Device> {
         match self {
-            Outside::Ours(device, _) => Some(device),
+            Self::Ours(device, _) => Some(device),
             #[cfg(feature = "system")]
-            Outside::System(device, _) => Some(device),
-            Outside::DmaBuf(_) => None,
+            Self::System(device, _) => Some(device),
+            Self::DmaBuf(_) => None,
         }
     }
     /// Where it lies for Verbena's own stack, and what is to be asked for beside the rights.
-    pub fn address(&self) -> Result<(u64, u32), nic::Error> {
+    pub(super) fn address(&self) -> Result<(u64, u32), nic::Error> {
         match self {
-            Outside::Ours(_, block) => Ok((block.words.as_ptr().expose_provenance() as u64, 0)),
+            Self::Ours(_, block) => Ok((block.words.as_ptr().expose_provenance() as u64, 0)),
             #[cfg(feature = "system")]
-            Outside::System(..) => Err(nic::Error::Invalid("memory of another stack's device")),
+            Self::System(..) => Err(nic::Error::Invalid("memory of another stack's device")),
             // Its pages are such that advice about them is not always taken.
-            Outside::DmaBuf(buf) => Ok((buf.address()?, nic::Access::ON_DEMAND)),
+            Self::DmaBuf(buf) => Ok((buf.address()?, nic::Access::ON_DEMAND)),
         }
     }
 }
@@ -181,7 +181,7 @@ impl Memory<Opaque> {
     /// `OutOfRange` for no bytes, or more than there are; what lseek(2) says of a descriptor that
     /// has no size. [`Memory::mr`] says `Unsupported` where the device takes no dma-bufs,
     /// `PermissionDenied` for a descriptor that can not be written.
-    pub fn dmabuf(fd: OwnedFd, offset: u64, len: usize) -> Result<Memory<Opaque>> {
+    pub fn dmabuf(fd: OwnedFd, offset: u64, len: usize) -> Result<Self> {
         const CALL: &str = "ibv_reg_dmabuf_mr";
         let mut file = File::from(fd);
         // A dma-buf tells its size so. The place may be shared with others that have the file.
@@ -193,7 +193,7 @@ impl Memory<Opaque> {
             return Err(Error::range(CALL, offset, len as u64, size));
         }
         let outside = Outside::DmaBuf(DmaBuf { file, offset, len, mapped: OnceLock::new() });
-        Ok(Memory::over(Chunk::outside(outside, len)))
+        Ok(Self::over(Chunk::outside(outside, len)))
     }
 
     /// Copies into memory of a device (ibv_memcpy_to_dm). What peers and operations do meanwhile is
@@ -265,7 +265,7 @@ fn no_copies(call: &'static str) -> Error {
 #[cfg(feature = "system")]
 impl DmaBuf {
     /// The descriptor, and where in it the bytes begin.
-    pub fn place(&self) -> (std::os::fd::RawFd, u64) {
+    pub(super) fn place(&self) -> (std::os::fd::RawFd, u64) {
         (self.file.as_raw_fd(), self.offset)
     }
 }

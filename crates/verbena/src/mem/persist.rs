@@ -41,7 +41,7 @@ impl Memory<RemoteWrite> {
     ///
     /// `OutOfRange` for a `len` of 0 and for a file of another length; `PermissionDenied`,
     /// `Exhausted` or what else the system says.
-    pub fn open(path: impl AsRef<Path>, len: usize) -> Result<Memory<RemoteWrite>> {
+    pub fn open(path: impl AsRef<Path>, len: usize) -> Result<Self> {
         let path = path.as_ref();
         let number = |is: u64| Error::number(OPEN, "length of the file", is, len.max(1) as u64..=len as u64);
         if len == 0 {
@@ -51,7 +51,7 @@ impl Memory<RemoteWrite> {
         if let Some(mapped) = crate::sim::open_file(&path.to_string_lossy(), len) {
             let mapped = mapped?;
             return if mapped.len() == len {
-                Ok(Memory::over(Chunk::simulated(mapped)))
+                Ok(Self::over(Chunk::simulated(mapped)))
             } else {
                 Err(number(mapped.len() as u64))
             };
@@ -67,7 +67,7 @@ impl Memory<RemoteWrite> {
         if is != len as u64 {
             return Err(number(is));
         }
-        Memory::map_file(&file)
+        Self::map_file(&file)
     }
 
     /// What this process wrote to these bytes is persistent when it returns, and what peers wrote

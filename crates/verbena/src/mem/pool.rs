@@ -75,7 +75,7 @@ impl Pool {
     /// assert_eq!((&buf[..], buf.capacity()), (&b"hello"[..], 4096));
     /// # Ok::<(), verbena::Error>(())
     /// ```
-    pub fn new(pd: &Pd, size: usize, count: usize) -> Result<Pool> {
+    pub fn new(pd: &Pd, size: usize, count: usize) -> Result<Self> {
         const CALL: &str = "Pool::new";
         if size == 0 || size as u64 > MAX_MESSAGE {
             return Err(Error::number(CALL, "size", size as u64, 1..=MAX_MESSAGE));
@@ -97,7 +97,7 @@ impl Pool {
         // The first is given first.
         let free = Free { buffers: (0..buffers).rev().collect(), ..Free::default() };
         let free = Mutex::new(Rank::FreeBuffers, free);
-        Ok(Pool(Arc::new(Slab { region, size, stride, pieces, free })))
+        Ok(Self(Arc::new(Slab { region, size, stride, pieces, free })))
     }
 
     /// A buffer, empty, with the pool's capacity. What it had in it before is still there, after
@@ -161,7 +161,7 @@ impl Slab {
     }
 
     /// Bytes of a buffer.
-    pub fn size(&self) -> u32 {
+    pub(super) fn size(&self) -> u32 {
         // 2^31 at most.
         self.size as u32
     }
@@ -210,39 +210,39 @@ pub(super) struct Piece {
 
 impl Piece {
     /// One more piece of the same buffer, from another place on.
-    pub fn another(&self, start: u32) -> Piece {
+    pub(super) fn another(&self, start: u32) -> Self {
         // No overflow: each piece is also one of the slab's count, whose overflow ends the process.
         let slab = self.slab.clone();
         slab.count(self.index).fetch_add(1, Ordering::Relaxed);
-        Piece { slab, index: self.index, start }
+        Self { slab, index: self.index, start }
     }
     /// Has the piece begin at another place of its buffer.
-    pub fn move_to(&mut self, start: u32) {
+    pub(super) fn move_to(&mut self, start: u32) {
         self.start = start;
     }
     /// Where in its buffer it begins.
-    pub fn start(&self) -> u32 {
+    pub(super) fn start(&self) -> u32 {
         self.start
     }
-    pub fn slab(&self) -> &Slab {
+    pub(super) fn slab(&self) -> &Slab {
         &self.slab
     }
     /// Whether both are of one buffer.
-    pub fn same_buffer(&self, other: &Piece) -> bool {
+    pub(super) fn same_buffer(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.slab, &other.slab) && self.index == other.index
     }
     /// Whether there is no other piece of this buffer. It stays so while the caller shares this one
     /// with no other.
-    pub fn is_only(&self) -> bool {
+    pub(super) fn is_only(&self) -> bool {
         // Acquire: what the handles that are gone did with the bytes was before.
         self.slab.count(self.index).load(Ordering::Acquire) == 1
     }
     /// Where in the slab it begins.
-    pub fn offset(&self) -> usize {
+    pub(super) fn offset(&self) -> usize {
         self.index as usize * self.slab.stride + self.start as usize
     }
     /// The first byte.
-    pub fn ptr(&self) -> *mut u8 {
+    pub(super) fn ptr(&self) -> *mut u8 {
         // Inside the chunk, or just after it.
         self.slab.region.chunk().ptr().wrapping_add(self.offset())
     }

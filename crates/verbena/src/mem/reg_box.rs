@@ -40,12 +40,12 @@ impl<T: Plain> RegBox<T> {
     ///
     /// Those of [`Pool::get`]; `OutOfRange` where a buffer of the pool is too small, or less
     /// aligned than the value (they are aligned to 64 bytes).
-    pub fn new(pool: &Pool, value: T) -> Result<RegBox<T>> {
+    pub fn new(pool: &Pool, value: T) -> Result<Self> {
         let buf = pool.copy(value.as_bytes())?;
         if !buf.as_ptr().cast::<T>().is_aligned() {
             return Err(Error::number("RegBox::new", "alignment", align_of::<T>() as u64, 1..=64));
         }
-        Ok(RegBox { buf, _t: PhantomData })
+        Ok(Self { buf, _t: PhantomData })
     }
     /// A copy of the value.
     pub fn get(&self) -> T {

@@ -49,7 +49,7 @@ impl Region {
     ///
     /// From now until the region has ended, a peer that names the key reads the bytes and, as
     /// `access` says, writes them: no reference to bytes that may change so is made meanwhile.
-    pub unsafe fn new(pd: &Pd, chunk: &Arc<Chunk>, access: u32) -> Result<Region, nic::Error> {
+    pub(super) unsafe fn new(pd: &Pd, chunk: &Arc<Chunk>, access: u32) -> Result<Self, nic::Error> {
         let iova = |at: u64| next_iova(pd.next_iova(), at, chunk.len() as u64);
         let here = || chunk.ptr().expose_provenance() as u64;
         let (mr, iova) = match pd.domain() {
@@ -90,19 +90,19 @@ impl Region {
                 (Registered::System(mr), iova)
             }
         };
-        Ok(Region { mr, iova, live: AtomicBool::new(true), pd: pd.clone(), chunk: chunk.clone() })
+        Ok(Self { mr, iova, live: AtomicBool::new(true), pd: pd.clone(), chunk: chunk.clone() })
     }
 
     /// The region's domain.
-    pub fn pd(&self) -> &Pd {
+    pub(super) fn pd(&self) -> &Pd {
         &self.pd
     }
     /// The bytes.
-    pub fn chunk(&self) -> &Arc<Chunk> {
+    pub(super) fn chunk(&self) -> &Arc<Chunk> {
         &self.chunk
     }
     /// Remote key.
-    pub fn key(&self) -> Rkey {
+    pub(super) fn key(&self) -> Rkey {
         match &self.mr {
             Registered::Ours(mr) => mr.key,
             #[cfg(feature = "system")]
@@ -118,12 +118,12 @@ impl Region {
         }
     }
     /// The address of the first byte, as work requests and peers name it.
-    pub fn iova(&self) -> u64 {
+    pub(super) fn iova(&self) -> u64 {
         self.iova
     }
     /// The element that names `len` bytes from `at` on; the caller knows that they are there.
     #[inline]
-    pub fn sge(&self, at: usize, len: u32) -> Sge {
+    pub(super) fn sge(&self, at: usize, len: u32) -> Sge {
         Sge { addr: self.iova.wrapping_add(at as u64), length: len, lkey: self.lkey() }
     }
 
@@ -132,7 +132,7 @@ impl Region {
     /// # Errors
     ///
     /// `Forked`; `WrongState` while a window is bound. Then the bytes are never freed.
-    pub fn end(&self) -> Result<()> {
+    pub(super) fn end(&self) -> Result<()> {
         if !self.live.swap(false, Ordering::AcqRel) {
             return Ok(());
         }

@@ -45,7 +45,7 @@ pub struct SharedSlice<'a> {
 
 impl<'a> SharedSlice<'a> {
     /// The `len` bytes of these words.
-    pub(super) fn new(words: &'a [AtomicU64], len: usize) -> SharedSlice<'a> {
+    pub(super) fn new(words: &'a [AtomicU64], len: usize) -> Self {
         debug_assert!(len <= words.len() * WORD);
         SharedSlice { words, offset: 0, len }
     }
@@ -64,7 +64,7 @@ impl<'a> SharedSlice<'a> {
     /// # Errors
     ///
     /// `OutOfRange` where it is not inside.
-    pub fn slice(&self, range: Range<usize>) -> Result<SharedSlice<'a>> {
+    pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         self.part("SharedSlice::slice", range.start, range.end.checked_sub(range.start))
     }
 
@@ -156,7 +156,7 @@ impl<'a> SharedSlice<'a> {
     }
 
     /// `None` stands for a length below zero.
-    fn part(&self, call: &'static str, at: usize, len: Option<usize>) -> Result<SharedSlice<'a>> {
+    fn part(&self, call: &'static str, at: usize, len: Option<usize>) -> Result<Self> {
         let inside = len.and_then(|len| at.checked_add(len)).is_some_and(|end| end <= self.len);
         let (Some(len), true) = (len, inside) else { return Err(self.outside(call, at, len.unwrap_or(0))) };
         let (first, offset) = ((self.offset + at) / WORD, (self.offset + at) % WORD);

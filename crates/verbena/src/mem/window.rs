@@ -40,7 +40,7 @@ enum Below {
 }
 
 impl Window {
-    fn new(pd: &Pd) -> Result<Window> {
+    fn new(pd: &Pd) -> Result<Self> {
         let failed = |e| Error::of_nic("ibv_alloc_mw", e);
         pd.stack().check("ibv_alloc_mw")?;
         let (below, key) = match pd.domain() {
@@ -55,7 +55,7 @@ impl Window {
                 (Below::System(mw), key)
             }
         };
-        Ok(Window { pd: pd.clone(), below, key })
+        Ok(Self { pd: pd.clone(), below, key })
     }
 
     /// By which a request names it.
@@ -88,7 +88,7 @@ pub(crate) struct Behind {
 
 impl Behind {
     /// The buffer is ours alone again; itself where the right could not be taken back.
-    fn take_back(self) -> Result<RegBuf, (Error, Behind)> {
+    fn take_back(self) -> Result<RegBuf, (Error, Self)> {
         if let Err(error) = self.window.free() {
             return Err((error, self));
         }
@@ -244,7 +244,7 @@ impl Exposed {
     ///
     /// [`RevokeError`] with the cause `Forked`; then it stays exposed.
     pub fn revoke(self) -> Result<RegBuf, RevokeError> {
-        self.behind.take_back().map_err(|(error, behind)| RevokeError::new(error, Exposed { behind }))
+        self.behind.take_back().map_err(|(error, behind)| RevokeError::new(error, Self { behind }))
     }
 }
 

@@ -32,11 +32,11 @@ pub type Reading<B> = InFlight<kind::Read, B>;
 impl<K: Kind<B>, B: Send + 'static> Unpin for InFlight<K, B> {}
 
 impl<K: Kind<B>, B: Send + 'static> InFlight<K, B> {
-    pub(crate) fn new(qp: Arc<QpInner>, ticket: Ticket<B>) -> InFlight<K, B> {
-        InFlight::of(qp, Some(ticket))
+    pub(crate) fn new(qp: Arc<QpInner>, ticket: Ticket<B>) -> Self {
+        Self::of(qp, Some(ticket))
     }
-    pub(crate) fn of(qp: Arc<QpInner>, ticket: Option<Ticket<B>>) -> InFlight<K, B> {
-        InFlight { qp, ticket, _kind: PhantomData }
+    pub(crate) fn of(qp: Arc<QpInner>, ticket: Option<Ticket<B>>) -> Self {
+        Self { qp, ticket, _kind: PhantomData }
     }
 
     #[inline]

@@ -59,7 +59,7 @@ pub enum Placement {
 impl Placement {
     /// The operation on a range of bytes.
     pub(crate) fn flush(self) -> Flush {
-        let persistent = self == Placement::Persistent;
+        let persistent = self == Self::Persistent;
         Flush { global: !persistent, persistent, whole: false }
     }
 }
@@ -104,7 +104,7 @@ impl<K: Kind<B>, B: Send + 'static> std::fmt::Debug for Op<'_, K, B> {
 
 impl<'q, K: Kind<B>, B: Send + 'static> Op<'q, K, B> {
     #[inline]
-    pub(crate) fn new(qp: &'q Arc<QpInner>, asked: Asked, value: B) -> Op<'q, K, B> {
+    pub(crate) fn new(qp: &'q Arc<QpInner>, asked: Asked, value: B) -> Self {
         Op { qp, request: Request::new(asked), state: State::New { value, place: Place::default() } }
     }
 

@@ -38,24 +38,24 @@ pub(crate) struct Request {
 const POST: &str = "ibv_post_send";
 
 impl Request {
-    pub fn new(asked: Asked) -> Request {
-        Request { asked, tail: SendTail::None, solicited: false, fence: false, srq: 0, inline: None }
+    pub(crate) fn new(asked: Asked) -> Self {
+        Self { asked, tail: SendTail::None, solicited: false, fence: false, srq: 0, inline: None }
     }
-    pub fn set_imm(&mut self, imm: u32) {
+    pub(crate) fn set_imm(&mut self, imm: u32) {
         self.tail = SendTail::Immediate(imm.to_be_bytes());
     }
-    pub fn set_invalidate(&mut self, rkey: u32) {
+    pub(crate) fn set_invalidate(&mut self, rkey: u32) {
         self.tail = SendTail::Invalidate(Rkey(rkey));
     }
     /// Whether an atomic's answer needs a place of the queue pair's own.
     #[inline]
-    pub fn brings_a_word(&self) -> bool {
+    pub(crate) fn brings_a_word(&self) -> bool {
         matches!(self.asked, Asked::Atomic(_, AtomicOp::CompareSwap { .. } | AtomicOp::FetchAdd(_)))
     }
 
     /// The destination of a datagram.
     #[inline]
-    pub fn to(&self) -> Option<&To> {
+    pub(crate) fn to(&self) -> Option<&To> {
         if let Asked::SendTo(Ok(to)) = &self.asked { Some(to.datagram()) } else { None }
     }
 
@@ -65,7 +65,7 @@ impl Request {
     ///
     /// `OutOfRange` where there is too little room for it.
     #[inline]
-    pub fn cut(&self, pieces: &mut mem::SgeList<'_>) -> Result<()> {
+    pub(crate) fn cut(&self, pieces: &mut mem::SgeList<'_>) -> Result<()> {
         let Asked::Read(from) = &self.asked else { return Ok(()) };
         if pieces.len() < from.len() {
             return Err(Error::range(POST, 0, from.len(), pieces.len()));
@@ -80,7 +80,7 @@ impl Request {
     ///
     /// `OutOfRange` where source or destination is too short; why a datagram goes nowhere.
     #[inline]
-    pub fn check(&self, pieces: &SgeList) -> Result<()> {
+    pub(crate) fn check(&self, pieces: &SgeList) -> Result<()> {
         if let Asked::Send = self.asked { Ok(()) } else { self.check_range(pieces) }
     }
 
@@ -108,7 +108,7 @@ impl Request {
 
     /// The work request, with these pieces of registered memory, with which it was checked.
     #[inline]
-    pub fn wr(&self, wr_id: u64, pieces: SgeList) -> SendWr {
+    pub(crate) fn wr(&self, wr_id: u64, pieces: SgeList) -> SendWr {
         let data = match &self.inline {
             None => Data::Sges(pieces),
             Some(inline) => inline.clone(),
@@ -147,7 +147,7 @@ impl Request {
 
     #[inline]
     fn with(&self, wr_id: u64, op: SendOp, data: Data) -> SendWr {
-        let Request { solicited, fence, .. } = *self;
+        let Self { solicited, fence, .. } = *self;
         SendWr { wr_id, op, data, signaled: true, solicited, fence }
     }
 }

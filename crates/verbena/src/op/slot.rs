@@ -29,8 +29,8 @@ impl Keep {
     /// Keeps a value in a place. It is written there: made beside it and moved, its bytes would be
     /// waited for twice.
     #[inline]
-    fn put<B: Send + 'static>(place: &mut Option<Keep>, value: B) {
-        let keep = place.insert(Keep { bytes: MaybeUninit::uninit(), drop: drop_nothing });
+    fn put<B: Send + 'static>(place: &mut Option<Self>, value: B) {
+        let keep = place.insert(Self { bytes: MaybeUninit::uninit(), drop: drop_nothing });
         let at = keep.bytes.as_mut_ptr().cast::<u8>();
         // SAFETY: there is room for a B, or for a Box, and it is aligned.
         unsafe {
@@ -132,8 +132,8 @@ pub(crate) struct Ticket<B> {
 const GENERATIONS: u32 = 0x7fff_ffff;
 
 impl<R> Slots<R> {
-    pub fn new(depth: u32) -> Slots<R> {
-        Slots {
+    pub(crate) fn new(depth: u32) -> Self {
+        Self {
             entries: (0..depth).map(|_| Entry { generation: 0, state: State::Free }).collect(),
             values: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
@@ -141,26 +141,26 @@ impl<R> Slots<R> {
         }
     }
     /// Entries that nothing has.
-    pub fn room(&self) -> usize {
+    pub(crate) fn room(&self) -> usize {
         self.free.len()
     }
     /// Requests that are not complete, or whose owner has not taken the result.
     #[cfg(test)]
-    pub fn in_use(&self) -> usize {
+    pub(crate) fn in_use(&self) -> usize {
         self.entries.len() - self.free.len()
     }
     /// Whether a request is under way whose completion has more to do than to be there: there is a
     /// waker, or no owner will look.
-    pub fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         self.waited_for > 0
     }
     /// Whether a request is under way.
-    pub fn any_flying(&self) -> bool {
+    pub(crate) fn any_flying(&self) -> bool {
         self.entries.iter().any(Entry::is_flying)
     }
     /// Takes an entry for a value about to be posted; the value back where there is none.
     #[inline]
-    pub fn put<B: Send + 'static>(&mut self, value: B) -> Result<Ticket<B>, B> {
+    pub(crate) fn put<B: Send + 'static>(&mut self, value: B) -> Result<Ticket<B>, B> {
         let Some(at) = self.free.pop() else { return Err(value) };
         let entry = &mut self.entries[at as usize];
         entry.state = State::Flying(None);
@@ -187,7 +187,7 @@ impl<R> Slots<R> {
     /// # Safety
     ///
     /// The ticket is of this queue, and not used afterwards.
-    pub unsafe fn take_back<B>(&mut self, ticket: &Ticket<B>) -> Option<B> {
+    pub(crate) unsafe fn take_back<B>(&mut self, ticket: &Ticket<B>) -> Option<B> {
         self.entry(ticket.wr_id)?.state = State::Free;
         let keep = self.release(ticket.wr_id)?;
         // SAFETY: of this queue, as the caller says: its type is that of the value; tickets are not
@@ -196,7 +196,7 @@ impl<R> Slots<R> {
     }
     /// A completion came. One of before, or of nothing, changes nothing.
     #[inline]
-    pub fn complete(&mut self, wr_id: u64, result: R) -> Option<Left> {
+    pub(crate) fn complete(&mut self, wr_id: u64, result: R) -> Option<Left> {
         let entry = self.entry(wr_id)?;
         if !entry.is_flying() {
             return None;
@@ -211,7 +211,7 @@ impl<R> Slots<R> {
         self.release(wr_id).map(Left::Value)
     }
     /// Completes all that is under way; the queue pair is no more.
-    pub fn complete_all(&mut self, mut result: impl FnMut() -> R) -> Vec<Left> {
+    pub(crate) fn complete_all(&mut self, mut result: impl FnMut() -> R) -> Vec<Left> {
         let flying = |(at, entry): (usize, &Entry<R>)| {
             entry.is_flying().then_some(u64::from(entry.generation) << 32 | at as u64)
         };
@@ -225,7 +225,7 @@ impl<R> Slots<R> {
     /// The ticket is of this queue (an `InFlight` holds both), or the value would be taken for one
     /// of another type. It is not used again once there was a result.
     #[inline]
-    pub unsafe fn take<B>(&mut self, ticket: &Ticket<B>) -> Option<(R, B)> {
+    pub(crate) unsafe fn take<B>(&mut self, ticket: &Ticket<B>) -> Option<(R, B)> {
         let entry = self.entry(ticket.wr_id)?;
         if !matches!(entry.state, State::Done(_)) {
             return None;
@@ -241,7 +241,7 @@ impl<R> Slots<R> {
     /// # Errors
     ///
     /// The waker, where nothing is waited for any more.
-    pub fn leave<B>(
+    pub(crate) fn leave<B>(
         &mut self,
         ticket: &Ticket<B>,
         new: Kept<Waker>,
@@ -254,7 +254,7 @@ impl<R> Slots<R> {
         Ok(before)
     }
     /// The owner is gone: the value stays until the completion.
-    pub fn abandon<B>(&mut self, ticket: &Ticket<B>) -> Option<Left> {
+    pub(crate) fn abandon<B>(&mut self, ticket: &Ticket<B>) -> Option<Left> {
         let entry = self.entry(ticket.wr_id)?;
         match &mut entry.state {
             State::Flying(waker) => {

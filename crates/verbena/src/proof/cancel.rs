@@ -21,11 +21,11 @@ const RECEIVES: u32 = 4;
 pub(super) struct Plan(Cell<u64>);
 
 impl Plan {
-    pub fn of(seed: u64) -> Plan {
-        Plan(Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
+    pub(super) fn of(seed: u64) -> Self {
+        Self(Cell::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1))
     }
 
-    pub fn how(&self) -> How {
+    pub(super) fn how(&self) -> How {
         let n = self.0.get();
         self.0.set(n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407));
         match (n >> 33) % 3 {
@@ -36,7 +36,7 @@ impl Plan {
     }
 
     /// A short time: messages are on their way for longer, or not.
-    pub fn soon(&self) -> Duration {
+    pub(super) fn soon(&self) -> Duration {
         match self.how() {
             How::After(time) => time,
             _ => Duration::ZERO,
@@ -45,7 +45,7 @@ impl Plan {
 
     /// Cuts what `make` gives at its first poll, its second, and so on until it is ready; `then`
     /// looks after each.
-    pub async fn each<'a, T, A: Future<Output = ()>>(
+    pub(super) async fn each<'a, T, A: Future<Output = ()>>(
         &self,
         what: &str,
         make: impl Fn() -> Pin<Box<dyn Future<Output = T> + 'a>>,

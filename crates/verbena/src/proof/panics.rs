@@ -50,7 +50,7 @@ mod raw {
 
     static TABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, drop_it);
 
-    pub fn waker(outer: &Waker) -> Waker {
+    pub(super) fn waker(outer: &Waker) -> Waker {
         // SAFETY: the functions of the table take what `Rc::into_raw` gave. Wakers stay in the
         // simulation's thread.
         unsafe { Waker::from_raw(RawWaker::new(Rc::into_raw(Rc::new(Trap(outer.clone()))).cast(), &TABLE)) }
@@ -81,7 +81,7 @@ mod raw {
     }
 
     /// A buffer all of whose functions may panic.
-    pub struct Mine(pub RegBuf);
+    pub(super) struct Mine(pub RegBuf);
 
     // SAFETY: the pieces are its buffer's.
     unsafe impl IoBuf for Mine {

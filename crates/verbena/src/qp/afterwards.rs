@@ -24,7 +24,7 @@ pub(super) struct Afterwards {
 
 impl Afterwards {
     #[inline]
-    pub fn add(&mut self, left: Option<Left>) {
+    pub(super) fn add(&mut self, left: Option<Left>) {
         if let Some(left) = left {
             self.keep(left);
         }
@@ -37,13 +37,13 @@ impl Afterwards {
     }
     /// Has all wakers that wait there woken.
     #[inline]
-    pub fn wake(&mut self, waiters: &mut Waiters) {
+    pub(super) fn wake(&mut self, waiters: &mut Waiters) {
         if !waiters.is_empty() {
             self.wakers.append(&mut waiters.take());
         }
     }
     #[inline]
-    pub fn run(self) {
+    pub(super) fn run(self) {
         wake_all(self.wakers);
     }
 }

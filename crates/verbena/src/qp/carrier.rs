@@ -59,7 +59,12 @@ pub(crate) struct Agreed {
 impl Carrier {
     /// A queue pair in state Reset, whose sizes are in range; its completion queue, armed by
     /// [`Carrier::arm`], fires the signal.
-    pub fn create(pd: &Pd, config: &QueueConfig, kind: QpType, signal: &Arc<EventSignal>) -> Result<Carrier> {
+    pub(crate) fn create(
+        pd: &Pd,
+        config: &QueueConfig,
+        kind: QpType,
+        signal: &Arc<EventSignal>,
+    ) -> Result<Self> {
         match pd.domain() {
             Domain::Ours(domain) => {
                 Ours::create(pd, domain, config, kind, signal).map(Box::new).map(Carrier::Ours)
@@ -76,33 +81,33 @@ impl Carrier {
     ///
     /// `Unsupported` for another stack's.
     #[allow(clippy::unnecessary_wraps, reason = "not all queue pairs are")]
-    pub fn nic(&self) -> Result<&Arc<nic::Qp>> {
+    pub(crate) fn nic(&self) -> Result<&Arc<nic::Qp>> {
         match self {
-            Carrier::Ours(ours) => Ok(&ours.nic),
+            Self::Ours(ours) => Ok(&ours.nic),
             #[cfg(feature = "system")]
-            Carrier::System(_) => Err(crate::stack::unsupported()),
+            Self::System(_) => Err(crate::stack::unsupported()),
         }
     }
     /// The queue pair's number.
-    pub fn qpn(&self) -> Qpn {
+    pub(crate) fn qpn(&self) -> Qpn {
         match self {
-            Carrier::Ours(ours) => ours.nic.qpn(),
+            Self::Ours(ours) => ours.nic.qpn(),
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => theirs.qp.qpn(),
+            Self::System(theirs) => theirs.qp.qpn(),
         }
     }
     /// The queue pair's state.
-    pub fn state(&self) -> QpState {
+    pub(crate) fn state(&self) -> QpState {
         match self {
-            Carrier::Ours(ours) => ours.nic.state(),
+            Self::Ours(ours) => ours.nic.state(),
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => theirs.qp.state(),
+            Self::System(theirs) => theirs.qp.state(),
         }
     }
     /// Of a connection that stands.
-    pub fn agreed(&self) -> Agreed {
+    pub(crate) fn agreed(&self) -> Agreed {
         match self {
-            Carrier::Ours(ours) => {
+            Self::Ours(ours) => {
                 let attr = ours.nic.query();
                 Agreed {
                     responder_resources: attr.max_dest_rd_atomic,
@@ -111,7 +116,7 @@ impl Carrier {
                 }
             }
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => {
+            Self::System(theirs) => {
                 let agreed = theirs.qp.agreed();
                 let rdma_core::qp::Agreed { responder_resources, initiator_depth, retry_count } = agreed;
                 Agreed { responder_resources, initiator_depth, retry_count }
@@ -122,11 +127,11 @@ impl Carrier {
     /// Begins to post one request, or several, to the send queue. They are posted in one order: the
     /// caller holds the lock of the program's entries.
     #[inline]
-    pub fn sender<'a>(&'a self, stack: &'a Stack, several: bool) -> Sender<'a> {
+    pub(crate) fn sender<'a>(&'a self, stack: &'a Stack, several: bool) -> Sender<'a> {
         match self {
-            Carrier::Ours(ours) => Sender::Ours(ours.nic.sender_asking(stack), several),
+            Self::Ours(ours) => Sender::Ours(ours.nic.sender_asking(stack), several),
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => Sender::System(&theirs.qp, several.then(Vec::new)),
+            Self::System(theirs) => Sender::System(&theirs.qp, several.then(Vec::new)),
         }
     }
     /// Posts a receive.
@@ -134,91 +139,89 @@ impl Carrier {
     /// # Errors
     ///
     /// `QueueFull`, `WrongState`, `OutOfRange`.
-    pub fn post_receive(&self, wr: RecvWr) -> Result<()> {
+    pub(crate) fn post_receive(&self, wr: RecvWr) -> Result<()> {
         match self {
-            Carrier::Ours(ours) => {
+            Self::Ours(ours) => {
                 ours.nic.post_receive(wr).map_err(|e| Error::of_errno("ibv_post_recv", e.errno()))
             }
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => {
-                theirs.qp.post_receive(&wr).map_err(|e| of_refusal("ibv_post_recv", e))
-            }
+            Self::System(theirs) => theirs.qp.post_receive(&wr).map_err(|e| of_refusal("ibv_post_recv", e)),
         }
     }
     /// Where the answer of the atomic in this entry of the send queue goes.
-    pub fn word(&self, entry: u32) -> Sge {
+    pub(crate) fn word(&self, entry: u32) -> Sge {
         match self {
-            Carrier::Ours(ours) => ours.words.sge(entry as usize * 8, 8),
+            Self::Ours(ours) => ours.words.sge(entry as usize * 8, 8),
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => theirs.qp.words().sge(entry as usize),
+            Self::System(theirs) => theirs.qp.words().sge(entry as usize),
         }
     }
     /// What has been brought there.
-    pub fn read_word(&self, entry: u32) -> u64 {
+    pub(crate) fn read_word(&self, entry: u32) -> u64 {
         match self {
-            Carrier::Ours(ours) => {
+            Self::Ours(ours) => {
                 ours.words.read(entry as usize * 8, 8).try_into().map_or(0, u64::from_ne_bytes)
             }
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => theirs.qp.words().read(entry as usize),
+            Self::System(theirs) => theirs.qp.words().read(entry as usize),
         }
     }
 
     /// Takes up to `most` completions of its own queue; how many there were. It can not be overrun:
     /// it has room for all that may be under way.
-    pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
+    pub(crate) fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
         self.completions().map_or(0, |own| own.poll(most, take))
     }
     /// The queue pair's own completion queue, where it shares none.
     fn completions(&self) -> Option<&Completions> {
         match self {
-            Carrier::Ours(ours) => ours.completions.as_ref(),
+            Self::Ours(ours) => ours.completions.as_ref(),
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => theirs.completions.as_ref(),
+            Self::System(theirs) => theirs.completions.as_ref(),
         }
     }
     /// Takes what has arrived, in this thread, where there are no completions; whether there may be
     /// some.
     #[inline]
-    pub fn look(&self, stack: &Stack) -> bool {
+    pub(crate) fn look(&self, stack: &Stack) -> bool {
         self.completions().is_none_or(|own| own.look(stack))
     }
     /// The next completion of its own queue fires the signal, or the next that is an error or that
     /// the peer asks for.
-    pub fn ring_for(&self, arm: Arm) {
+    pub(crate) fn ring_for(&self, arm: Arm) {
         self.completions().into_iter().for_each(|own| own.ring_for(arm));
     }
     /// Whether there are completions that no thread has taken.
-    pub fn has_completions(&self) -> bool {
+    pub(crate) fn has_completions(&self) -> bool {
         self.completions().is_some_and(|own| !own.is_empty())
     }
     /// The signal has fired: drains, and has it ring again, until nothing came meanwhile.
-    pub fn attend(&self, drain: impl FnMut(), again: impl FnMut()) {
+    pub(crate) fn attend(&self, drain: impl FnMut(), again: impl FnMut()) {
         if let Some(own) = self.completions() {
             own.attend_as(drain, again);
         }
     }
 
     /// To the error state: what is under way is flushed.
-    pub fn fail(&self, pd: &Pd) {
+    pub(crate) fn fail(&self, pd: &Pd) {
         match self {
-            Carrier::Ours(ours) => ours.nic.fail(pd.stack().now()),
+            Self::Ours(ours) => ours.nic.fail(pd.stack().now()),
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => theirs.qp.fail(),
+            Self::System(theirs) => theirs.qp.fail(),
         }
     }
     /// Destroys the queue pair: nothing of its memory is touched from now on. No completion comes
     /// after those that `drain` takes. Once. False where the stack below refuses: then its memory
     /// must stay for ever.
     #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours leaves none"))]
-    pub fn destroy(&self, drain: impl FnOnce()) -> bool {
+    pub(crate) fn destroy(&self, drain: impl FnOnce()) -> bool {
         let is_gone = match self {
-            Carrier::Ours(ours) => {
+            Self::Ours(ours) => {
                 ours.nic.destroy();
                 true
             }
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => {
+            Self::System(theirs) => {
                 let is_gone = theirs.qp.destroy();
                 // Of a kernel's there may be some in the queue, which a shared receive queue
                 // misses.
@@ -239,11 +242,11 @@ impl Carrier {
         expect(clippy::unnecessary_wraps, unused_variables, reason = "only another stack refuses anything")
     )]
     #[inline]
-    pub fn check(&self, request: impl FnOnce() -> SendWr) -> Result<()> {
+    pub(crate) fn check(&self, request: impl FnOnce() -> SendWr) -> Result<()> {
         match self {
-            Carrier::Ours(_) => Ok(()),
+            Self::Ours(_) => Ok(()),
             #[cfg(feature = "system")]
-            Carrier::System(theirs) => theirs
+            Self::System(theirs) => theirs
                 .qp
                 .check(&request())
                 .map_err(|what| of_refusal("ibv_post_send", rdma_core::Refusal::Unsupported(what))),
@@ -259,7 +262,7 @@ impl Theirs {
         config: &QueueConfig,
         kind: QpType,
         signal: &Arc<EventSignal>,
-    ) -> Result<Theirs, nic::Error> {
+    ) -> Result<Self, nic::Error> {
         let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
         nic::in_range("max_send_sge", max_send_sge, 0_u32, nic::limits::MAX_SGE)?;
         nic::in_range("max_inline", max_inline, 0_u32, nic::limits::MAX_INLINE)?;
@@ -280,11 +283,11 @@ impl Theirs {
             inline: max_inline,
         };
         let qp = rdma_core::Qp::new(domain, kind, sizes, own.system()?, srq)?;
-        Ok(Theirs { qp: Arc::new(qp), completions })
+        Ok(Self { qp: Arc::new(qp), completions })
     }
 
     /// The library's.
-    pub fn qp(&self) -> &Arc<rdma_core::Qp> {
+    pub(crate) fn qp(&self) -> &Arc<rdma_core::Qp> {
         &self.qp
     }
 }
@@ -296,7 +299,7 @@ impl Ours {
         config: &QueueConfig,
         kind: QpType,
         signal: &Arc<EventSignal>,
-    ) -> Result<Ours> {
+    ) -> Result<Self> {
         let failed = |e| Error::of_nic("ibv_create_qp", e);
         let &QueueConfig { send_depth, recv_depth, max_send_sge, max_inline, .. } = config;
         let device = pd.device().nic()?;
@@ -323,11 +326,11 @@ impl Ours {
         let words =
             Buffer::new(domain, send_depth as usize * 8, WORDS, Access::LOCAL_WRITE).map_err(failed)?;
         let nic = nic::Qp::create(device, domain, init).map_err(failed)?;
-        Ok(Ours { nic, completions, words })
+        Ok(Self { nic, completions, words })
     }
 
     /// The adapter's.
-    pub fn nic(&self) -> &Arc<nic::Qp> {
+    pub(crate) fn nic(&self) -> &Arc<nic::Qp> {
         &self.nic
     }
 }
@@ -366,7 +369,7 @@ impl Sender<'_> {
     /// `QueueFull`, `WrongState`, `OutOfRange`, `Unsupported`: it was not posted.
     #[cfg_attr(feature = "system", allow(unused_variables, reason = "there is no XRC over it"))]
     #[inline]
-    pub fn post(&mut self, mut wr: SendWr, srq: u32) -> Result<()> {
+    pub(crate) fn post(&mut self, mut wr: SendWr, srq: u32) -> Result<()> {
         const CALL: &str = "ibv_post_send";
         match self {
             Sender::Ours(sender, several) => {
@@ -389,7 +392,7 @@ impl Sender<'_> {
     ///
     /// Likewise.
     #[inline]
-    pub fn post_kept(&mut self, wr: &mut SendWr) -> Result<()> {
+    pub(crate) fn post_kept(&mut self, wr: &mut SendWr) -> Result<()> {
         match self {
             Sender::Ours(sender, false) => {
                 let flags = PostFlags { keep: true, ..PostFlags::LAST };
@@ -403,7 +406,7 @@ impl Sender<'_> {
     /// # Errors
     ///
     /// Likewise; `Unreachable`.
-    pub fn post_datagram(&mut self, mut wr: SendWr, to: &To) -> Result<()> {
+    pub(crate) fn post_datagram(&mut self, mut wr: SendWr, to: &To) -> Result<()> {
         const CALL: &str = "ibv_post_send";
         match (self, to) {
             (Sender::Ours(sender, _), To::Ours(to)) => {
@@ -419,7 +422,7 @@ impl Sender<'_> {
     }
     /// What was posted leaves; what does not after all.
     #[inline]
-    pub fn finish(self) -> NotPosted {
+    pub(crate) fn finish(self) -> NotPosted {
         match self {
             Sender::Ours(sender, _) => {
                 sender.finish();

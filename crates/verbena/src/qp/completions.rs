@@ -27,13 +27,13 @@ pub(super) struct Queue {
 
 impl Completions {
     /// A queue with so many entries; it rings from the first [`Completions::attend`] on.
-    pub fn new(device: &Device, cqe: u32, signal: &Arc<EventSignal>) -> Result<Completions, nic::Error> {
+    pub(super) fn new(device: &Device, cqe: u32, signal: &Arc<EventSignal>) -> Result<Self, nic::Error> {
         match device.adapter() {
             Adapter::Ours(device) => {
                 let slot = device.take_cq()?;
                 let channel = Channel::new(Box::new(Rings(signal.clone())));
                 let cq = Cq::new(cqe, Some(channel.clone()), AsyncEventQueue::new(Box::new(Unheard)))?;
-                Ok(Completions::Ours(ThreadSafe::new(Queue { cq, channel, _slot: slot })))
+                Ok(Self::Ours(ThreadSafe::new(Queue { cq, channel, _slot: slot })))
             }
             #[cfg(feature = "system")]
             Adapter::System(device) => {
@@ -42,60 +42,60 @@ impl Completions {
         }
     }
     /// At least so many entries from now on.
-    pub fn grow(&self, cqe: u32) -> Result<(), nic::Error> {
+    pub(super) fn grow(&self, cqe: u32) -> Result<(), nic::Error> {
         match self {
-            Completions::Ours(own) if cqe > own.cq.capacity() => own.cq.resize(cqe),
-            Completions::Ours(_) => Ok(()),
+            Self::Ours(own) if cqe > own.cq.capacity() => own.cq.resize(cqe),
+            Self::Ours(_) => Ok(()),
             #[cfg(feature = "system")]
-            Completions::System(cq) => cq.grow(cqe),
+            Self::System(cq) => cq.grow(cqe),
         }
     }
     /// Takes up to `most` completions; how many there were. It can not be overrun: it has room for
     /// all that may be under way.
-    pub fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
+    pub(super) fn poll(&self, most: usize, take: impl FnMut(Completion)) -> usize {
         match self {
-            Completions::Ours(own) => own.cq.poll(most, take).unwrap_or(0),
+            Self::Ours(own) => own.cq.poll(most, take).unwrap_or(0),
             #[cfg(feature = "system")]
-            Completions::System(cq) => cq.poll(most, take),
+            Self::System(cq) => cq.poll(most, take),
         }
     }
     /// Takes what has arrived, in this thread, where there are no completions; whether there may be
     /// some.
     #[inline]
-    pub fn look(&self, stack: &Stack) -> bool {
+    pub(super) fn look(&self, stack: &Stack) -> bool {
         match self {
-            Completions::Ours(own) => {
+            Self::Ours(own) => {
                 if own.cq.is_empty() {
                     stack.poll_for(&own.cq);
                 }
                 !own.cq.is_empty()
             }
             #[cfg(feature = "system")]
-            Completions::System(_) => true,
+            Self::System(_) => true,
         }
     }
     /// The next completion fires the signal, or the next that is an error or that the peer asks
     /// for; what was asked for before is void. Another stack's rings for each.
-    pub fn ring_for(&self, arm: Arm) {
+    pub(super) fn ring_for(&self, arm: Arm) {
         match self {
-            Completions::Ours(own) => own.cq.rearm(arm),
+            Self::Ours(own) => own.cq.rearm(arm),
             #[cfg(feature = "system")]
-            Completions::System(_) => {}
+            Self::System(_) => {}
         }
     }
     /// Whether there are none that may have fired no signal.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         match self {
-            Completions::Ours(own) => own.cq.is_empty(),
+            Self::Ours(own) => own.cq.is_empty(),
             // Each rings it.
             #[cfg(feature = "system")]
-            Completions::System(_) => true,
+            Self::System(_) => true,
         }
     }
     /// The signal has fired: drains, and has it ring for the next completion, until nothing came
     /// meanwhile.
-    pub fn attend(&self, drain: impl FnMut()) {
+    pub(super) fn attend(&self, drain: impl FnMut()) {
         self.attend_as(drain, || self.ring_for(Arm::Next));
     }
     /// The signal has fired: drains, and has it ring again by [`Completions::ring_for`], until
@@ -104,11 +104,11 @@ impl Completions {
         not(feature = "system"),
         expect(unused_mut, reason = "the loop that needs it is the system's")
     )]
-    pub fn attend_as(&self, mut drain: impl FnMut(), again: impl FnMut()) {
+    pub(super) fn attend_as(&self, mut drain: impl FnMut(), again: impl FnMut()) {
         match self {
-            Completions::Ours(own) => own.cq.attend(&own.channel, drain, again),
+            Self::Ours(own) => own.cq.attend(&own.channel, drain, again),
             #[cfg(feature = "system")]
-            Completions::System(cq) => loop {
+            Self::System(cq) => loop {
                 cq.clear();
                 drain();
                 if !cq.arm() {
@@ -123,11 +123,11 @@ impl Completions {
     ///
     /// `Unsupported` for another stack's.
     #[allow(clippy::unnecessary_wraps, reason = "not all queues are")]
-    pub fn ours(&self) -> Result<&Arc<Cq>, nic::Error> {
+    pub(super) fn ours(&self) -> Result<&Arc<Cq>, nic::Error> {
         match self {
-            Completions::Ours(own) => Ok(&own.cq),
+            Self::Ours(own) => Ok(&own.cq),
             #[cfg(feature = "system")]
-            Completions::System(_) => Err(OTHER),
+            Self::System(_) => Err(OTHER),
         }
     }
     /// The machine's libraries'.
@@ -136,15 +136,15 @@ impl Completions {
     ///
     /// `Unsupported` for Verbena's own.
     #[cfg(feature = "system")]
-    pub fn system(&self) -> Result<&Arc<rdma_core::Cq>, nic::Error> {
-        if let Completions::System(cq) = self { Ok(cq) } else { Err(OTHER) }
+    pub(super) fn system(&self) -> Result<&Arc<rdma_core::Cq>, nic::Error> {
+        if let Self::System(cq) = self { Ok(cq) } else { Err(OTHER) }
     }
     /// Ends the queue, which rings no more: no queue pair has it.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         match self {
-            Completions::Ours(own) => own.channel.forget(&own.cq),
+            Self::Ours(own) => own.channel.forget(&own.cq),
             #[cfg(feature = "system")]
-            Completions::System(cq) => cq.destroy(),
+            Self::System(cq) => cq.destroy(),
         }
     }
 }
@@ -160,11 +160,11 @@ pub(crate) struct EventSignal {
 }
 
 impl EventSignal {
-    pub fn new(later: &Arc<DeferredWork>) -> Arc<EventSignal> {
-        Arc::new(EventSignal { later: later.clone(), qp: OnceLock::new() })
+    pub(crate) fn new(later: &Arc<DeferredWork>) -> Arc<Self> {
+        Arc::new(Self { later: later.clone(), qp: OnceLock::new() })
     }
     /// Sets the queue pair to wake. Once.
-    pub fn is_for(&self, qp: Weak<dyn Work>) {
+    pub(crate) fn is_for(&self, qp: Weak<dyn Work>) {
         _ = self.qp.set(qp);
     }
 }

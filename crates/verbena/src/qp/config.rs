@@ -29,8 +29,8 @@ pub struct QueueConfig {
 }
 
 impl Default for QueueConfig {
-    fn default() -> QueueConfig {
-        QueueConfig {
+    fn default() -> Self {
+        Self {
             send_depth: 64,
             recv_depth: 64,
             recv_size: 4096,
@@ -44,37 +44,37 @@ impl Default for QueueConfig {
 
 impl QueueConfig {
     /// Sets [`QueueConfig::send_depth`].
-    pub fn send_depth(mut self, n: u32) -> QueueConfig {
+    pub fn send_depth(mut self, n: u32) -> Self {
         self.send_depth = n;
         self
     }
     /// Sets [`QueueConfig::recv_depth`].
-    pub fn recv_depth(mut self, n: u32) -> QueueConfig {
+    pub fn recv_depth(mut self, n: u32) -> Self {
         self.recv_depth = n;
         self
     }
     /// Sets [`QueueConfig::recv_size`].
-    pub fn recv_size(mut self, n: usize) -> QueueConfig {
+    pub fn recv_size(mut self, n: usize) -> Self {
         self.recv_size = n;
         self
     }
     /// Sets [`QueueConfig::max_send_sge`].
-    pub fn max_send_sge(mut self, n: u32) -> QueueConfig {
+    pub fn max_send_sge(mut self, n: u32) -> Self {
         self.max_send_sge = n;
         self
     }
     /// Sets [`QueueConfig::max_inline`].
-    pub fn max_inline(mut self, n: u32) -> QueueConfig {
+    pub fn max_inline(mut self, n: u32) -> Self {
         self.max_inline = n;
         self
     }
     /// Sets [`QueueConfig::srq`].
-    pub fn srq(mut self, srq: &Srq) -> QueueConfig {
+    pub fn srq(mut self, srq: &Srq) -> Self {
         self.srq = Some(srq.clone());
         self
     }
     /// Sets [`QueueConfig::cq`].
-    pub fn cq(mut self, cq: &Cq) -> QueueConfig {
+    pub fn cq(mut self, cq: &Cq) -> Self {
         self.cq = Some(cq.clone());
         self
     }

@@ -61,7 +61,7 @@ impl Cq {
     /// # Errors
     ///
     /// `Exhausted` where the device has no more; `Forked`.
-    pub fn new(device: &Device) -> Result<Cq> {
+    pub fn new(device: &Device) -> Result<Self> {
         const CALL: &str = "ibv_create_cq";
         device.stack().check(CALL)?;
         let signal = EventSignal::new(device.stack().later());
@@ -71,7 +71,7 @@ impl Cq {
         let me: Weak<CqInner> = Arc::downgrade(&inner);
         signal.is_for(me);
         inner.completions.attend(|| {});
-        Ok(Cq(inner))
+        Ok(Self(inner))
     }
     /// The queue's device.
     pub fn device(&self) -> &Device {
@@ -164,17 +164,17 @@ impl Drop for CqInner {
 }
 
 impl Membership {
-    pub fn cq(&self) -> &CqInner {
+    pub(super) fn cq(&self) -> &CqInner {
         &self.cq
     }
     /// From now on its completions are taken to it.
-    pub fn join(&self, qp: &Arc<QpInner>) {
+    pub(super) fn join(&self, qp: &Arc<QpInner>) {
         let number = *self.number.get_or_init(|| qp.carrier().qpn().get());
         let user = (Arc::downgrade(qp), qp.srq().cloned());
         self.cq.users.lock().by_number.insert(number, user);
     }
     /// Removes a queue pair that is no more from the queue. Once.
-    pub fn leave(&self) {
+    pub(super) fn leave(&self) {
         if !self.cq.device.stack().is_ours() || self.has_left.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -202,7 +202,7 @@ impl Drop for Membership {
 }
 
 impl PartialEq for Cq {
-    fn eq(&self, other: &Cq) -> bool {
+    fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -117,7 +117,7 @@ impl Work for QpInner {
 
 impl QpInner {
     /// A queue pair in state Reset, nothing posted.
-    pub fn create(pd: &Pd, config: &QueueConfig, kind: QpType) -> Result<Arc<QpInner>> {
+    pub(crate) fn create(pd: &Pd, config: &QueueConfig, kind: QpType) -> Result<Arc<Self>> {
         let failed = |e| Error::of_nic("ibv_create_qp", e);
         pd.stack().check("ibv_create_qp")?;
         config.check_shared(pd)?;
@@ -147,7 +147,7 @@ impl QpInner {
             head,
         };
         let inner = Arc::new_cyclic(|me| {
-            QpInner(ThreadSafe::new(Parts {
+            Self(ThreadSafe::new(Parts {
                 me: me.clone(),
                 pd: pd.clone(),
                 stack: pd.stack().clone(),
@@ -167,30 +167,30 @@ impl QpInner {
         Ok(inner)
     }
 
-    pub fn carrier(&self) -> &Carrier {
+    pub(crate) fn carrier(&self) -> &Carrier {
         &self.carrier
     }
-    pub fn pd(&self) -> &Pd {
+    pub(crate) fn pd(&self) -> &Pd {
         &self.pd
     }
-    pub fn stack(&self) -> &Stack {
+    pub(crate) fn stack(&self) -> &Stack {
         &self.stack
     }
     pub(super) fn srq(&self) -> Option<&Arc<SrqInner>> {
         self.srq.as_ref()
     }
-    pub fn pool(&self) -> &Pool {
+    pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }
     /// Has `owner` look, when no lock is held, each time that something completes in error. Once.
-    pub fn set_owner(&self, owner: Weak<dyn Work>) {
+    pub(crate) fn set_owner(&self, owner: Weak<dyn Work>) {
         _ = self.owner.set(owner);
     }
-    pub fn failure(&self) -> Option<Error> {
+    pub(crate) fn failure(&self) -> Option<Error> {
         self.queues.lock().failure.clone()
     }
     /// Moves it to the error state: what is under way is flushed.
-    pub fn fail(&self) {
+    pub(crate) fn fail(&self) {
         self.carrier.fail(&self.pd);
         self.drain();
         self.stack().later().run();
@@ -202,13 +202,17 @@ impl QpInner {
     // ---- sending ----
 
     /// `WrongState` for an operation of another queue pair.
-    pub fn check_is(&self, other: &QpInner) -> Result<()> {
+    pub(crate) fn check_is(&self, other: &Self) -> Result<()> {
         if std::ptr::eq(self, other) { Ok(()) } else { Err(Error::new(ErrorKind::WrongState, "post_all")) }
     }
 
     /// The pieces of registered memory that an operation names; it may be posted with them.
     #[inline]
-    pub fn pieces<K: Kind<B>, B>(&self, request: &Request, value: &B) -> Result<transport::op::SgeList> {
+    pub(crate) fn pieces<K: Kind<B>, B>(
+        &self,
+        request: &Request,
+        value: &B,
+    ) -> Result<transport::op::SgeList> {
         self.stack().check("ibv_post_send")?;
         let mut pieces = SgeList::new(&self.pd);
         K::gather(value, &mut pieces);
@@ -225,7 +229,7 @@ impl QpInner {
     }
 
     /// Gives up a request whose result no task wants any more.
-    pub fn abandon<B>(&self, ticket: &Ticket<B>) {
+    pub(crate) fn abandon<B>(&self, ticket: &Ticket<B>) {
         let mut afterwards = Afterwards::default();
         {
             let mut queues = self.lock();
@@ -244,7 +248,7 @@ impl QpInner {
     // ---- receiving ----
 
     /// Posts the receives that the crate keeps posted. The queue pair has left state Reset.
-    pub fn post_receives(&self) -> Result<()> {
+    pub(crate) fn post_receives(&self) -> Result<()> {
         loop {
             if self.lock().places.is_empty() {
                 return Ok(());
@@ -254,7 +258,7 @@ impl QpInner {
     }
 
     /// Posts one receive; nothing where all are.
-    pub fn post_receive(&self, buffer: RegBuf) -> Result<()> {
+    pub(crate) fn post_receive(&self, buffer: RegBuf) -> Result<()> {
         let mut pieces = SgeList::new(&self.pd);
         buffer.gather_mut(&mut pieces);
         let sges = pieces.finish()?;
@@ -276,7 +280,7 @@ impl QpInner {
 
     /// Notes that the connection is no more; receivers learn of it after the messages that came. An
     /// `error` other than `Disconnected` says what went wrong.
-    pub fn ended(&self, error: Error) {
+    pub(crate) fn ended(&self, error: Error) {
         self.drain();
         let mut afterwards = Afterwards::default();
         {
@@ -294,7 +298,7 @@ impl QpInner {
     // ---- completions ----
 
     /// Takes all completions that there are to the requests they are for.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         if let Some(shared) = &self.cq {
             return shared.cq().drain();
         }
@@ -344,7 +348,7 @@ impl QpInner {
 
     /// Destroys the queue pair: what was under way is flushed, tasks that wait are told, memory is
     /// free. Once.
-    pub fn destroy(&self) {
+    pub(crate) fn destroy(&self) {
         if !self.stack().is_ours() || self.lock().destroyed {
             return;
         }

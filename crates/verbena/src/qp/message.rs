@@ -36,21 +36,21 @@ impl Home {
     /// A queue that takes none any more needs none; the buffer goes back to its pool.
     fn post(&self, buf: RegBuf) {
         match self {
-            Home::Qp(qp) => _ = qp.upgrade().map(|qp| qp.post_receive(buf)),
-            Home::Srq(srq) => _ = srq.post(buf),
+            Self::Qp(qp) => _ = qp.upgrade().map(|qp| qp.post_receive(buf)),
+            Self::Srq(srq) => _ = srq.post(buf),
         }
     }
     /// In place of a buffer that the program keeps, where the pool has one.
     fn post_another(&self) {
         match self {
-            Home::Qp(qp) => {
+            Self::Qp(qp) => {
                 if let Some(qp) = qp.upgrade()
                     && let Ok(other) = qp.pool().get()
                 {
                     _ = qp.post_receive(other);
                 }
             }
-            Home::Srq(srq) => _ = srq.pool().get().map(|other| srq.post(other)),
+            Self::Srq(srq) => _ = srq.pool().get().map(|other| srq.post(other)),
         }
     }
 }
@@ -66,14 +66,14 @@ pub(super) struct What {
 }
 
 impl What {
-    pub fn of(completion: &Completion) -> What {
+    pub(super) fn of(completion: &Completion) -> Self {
         let (imm, invalidated) = match completion.tail {
             SendTail::None => (None, None),
             SendTail::Immediate(imm) => (Some(u32::from_be_bytes(imm)), None),
             SendTail::Invalidate(key) => (None, Some(key.0)),
         };
         let is_write = completion.opcode == Completed::ReceiveWriteImmediate;
-        What {
+        Self {
             imm,
             invalidated,
             written: is_write.then_some(completion.byte_len),
@@ -84,23 +84,23 @@ impl What {
 
 impl Message {
     /// The first `head` bytes are not the message's.
-    pub(super) fn new(home: Home, mut buf: RegBuf, head: usize, what: What) -> Message {
+    pub(super) fn new(home: Home, mut buf: RegBuf, head: usize, what: What) -> Self {
         let head = if head > 0 { buf.split_to(head).ok() } else { None };
-        Message { home, buf: Some(buf), head, what }
+        Self { home, buf: Some(buf), head, what }
     }
     /// The receive that a completion of a shared queue is for, where it is one.
-    pub(super) fn unseen(srq: &Arc<SrqInner>, completion: &Completion) -> Option<Message> {
+    pub(super) fn unseen(srq: &Arc<SrqInner>, completion: &Completion) -> Option<Self> {
         let place = (completion.wr_id & RECEIVE != 0).then_some(completion.wr_id as u32)?;
-        Some(Message::new(Home::Srq(srq.clone()), srq.take(place)?, 0, What::of(completion)))
+        Some(Self::new(Home::Srq(srq.clone()), srq.take(place)?, 0, What::of(completion)))
     }
     /// The message that has come to a shared receive queue of its own completions.
-    pub(super) fn of_srq(srq: &Arc<SrqInner>, completion: &Completion) -> Option<Message> {
+    pub(super) fn of_srq(srq: &Arc<SrqInner>, completion: &Completion) -> Option<Self> {
         let what = What::of(completion);
         let mut buffer = srq.take(completion.wr_id as u32)?;
         if completion.status == Status::Success {
             buffer.set_filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
         }
-        Some(Message::new(Home::Srq(srq.clone()), buffer, 0, what))
+        Some(Self::new(Home::Srq(srq.clone()), buffer, 0, what))
     }
     /// The network header of a datagram, and its sender's queue pair.
     pub(crate) fn source(&self) -> (&[u8], u32) {

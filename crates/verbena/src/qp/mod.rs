@@ -118,7 +118,7 @@ pub struct QueuePair<T: Transport = Rc> {
 
 impl<T: Transport> Clone for QueuePair<T> {
     fn clone(&self) -> Self {
-        QueuePair::new(self.inner.clone())
+        Self::new(self.inner.clone())
     }
 }
 
@@ -142,8 +142,8 @@ pub enum QpState {
 }
 
 impl<T: Transport> QueuePair<T> {
-    pub(crate) fn new(inner: Arc<QpInner>) -> QueuePair<T> {
-        QueuePair { inner, _t: PhantomData }
+    pub(crate) fn new(inner: Arc<QpInner>) -> Self {
+        Self { inner, _t: PhantomData }
     }
     /// The queue pair's number, 24 bits.
     pub fn number(&self) -> u32 {

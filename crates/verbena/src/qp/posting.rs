@@ -16,7 +16,7 @@ use crate::op::{Ops, Request, Requests};
 impl QpInner {
     /// Posts an operation; where it is refused its value comes back.
     #[inline]
-    pub fn post_one<K: Kind<B>, B: Send + 'static>(
+    pub(crate) fn post_one<K: Kind<B>, B: Send + 'static>(
         &self,
         request: &Request,
         value: B,
@@ -34,7 +34,11 @@ impl QpInner {
     /// Posts a SEND or WRITE on a connection, whose work request was made before, but for its
     /// number, and stays.
     #[inline]
-    pub fn post_ready<B: Send + 'static>(&self, wr: &mut SendWr, value: B) -> Result<Ticket<B>, (Error, B)> {
+    pub(crate) fn post_ready<B: Send + 'static>(
+        &self,
+        wr: &mut SendWr,
+        value: B,
+    ) -> Result<Ticket<B>, (Error, B)> {
         let mut posting = Posting::begin(self, false);
         let posted = posting.try_post(value, |sender, wr_id| {
             wr.wr_id = wr_id;
@@ -45,7 +49,7 @@ impl QpInner {
     }
 
     /// Posts several, or none.
-    pub fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, PostError<O>> {
+    pub(crate) fn post_all<O: Ops>(&self, ops: O) -> Result<O::InFlight, PostError<O>> {
         let mut requests = Requests { qp: self, list: VecDeque::new() };
         if let Err(error) = ops.requests(&mut requests) {
             return Err(PostError::new(error, ops));
@@ -75,7 +79,7 @@ pub struct Posting<'a> {
 impl<'a> Posting<'a> {
     /// Of one request, or of several.
     #[inline]
-    pub(crate) fn begin(qp: &'a QpInner, several: bool) -> Posting<'a> {
+    pub(crate) fn begin(qp: &'a QpInner, several: bool) -> Self {
         let queues = qp.lock();
         let sender = qp.carrier().sender(qp.stack(), several);
         Posting { qp, queues, sender, unlocked: Vec::new() }

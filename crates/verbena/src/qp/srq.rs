@@ -72,8 +72,8 @@ impl Srq {
     ///
     /// `OutOfRange`; `Exhausted` where there is no memory for them, or the device has no more such
     /// queues; `Forked`.
-    pub fn new(pd: &Pd, depth: u32, size: usize) -> Result<Srq> {
-        Srq::make(pd, depth, size, nic::Srq::create)
+    pub fn new(pd: &Pd, depth: u32, size: usize) -> Result<Self> {
+        Self::make(pd, depth, size, nic::Srq::create)
     }
 
     /// Like [`Srq::new`], of a queue that `create` makes.
@@ -82,7 +82,7 @@ impl Srq {
         depth: u32,
         size: usize,
         create: impl FnOnce(&Arc<nic::Pd>, SrqAttr, Arc<AsyncEventQueue>) -> Result<Arc<nic::Srq>, nic::Error>,
-    ) -> Result<Srq> {
+    ) -> Result<Self> {
         const CALL: &str = "ibv_create_srq";
         pd.stack().check(CALL)?;
         let failed = |e| Error::of_nic(CALL, e);
@@ -104,7 +104,7 @@ impl Srq {
         };
         let buffers = (0..depth).map(|_| None).collect();
         let posted = Mutex::new(Rank::SharedReceives, Posted { buffers, places: (0..depth).rev().collect() });
-        let srq = Srq(Arc::new(SrqInner { pd: pd.clone(), below, pool, depth, posted, events }));
+        let srq = Self(Arc::new(SrqInner { pd: pd.clone(), below, pool, depth, posted, events }));
         for _ in 0..depth {
             srq.0.post(srq.0.pool.get()?)?;
         }
@@ -155,7 +155,7 @@ impl Srq {
 }
 
 impl SrqInner {
-    pub fn pool(&self) -> &Pool {
+    pub(super) fn pool(&self) -> &Pool {
         &self.pool
     }
     /// Verbena's own.
@@ -248,9 +248,9 @@ impl Below {
     fn post(&self, wr: RecvWr) -> Result<()> {
         const CALL: &str = "ibv_post_srq_recv";
         match self {
-            Below::Ours(nic) => nic.post(wr).map_err(|e| Error::of_errno(CALL, e.errno())),
+            Self::Ours(nic) => nic.post(wr).map_err(|e| Error::of_errno(CALL, e.errno())),
             #[cfg(feature = "system")]
-            Below::System(srq) => srq.post(&wr).map_err(|e| super::carrier::of_refusal(CALL, e)),
+            Self::System(srq) => srq.post(&wr).map_err(|e| super::carrier::of_refusal(CALL, e)),
         }
     }
 }
@@ -266,7 +266,7 @@ impl QueueConfig {
 }
 
 impl PartialEq for Srq {
-    fn eq(&self, other: &Srq) -> bool {
+    fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -18,9 +18,9 @@ pub(crate) struct Noted;
 
 impl Noted {
     /// What was looked at before does not count.
-    pub fn begin() -> Noted {
+    pub(crate) fn begin() -> Self {
         forget();
-        Noted
+        Self
     }
 }
 

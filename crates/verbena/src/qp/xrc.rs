@@ -143,7 +143,7 @@ const CALL: &str = "ibv_create_srq_ex";
 
 impl XrcSrq {
     /// In a domain of XRC; its memory is that of the protection domain.
-    pub(crate) fn new(xrcd: &Arc<Xrcd>, pd: &Pd, depth: u32, size: usize) -> Result<XrcSrq> {
+    pub(crate) fn new(xrcd: &Arc<Xrcd>, pd: &Pd, depth: u32, size: usize) -> Result<Self> {
         pd.stack().check(CALL)?;
         nic::in_range("depth", depth, 1_u32, nic::limits::MAX_SRQ_WR).map_err(|e| Error::of_nic(CALL, e))?;
         let signal = EventSignal::new(pd.stack().later());
@@ -158,7 +158,7 @@ impl XrcSrq {
         let me: Weak<Inner> = Arc::downgrade(&inner);
         signal.is_for(me);
         inner.completions.attend(|| inner.drain());
-        Ok(XrcSrq(inner))
+        Ok(Self(inner))
     }
 
     /// By which initiators name it, 24 bits.

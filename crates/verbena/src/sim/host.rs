@@ -29,8 +29,8 @@ pub struct Host {
 }
 
 impl Host {
-    pub(super) fn new(world: &Rc<World>, place: usize) -> Host {
-        Host { world: world.clone(), place }
+    pub(super) fn new(world: &Rc<World>, place: usize) -> Self {
+        Self { world: world.clone(), place }
     }
 
     /// The host's name: that of the test's parameter. `verbena::connect("left:7000")` knows it.
@@ -53,9 +53,9 @@ impl Host {
     /// network. Over a connection between them nothing is lost, a WRITE or READ is done at once in
     /// the other one's memory where it may be, and long messages are copied from there, as between
     /// processes of one real host.
-    pub fn sibling(&self) -> Host {
+    pub fn sibling(&self) -> Self {
         let place = self.world.neighbour(self.place);
-        Host::new(&self.world, place)
+        Self::new(&self.world, place)
     }
 
     /// Starts a task on it: [`Provider::current`](crate::Provider::current) is the host's there. A
@@ -182,17 +182,17 @@ impl Host {
     /// }
     /// # }
     /// ```
-    pub fn partition(&self, to: &Host, time: Duration) {
+    pub fn partition(&self, to: &Self, time: Duration) {
         self.link(to, |sim, from, to| sim.partition(from, to, time));
     }
 
     /// Holds up all packets from this host to `to` for `time` from now on. Then they arrive in
     /// order.
-    pub fn delay_link(&self, to: &Host, time: Duration) {
+    pub fn delay_link(&self, to: &Self, time: Duration) {
         self.link(to, |sim, from, to| sim.clog(from, to, time));
     }
 
-    fn link(&self, to: &Host, f: impl FnOnce(&mut ::sim::Sim, HostId, HostId)) {
+    fn link(&self, to: &Self, f: impl FnOnce(&mut ::sim::Sim, HostId, HostId)) {
         if let (Some(from), Some(to)) = (self.world.host_id(self.place), self.world.host_id(to.place)) {
             self.world.with_sim(|sim| f(sim, from, to));
         }

@@ -31,25 +31,25 @@ pub(super) fn addresses(host: usize) -> [IpAddr; 2] {
 }
 
 impl World {
-    pub fn host_name(&self, host: usize) -> &'static str {
+    pub(super) fn host_name(&self, host: usize) -> &'static str {
         self.hosts.borrow().get(host).map_or("", |host| host.name)
     }
-    pub fn host_id(&self, host: usize) -> Option<HostId> {
+    pub(super) fn host_id(&self, host: usize) -> Option<HostId> {
         self.hosts.borrow().get(host).map(|host| host.id)
     }
     /// The place of a host of this name; never that of a neighbour, which bears the same addresses.
-    pub fn host_of_name(&self, name: &str) -> Option<usize> {
+    pub(super) fn host_of_name(&self, name: &str) -> Option<usize> {
         self.hosts.borrow().iter().position(|host| host.name == name)
     }
-    pub fn addresses_of(&self, host: usize) -> [IpAddr; 2] {
+    pub(super) fn addresses_of(&self, host: usize) -> [IpAddr; 2] {
         addresses(self.hosts.borrow().get(host).map_or(host, |host| host.at))
     }
-    pub fn living(&self, host: usize) -> Option<usize> {
+    pub(super) fn living(&self, host: usize) -> Option<usize> {
         self.hosts.borrow().get(host)?.process
     }
 
     /// Starts another process on the host of this place; its own place.
-    pub fn neighbour(&self, host: usize) -> usize {
+    pub(super) fn neighbour(&self, host: usize) -> usize {
         let place = {
             let mut hosts = self.hosts.borrow_mut();
             if let Some(&HostState { name, id, at, .. }) = hosts.get(host) {
@@ -69,13 +69,13 @@ impl World {
     }
 
     /// What a host runs whenever it starts; it runs now, too, where its process lives.
-    pub fn set_boot(&self, host: usize, boot: Boot) {
+    pub(super) fn set_boot(&self, host: usize, boot: Boot) {
         let before = self.hosts.borrow_mut().get_mut(host).and_then(|host| host.boot.replace(boot));
         drop(before);
         self.boot(host);
     }
 
-    pub fn boot(&self, host: usize) {
+    pub(super) fn boot(&self, host: usize) {
         let boot = self.hosts.borrow().get(host).and_then(|host| Some((host.boot.clone()?, host.process?)));
         if let Some((boot, process)) = boot {
             let _here = self.enter(Some(process));
@@ -84,14 +84,14 @@ impl World {
     }
 
     /// The power of a host fails: its processes are killed, then what is not persistent is lost.
-    pub fn power_fail(&self, host: usize) {
+    pub(super) fn power_fail(&self, host: usize) {
         let Some(id) = self.host_id(host) else { return };
         self.places_on(id).into_iter().for_each(|place| self.kill(place));
         self.sim.borrow_mut().power_fail(id);
     }
 
     /// Hosts whose power failed have no tasks any more; those whose power is back begin.
-    pub fn follow_power(&self) {
+    pub(super) fn follow_power(&self) {
         let power = self.sim.borrow_mut().take_power();
         for power in power {
             let (Power::Failed(id) | Power::Back(id)) = power;

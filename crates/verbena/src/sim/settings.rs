@@ -44,9 +44,9 @@ macro_rules! get {
 }
 
 impl Settings {
-    pub(super) const fn parse(text: &str) -> Result<Settings, Wrong> {
+    pub(super) const fn parse(text: &str) -> Result<Self, Wrong> {
         let mut rest = Text { bytes: text.as_bytes(), behind: 0 };
-        let mut settings = Settings { seeds: SEEDS, limit: LIMIT, faults: Faults::none() };
+        let mut settings = Self { seeds: SEEDS, limit: LIMIT, faults: Faults::none() };
         while !rest.at_end() {
             let before = rest.left();
             let name = rest.word();
@@ -191,7 +191,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    const fn quoted(&mut self) -> Result<Text<'a>, Wrong> {
+    const fn quoted(&mut self) -> Result<Self, Wrong> {
         get!(self.sign(b'"', "this value stands in quotes"));
         let mut len = 0;
         while len < self.bytes.len() && self.bytes[len] != b'"' {

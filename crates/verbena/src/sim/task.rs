@@ -30,13 +30,13 @@ pub(super) struct Slot {
 pub(super) struct Woken(Mutex<VecDeque<u64>>);
 
 impl Default for Woken {
-    fn default() -> Woken {
-        Woken(Mutex::new(Rank::Woken, VecDeque::new()))
+    fn default() -> Self {
+        Self(Mutex::new(Rank::Woken, VecDeque::new()))
     }
 }
 
 impl Woken {
-    pub fn pop(&self) -> Option<u64> {
+    pub(super) fn pop(&self) -> Option<u64> {
         self.0.lock().pop_front()
     }
 }
@@ -50,11 +50,11 @@ pub(super) struct TaskWaker {
 }
 
 impl TaskWaker {
-    pub fn new(number: u64, woken: Arc<Woken>) -> Arc<TaskWaker> {
-        Arc::new(TaskWaker { number, awake: AtomicBool::new(false), woken })
+    pub(super) fn new(number: u64, woken: Arc<Woken>) -> Arc<Self> {
+        Arc::new(Self { number, awake: AtomicBool::new(false), woken })
     }
     /// Notes that the task is about to be polled: from now on a wake counts again.
-    pub fn sleeps(&self) {
+    pub(super) fn sleeps(&self) {
         self.awake.store(false, Ordering::Release);
     }
 }
@@ -101,14 +101,14 @@ impl<T: 'static> Task<T> {
     pub(super) fn new(
         spawned_at: &'static Location<'static>,
         future: impl Future<Output = T> + 'static,
-    ) -> (Task<T>, Body) {
+    ) -> (Self, Body) {
         let result = Rc::new(RefCell::new(Joint { end: None, waiter: None }));
         let ending = Ending(result.clone());
         let body = Box::pin(async move {
             let value = future.await;
             ending.set(End::Returned(value));
         });
-        (Task { result, spawned_at }, body)
+        (Self { result, spawned_at }, body)
     }
 }
 

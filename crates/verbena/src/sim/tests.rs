@@ -21,7 +21,7 @@ use crate::provider::{Provider, node};
 /// What an event channel wakes, by way of `DeferredWork`.
 struct Reader {
     later: Arc<DeferredWork>,
-    me: Weak<Reader>,
+    me: Weak<Self>,
     waiter: Mutex<Option<Waker>>,
 }
 
@@ -50,7 +50,7 @@ struct Channel {
 }
 
 impl Channel {
-    fn new() -> Channel {
+    fn new() -> Self {
         let provider = Provider::current().unwrap();
         let later = provider.stack().later().clone();
         let reader = Arc::new_cyclic(|me: &Weak<Reader>| Reader {
@@ -59,7 +59,7 @@ impl Channel {
             waiter: Mutex::new(Rank::ConnectionState, None),
         });
         let events = EventChannel::new(Box::new(Tell(reader.me.clone())));
-        Channel { provider, events, reader }
+        Self { provider, events, reader }
     }
 
     async fn next(&self) -> Event {

@@ -86,10 +86,10 @@ pub(super) fn world() -> Option<Rc<World>> {
 pub(super) struct Entered;
 
 impl Entered {
-    pub fn new(world: &Rc<World>) -> Entered {
+    pub(super) fn new(world: &Rc<World>) -> Self {
         let before = WORLD.replace(Some(world.clone()));
         assert!(before.is_none(), "a simulation does not run inside of another");
-        Entered
+        Self
     }
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Timer {
 }
 
 impl World {
-    pub fn new(seed: u64, settings: &Settings, names: &[&'static str]) -> Rc<World> {
+    pub(super) fn new(seed: u64, settings: &Settings, names: &[&'static str]) -> Rc<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let mut sim = Sim::new(seed, settings.faults);
         if ::sim::seeds::single().is_some() {
@@ -121,7 +121,7 @@ impl World {
             .enumerate()
             .map(|(at, (name, id))| HostState { name, id, at, process: None, boot: None })
             .collect();
-        let world = Rc::new(World {
+        let world = Rc::new(Self {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             seed,
             limit: settings.limit,
@@ -149,7 +149,7 @@ impl World {
     ///
     /// Where it never will be: everything waits, the time is over, or tasks run on and on without
     /// time passing.
-    pub fn run(&self, main: Body, at: &'static Location<'static>) {
+    pub(super) fn run(&self, main: Body, at: &'static Location<'static>) {
         self.add(MAIN, None, at, main);
         while self.tasks.borrow().contains_key(&MAIN) {
             match self.woken.pop() {
@@ -161,7 +161,7 @@ impl World {
     }
 
     /// Drops all tasks, then kills all processes, so that nothing keeps memory.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         self.ending.set(true);
         while let Some((_, slot)) = self.pop_task() {
             let _here = self.enter(slot.process);
@@ -297,25 +297,25 @@ impl World {
 
 /// What tasks, hosts and the rest of the crate ask.
 impl World {
-    pub fn seed(&self) -> u64 {
+    pub(super) fn seed(&self) -> u64 {
         self.seed
     }
-    pub fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         self.zero + self.elapsed.get()
     }
-    pub fn elapsed(&self) -> Duration {
+    pub(super) fn elapsed(&self) -> Duration {
         self.elapsed.get()
     }
-    pub fn trace(&self) -> u64 {
+    pub(super) fn trace(&self) -> u64 {
         self.sim.borrow().trace() ^ self.trace.get()
     }
-    pub fn with_sim<T>(&self, f: impl FnOnce(&mut Sim) -> T) -> T {
+    pub(super) fn with_sim<T>(&self, f: impl FnOnce(&mut Sim) -> T) -> T {
         f(&mut self.sim.borrow_mut())
     }
-    pub fn current(&self) -> Option<usize> {
+    pub(super) fn current(&self) -> Option<usize> {
         self.current.get()
     }
-    pub fn provider(&self, process: usize) -> Option<Provider> {
+    pub(super) fn provider(&self, process: usize) -> Option<Provider> {
         self.processes.borrow().get(process).map(|p| p.provider.clone())
     }
 
@@ -328,7 +328,7 @@ impl World {
 
     /// Starts a task of a process, or of none. Where that does not live, the task is killed at
     /// once.
-    pub fn spawn<T: 'static>(
+    pub(super) fn spawn<T: 'static>(
         &self,
         process: Option<usize>,
         spawned_at: &'static Location<'static>,
@@ -342,7 +342,7 @@ impl World {
     }
 
     /// Starts a process on a host.
-    pub fn start(&self, host: usize) {
+    pub(super) fn start(&self, host: usize) {
         let Some(id) = self.host_id(host).filter(|_| !self.ending.get()) else { return };
         let (id, node) = {
             let mut sim = self.sim.borrow_mut();
@@ -366,13 +366,13 @@ impl World {
     }
 
     /// The host that a process runs on.
-    pub fn host_of_process(&self, process: usize) -> Option<HostId> {
+    pub(super) fn host_of_process(&self, process: usize) -> Option<HostId> {
         let host = self.processes.borrow().get(process)?.host;
         self.host_id(host)
     }
 
     /// Kills the process of a host: first it can say nothing more, then its tasks are dropped.
-    pub fn kill(&self, host: usize) {
+    pub(super) fn kill(&self, host: usize) {
         let killed = self.hosts.borrow_mut().get_mut(host).and_then(|host| host.process.take());
         let Some(place) = killed else { return };
         let id = self.processes.borrow().get(place).map(|p| p.id);
@@ -391,7 +391,7 @@ impl World {
     }
 
     /// Has a task woken at a time; in place of the timer that was set before, if any.
-    pub fn wake_at(&self, at: Instant, before: Option<Timer>, waker: Kept<Waker>) -> Timer {
+    pub(super) fn wake_at(&self, at: Instant, before: Option<Timer>, waker: Kept<Waker>) -> Timer {
         before.into_iter().for_each(|timer| self.forget(&timer));
         let at = at.saturating_duration_since(self.zero);
         let timer = Timer { world: self.number, at, number: self.next_number() };
@@ -400,7 +400,7 @@ impl World {
     }
 
     /// Takes a timer back.
-    pub fn forget(&self, timer: &Timer) {
+    pub(super) fn forget(&self, timer: &Timer) {
         if timer.world == self.number {
             let waker = self.timers.borrow_mut().remove(&(timer.at, timer.number));
             drop(waker);

@@ -22,20 +22,20 @@ pub(super) struct Bulk {
 
 impl Bulk {
     /// Notes that some of it comes or goes now.
-    pub fn note(&self) {
+    pub(super) fn note(&self) {
         let since = self.began.get_or_init(Instant::now).elapsed();
         self.last.store(nanos(since), Ordering::Relaxed);
     }
     /// A thread of the program takes what arrives.
-    pub fn polls(&self) {
+    pub(super) fn polls(&self) {
         self.polled.store(true, Ordering::Relaxed);
     }
     /// Notes that the thread sleeps now; whether it took what arrived.
-    pub fn polls_no_more(&self) -> bool {
+    pub(super) fn polls_no_more(&self) -> bool {
         self.polled.swap(false, Ordering::Relaxed)
     }
     /// Whether some of it came or went just now.
-    pub fn is_near(&self) -> bool {
+    pub(super) fn is_near(&self) -> bool {
         let near = |began: &Instant| {
             nanos(began.elapsed()).saturating_sub(self.last.load(Ordering::Relaxed)) < nanos(PAUSE)
         };

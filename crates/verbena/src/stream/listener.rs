@@ -54,8 +54,8 @@ impl RdmaListener {
     /// # Errors
     ///
     /// Those of [`Listen`].
-    pub async fn bind(on: impl ToAddr) -> Result<RdmaListener> {
-        RdmaListener::over(listen(on), StreamConfig::default()).await
+    pub async fn bind(on: impl ToAddr) -> Result<Self> {
+        Self::over(listen(on), StreamConfig::default()).await
     }
 
     /// Like [`RdmaListener::bind`], with properties of your own.
@@ -63,10 +63,10 @@ impl RdmaListener {
     /// # Errors
     ///
     /// Likewise; `OutOfRange` for what the configuration has.
-    pub async fn over(listen: Listen, config: StreamConfig) -> Result<RdmaListener> {
+    pub async fn over(listen: Listen, config: StreamConfig) -> Result<Self> {
         config.check()?;
         let listener = Arc::new(listen.await?);
-        Ok(RdmaListener { listener, config, next: None, handshakes: Vec::new() })
+        Ok(Self { listener, config, next: None, handshakes: Vec::new() })
     }
 
     /// The address, with the port that was chosen.

@@ -66,8 +66,8 @@ const ONE_CALL: u32 = 15 * 4096;
 impl Default for StreamConfig {
     /// A window of 8, messages of 245,756 bytes: with the word that each carries beside them, four
     /// system calls to send.
-    fn default() -> StreamConfig {
-        StreamConfig { window: 8, message_size: 4 * ONE_CALL - 4 }
+    fn default() -> Self {
+        Self { window: 8, message_size: 4 * ONE_CALL - 4 }
     }
 }
 
@@ -76,12 +76,12 @@ const WORDS: u32 = 6;
 
 impl StreamConfig {
     /// Sets [`StreamConfig::window`], 2 to 8192 messages.
-    pub fn window(mut self, messages: u16) -> StreamConfig {
+    pub fn window(mut self, messages: u16) -> Self {
         self.window = messages;
         self
     }
     /// Sets [`StreamConfig::message_size`], 64 to 2^24 bytes.
-    pub fn message_size(mut self, bytes: u32) -> StreamConfig {
+    pub fn message_size(mut self, bytes: u32) -> Self {
         self.message_size = bytes;
         self
     }
@@ -155,8 +155,8 @@ impl RdmaStream {
     /// # Errors
     ///
     /// Those of [`Connect`]; `Unsupported` where the peer speaks another protocol.
-    pub async fn connect(to: impl ToAddr) -> Result<RdmaStream> {
-        RdmaStream::over(connect(to), StreamConfig::default()).await
+    pub async fn connect(to: impl ToAddr) -> Result<Self> {
+        Self::over(connect(to), StreamConfig::default()).await
     }
 
     /// Like [`RdmaStream::connect`], with properties of your own: its private data and queues are
@@ -165,11 +165,11 @@ impl RdmaStream {
     /// # Errors
     ///
     /// Likewise; `OutOfRange` for what the configuration has.
-    pub async fn over(connect: Connect, config: StreamConfig) -> Result<RdmaStream> {
+    pub async fn over(connect: Connect, config: StreamConfig) -> Result<Self> {
         config.check()?;
         let greeting = config.greeting();
         let conn = connect.private_data(greeting.to_bytes()).queues(config.queues()).await?;
-        Ok(RdmaStream::new(Core::new(conn, greeting)?))
+        Ok(Self::new(Core::new(conn, greeting)?))
     }
 
     /// Accepts a request of a [`Listener`](crate::Listener), or rejects it where it is none for a
@@ -178,7 +178,7 @@ impl RdmaStream {
     /// # Errors
     ///
     /// Those of [`Accept`](crate::Accept); `Unsupported` where the peer speaks another protocol.
-    pub async fn accept(request: Request, config: StreamConfig) -> Result<RdmaStream> {
+    pub async fn accept(request: Request, config: StreamConfig) -> Result<Self> {
         config.check()?;
         if let Err(error) = Greeting::from_bytes(request.private_data()) {
             request.reject(format!("verbena: byte streams, version {}", wire::VERSION).as_bytes())?;
@@ -186,11 +186,11 @@ impl RdmaStream {
         }
         let greeting = config.greeting();
         let conn = request.accept().private_data(greeting.to_bytes()).queues(config.queues()).await?;
-        Ok(RdmaStream::new(Core::new(conn, greeting)?))
+        Ok(Self::new(Core::new(conn, greeting)?))
     }
 
-    fn new(core: Core) -> RdmaStream {
-        RdmaStream { core: Arc::new(core), reading: Reading::default(), writing: Writing::default() }
+    fn new(core: Core) -> Self {
+        Self { core: Arc::new(core), reading: Reading::default(), writing: Writing::default() }
     }
 
     /// The peer.
@@ -225,7 +225,7 @@ impl RdmaStream {
     /// # Ok(()) }
     /// ```
     pub fn into_split(self) -> (ReadHalf, WriteHalf) {
-        let RdmaStream { core, reading, writing } = self;
+        let Self { core, reading, writing } = self;
         (ReadHalf { core: core.clone(), reading }, WriteHalf { core, writing })
     }
 
@@ -302,7 +302,7 @@ impl RdmaStream {
     ///
     /// Likewise.
     pub async fn shutdown(&mut self) -> io::Result<()> {
-        until(self, RdmaStream::poll_shutdown).await
+        until(self, Self::poll_shutdown).await
     }
     /// Ends the stream in order: shuts down, waits for the peer's end and drops what comes before
     /// it, then disconnects.

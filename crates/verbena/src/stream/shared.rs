@@ -67,7 +67,7 @@ type Empty = ArrayVec<Message, { CONTROL as usize }>;
 impl Core {
     /// Over a connection whose private data is the peer's greeting, and which nothing was received
     /// on.
-    pub fn new(conn: Connection, mine: Greeting) -> Result<Core> {
+    pub(super) fn new(conn: Connection, mine: Greeting) -> Result<Self> {
         let agreed = Greeting::from_bytes(conn.private_data())?.smaller(mine);
         let state = State {
             incoming: VecDeque::new(),
@@ -77,14 +77,14 @@ impl Core {
             fin: false,
             over: None,
         };
-        Ok(Core { conn, agreed, bulk: Bulk::default(), state: Mutex::new(Rank::Stream, state) })
+        Ok(Self { conn, agreed, bulk: Bulk::default(), state: Mutex::new(Rank::Stream, state) })
     }
 
-    pub fn connection(&self) -> &Connection {
+    pub(super) fn connection(&self) -> &Connection {
         &self.conn
     }
     /// Bytes of a message at most.
-    pub fn message_size(&self) -> usize {
+    pub(super) fn message_size(&self) -> usize {
         self.agreed.message_size as usize
     }
 
@@ -148,7 +148,7 @@ impl Core {
     // ---- receiving ----
 
     /// The next data message; `None` after the last one.
-    pub fn poll_message(
+    pub(super) fn poll_message(
         &self,
         places: &mut Places,
         cx: &mut Context<'_>,
@@ -164,7 +164,7 @@ impl Core {
 
     /// A data message was read to its end: its receive is posted again, and the peer told when that
     /// is due.
-    pub fn was_read(&self, message: Message) {
+    pub(super) fn was_read(&self, message: Message) {
         drop(message);
         self.state.lock().owed += 1;
         self.tell_credits(None);
@@ -196,7 +196,7 @@ impl Core {
     // ---- sending ----
 
     /// Sends as many of the bytes as there are credits and room for, one at least.
-    pub fn poll_send(
+    pub(super) fn poll_send(
         &self,
         places: &mut Places,
         cx: &mut Context<'_>,
@@ -256,7 +256,12 @@ impl Core {
     }
 
     /// Sends the FIN, once, and waits until the peer's adapter has it and all before it.
-    pub fn poll_end(&self, places: &mut Places, cx: &mut Context<'_>, end: &mut End) -> Poll<io::Result<()>> {
+    pub(super) fn poll_end(
+        &self,
+        places: &mut Places,
+        cx: &mut Context<'_>,
+        end: &mut End,
+    ) -> Poll<io::Result<()>> {
         loop {
             match end {
                 End::Open => {
@@ -415,10 +420,10 @@ impl State {
 impl Over {
     fn to_io(&self) -> io::Error {
         match self {
-            Over::Violated(what) => {
+            Self::Violated(what) => {
                 io::Error::new(io::ErrorKind::InvalidData, format!("the peer sent {what}"))
             }
-            Over::Ended(error) => match error.kind() {
+            Self::Ended(error) => match error.kind() {
                 ErrorKind::Disconnected | ErrorKind::Completion(_) | ErrorKind::WrongState => {
                     io::Error::new(io::ErrorKind::ConnectionReset, error.clone())
                 }

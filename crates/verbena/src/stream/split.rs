@@ -31,7 +31,7 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    pub fn poll_fill_buf(&mut self, core: &Core, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
+    pub(super) fn poll_fill_buf(&mut self, core: &Core, cx: &mut Context<'_>) -> Poll<io::Result<&[u8]>> {
         if self.message.is_none() {
             self.message = ready!(core.poll_message(&mut self.places, cx))?;
             self.at = 0;
@@ -39,7 +39,7 @@ impl Reading {
         Poll::Ready(Ok(self.message.as_ref().map_or(&[], |message| &message[self.at..])))
     }
 
-    pub fn consume(&mut self, core: &Core, n: usize) {
+    pub(super) fn consume(&mut self, core: &Core, n: usize) {
         if let Some(message) = &self.message {
             self.at = self.at.saturating_add(n).min(message.len());
             if self.at == message.len()
@@ -50,7 +50,12 @@ impl Reading {
         }
     }
 
-    pub fn poll_read(&mut self, core: &Core, cx: &mut Context<'_>, to: &mut [u8]) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_read(
+        &mut self,
+        core: &Core,
+        cx: &mut Context<'_>,
+        to: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
         if to.is_empty() {
             return Poll::Ready(Ok(0));
         }
@@ -86,7 +91,7 @@ pub(super) enum End {
 }
 
 impl Writing {
-    pub fn poll_write_vectored(
+    pub(super) fn poll_write_vectored(
         &mut self,
         core: &Core,
         cx: &mut Context<'_>,
@@ -98,7 +103,7 @@ impl Writing {
         }
     }
 
-    pub fn poll_shutdown(&mut self, core: &Core, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_shutdown(&mut self, core: &Core, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         core.poll_end(&mut self.places, cx, &mut self.end)
     }
 

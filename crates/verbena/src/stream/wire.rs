@@ -53,7 +53,7 @@ pub(super) struct Greeting {
 }
 
 impl Greeting {
-    pub fn to_bytes(self) -> [u8; 12] {
+    pub(super) fn to_bytes(self) -> [u8; 12] {
         let mut bytes = [0; 12];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[4] = VERSION;
@@ -63,8 +63,8 @@ impl Greeting {
     }
 
     /// What both have room for: either side goes by it in both directions.
-    pub fn smaller(self, other: Greeting) -> Greeting {
-        Greeting {
+    pub(super) fn smaller(self, other: Self) -> Self {
+        Self {
             window: self.window.min(other.window),
             message_size: self.message_size.min(other.message_size),
         }
@@ -72,7 +72,7 @@ impl Greeting {
 
     /// `Unsupported` where a peer does not speak this protocol, or no version of it that is known
     /// here.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Greeting> {
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let Some(&[a, b, c, d, version, _, w0, w1, s0, s1, s2, s3]) = bytes.first_chunk::<12>() else {
             return Err(refused("the peer speaks no stream protocol".to_owned()));
         };
@@ -84,10 +84,8 @@ impl Greeting {
                 "the peer speaks version {version} of the stream protocol, not {VERSION}"
             )));
         }
-        let greeting = Greeting {
-            window: u16::from_be_bytes([w0, w1]),
-            message_size: u32::from_be_bytes([s0, s1, s2, s3]),
-        };
+        let greeting =
+            Self { window: u16::from_be_bytes([w0, w1]), message_size: u32::from_be_bytes([s0, s1, s2, s3]) };
         if greeting.window < 2 || greeting.message_size == 0 {
             return Err(refused(format!("the peer has no room for a stream: {greeting:?}")));
         }
@@ -107,12 +105,12 @@ pub(super) struct Word {
 }
 
 impl Word {
-    pub fn to_imm(self) -> u32 {
+    pub(super) fn to_imm(self) -> u32 {
         u32::from(self.credits) | if self.fin { FIN } else { 0 }
     }
     /// `None` for what this version does not know.
-    pub fn from_imm(imm: u32) -> Option<Word> {
-        (imm & !FIN & 0xffff_0000 == 0).then_some(Word { credits: imm as u16, fin: imm & FIN != 0 })
+    pub(super) fn from_imm(imm: u32) -> Option<Self> {
+        (imm & !FIN & 0xffff_0000 == 0).then_some(Self { credits: imm as u16, fin: imm & FIN != 0 })
     }
 }
 

@@ -25,11 +25,11 @@ pub struct UdAddress {
 impl UdAddress {
     /// What a peer has told by other ways than [`lookup`](crate::UdSocket::lookup). Of `qp_num` the
     /// low 24 bits count; 0xffffff with a group's address is all members of it.
-    pub const fn from_raw(ip: IpAddr, qp_num: u32, qkey: u32) -> UdAddress {
-        UdAddress { ip, qp_num: qp_num & 0xff_ffff, qkey }
+    pub const fn from_raw(ip: IpAddr, qp_num: u32, qkey: u32) -> Self {
+        Self { ip, qp_num: qp_num & 0xff_ffff, qkey }
     }
-    pub(crate) fn of(to: &nic::rdma_cm::UdParam) -> UdAddress {
-        UdAddress { ip: to.av.dgid.ip(), qp_num: to.qpn.get(), qkey: to.qkey.0 }
+    pub(crate) fn of(to: &nic::rdma_cm::UdParam) -> Self {
+        Self { ip: to.av.dgid.ip(), qp_num: to.qpn.get(), qkey: to.qkey.0 }
     }
     /// The address of a host, or of a group.
     pub const fn ip(&self) -> IpAddr {
@@ -89,7 +89,7 @@ pub(crate) enum To {
 impl Destination {
     /// From an address of ours. `Unreachable` where that is not ours any more, or of another
     /// family.
-    pub(super) fn new(qp: &QpInner, from: IpAddr, tos: u8, to: &UdAddress) -> Result<Destination> {
+    pub(super) fn new(qp: &QpInner, from: IpAddr, tos: u8, to: &UdAddress) -> Result<Self> {
         const CALL: &str = "ibv_create_ah";
         let unreachable =
             |ip| Error::new(ErrorKind::Unreachable, CALL).with(Value::Address(SocketAddr::new(ip, 0)));
@@ -123,18 +123,18 @@ impl Destination {
                 To::System(rdma_core::handle::Datagram { ah, qpn, qkey: to.qkey })
             }
         };
-        Ok(Destination { to: named, mtu: pd.device().mtu().into() })
+        Ok(Self { to: named, mtu: pd.device().mtu().into() })
     }
     /// Whether a message of so many bytes can go there: an adapter would drop a longer one without
     /// a word (IBA 1.4 C10-93.1.1).
-    pub fn check(&self, len: u64) -> Result<()> {
+    pub(crate) fn check(&self, len: u64) -> Result<()> {
         if len <= self.mtu {
             Ok(())
         } else {
             Err(Error::number("ibv_post_send", "length", len, 0..=self.mtu))
         }
     }
-    pub fn datagram(&self) -> &To {
+    pub(crate) fn datagram(&self) -> &To {
         &self.to
     }
 }

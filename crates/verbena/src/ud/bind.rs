@@ -42,8 +42,8 @@ pub(super) struct Wants {
 }
 
 impl Bind {
-    pub(super) fn new(on: Addr) -> Bind {
-        Bind { on, wants: Wants::default(), provider: None }
+    pub(super) fn new(on: Addr) -> Self {
+        Self { on, wants: Wants::default(), provider: None }
     }
     /// Sizes. A datagram longer than `recv_size` bytes is lost, as is one that finds no receive
     /// posted: it is not repeated.
@@ -85,7 +85,7 @@ impl IntoFuture for Bind {
 
     fn into_future(self) -> Boxed<UdSocket> {
         Box::pin(async move {
-            let Bind { on, wants, provider } = self;
+            let Self { on, wants, provider } = self;
             check_private_data("rdma_accept", &wants.data, limits::SIDR_REP_PRIVATE_DATA_MAX)?;
             let provider = chosen(provider)?;
             let addresses = look_up(provider.stack(), &on).await?;

@@ -38,7 +38,7 @@ pub struct Join<'s> {
 }
 
 impl<'s> Join<'s> {
-    pub(super) fn new(socket: &'s UdSocket, group: IpAddr) -> Join<'s> {
+    pub(super) fn new(socket: &'s UdSocket, group: IpAddr) -> Self {
         Join { socket, group, send_only: false }
     }
     /// To send to it and get nothing of it (RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER); where the
@@ -88,7 +88,7 @@ pub struct Membership {
 
 impl Membership {
     /// One more membership of this group; joining has begun.
-    fn begin(socket: &Arc<Inner>, group: IpAddr, send_only: bool) -> Result<Membership> {
+    fn begin(socket: &Arc<Inner>, group: IpAddr, send_only: bool) -> Result<Self> {
         socket.stack().check(CALL)?;
         let identifier = &socket.ends.identifier;
         let (number, begun) = {
@@ -105,7 +105,7 @@ impl Membership {
         };
         identifier.called(CALL, begun)?;
         let address = UdAddress::from_raw(group, wire::Qpn::MULTICAST.get(), nic::rdma_cm::UDP_QKEY.0);
-        Ok(Membership { socket: socket.clone(), group, number, address })
+        Ok(Self { socket: socket.clone(), group, number, address })
     }
 
     /// The group's address, to send to.

@@ -34,7 +34,7 @@ pub struct Lookup<'s> {
 }
 
 impl<'s> Lookup<'s> {
-    pub(super) fn new(socket: &'s UdSocket, service: Addr) -> Lookup<'s> {
+    pub(super) fn new(socket: &'s UdSocket, service: Addr) -> Self {
         Lookup { socket, service, data: Vec::new(), timeout: TIMEOUT }
     }
     /// Bytes for the service that answers, at most [`limits::SIDR_REQ_PRIVATE_DATA_MAX`]. A

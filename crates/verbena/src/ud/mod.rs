@@ -115,14 +115,14 @@ pub struct Datagram {
 
 impl Datagram {
     /// `None` for what has no network header, which nothing is that comes to such a queue pair.
-    fn of(message: Message) -> Option<Datagram> {
+    fn of(message: Message) -> Option<Self> {
         let (header, qp_num) = message.source();
         let (ip, to): (IpAddr, IpAddr) = match Grh::parse(header).ok()? {
             Grh::V4 { source, dest, .. } => (source.into(), dest.into()),
             Grh::V6 { source, dest, .. } => (source.into(), dest.into()),
         };
         let from = UdAddress::from_raw(ip, qp_num, nic::rdma_cm::UDP_QKEY.0);
-        Some(Datagram { message, from, to })
+        Some(Self { message, from, to })
     }
 }
 
@@ -133,10 +133,10 @@ impl UdSocket {
         Bind::new(on.to_addr())
     }
 
-    fn new(service: service::Service, ends: Attached, tos: Option<u8>) -> UdSocket {
+    fn new(service: service::Service, ends: Attached, tos: Option<u8>) -> Self {
         let qp = QueuePair::new(ends.qp().clone());
         let groups = Mutex::new(Rank::ConnectionState, group::Groups::default());
-        UdSocket { inner: Arc::new(Inner { service, groups, ends, tos }), qp }
+        Self { inner: Arc::new(Inner { service, groups, ends, tos }), qp }
     }
 
     /// Asks where to send to, by an address with a port.

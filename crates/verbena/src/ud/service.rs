@@ -56,7 +56,7 @@ impl Work for Answers {
 
 impl Service {
     /// Answers at an address with this queue pair.
-    pub fn begin(provider: &Provider, on: SocketAddr, qp_num: u32, data: &[u8]) -> Result<Service> {
+    pub(super) fn begin(provider: &Provider, on: SocketAddr, qp_num: u32, data: &[u8]) -> Result<Self> {
         let stack = provider.stack();
         let answers = Arc::new_cyclic(|answers| {
             let signal = EventSignal { later: stack.later().clone(), answers: answers.clone() };
@@ -64,14 +64,14 @@ impl Service {
             Answers { stack: stack.clone(), events, qp_num, data: data.to_vec() }
         });
         let id = answers.events.create_id(QpType::Ud).map_err(|e| Error::of_nic("rdma_create_id", e))?;
-        let service = Service { answers, id };
+        let service = Self { answers, id };
         service.called("rdma_bind_addr", service.id.bind(on)).map_err(|e| taken(provider, on, e))?;
         service.called("rdma_listen", service.id.listen(0)).map_err(|e| taken(provider, on, e))?;
         Ok(service)
     }
 
     /// The address, with the port that was chosen.
-    pub fn local_addr(&self) -> SocketAddr {
+    pub(super) fn local_addr(&self) -> SocketAddr {
         self.id.local_addr().unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
     }
 

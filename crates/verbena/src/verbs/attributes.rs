@@ -38,8 +38,8 @@ pub struct ConnectAttr {
 }
 
 impl ConnectAttr {
-    pub(crate) fn of(attr: &QpAttr) -> ConnectAttr {
-        ConnectAttr {
+    pub(crate) fn of(attr: &QpAttr) -> Self {
+        Self {
             dest_qp_num: attr.dest_qpn.get(),
             rq_psn: attr.rq_psn.get(),
             sq_psn: attr.sq_psn.get(),

@@ -198,10 +198,10 @@ impl Work for AsyncEvents {
 
 impl AsyncEvents {
     /// Nothing has come yet.
-    pub fn new(stack: &Stack) -> Arc<AsyncEvents> {
+    pub(crate) fn new(stack: &Stack) -> Arc<Self> {
         Arc::new_cyclic(|events| {
             let signal = EventSignal { later: stack.later().clone(), events: events.clone() };
-            AsyncEvents {
+            Self {
                 stack: stack.clone(),
                 queue: ThreadSafe::new(AsyncEventQueue::new(Box::new(signal))),
                 state: Mutex::new(Rank::Awaited, State::default()),
@@ -209,16 +209,16 @@ impl AsyncEvents {
         })
     }
     /// Where they come in.
-    pub fn queue(&self) -> &Arc<AsyncEventQueue> {
+    pub(crate) fn queue(&self) -> &Arc<AsyncEventQueue> {
         &self.queue
     }
     /// Times that the limit was reached so far, as of all events that are there by now.
-    pub fn count(self: &Arc<Self>) -> u64 {
+    pub(crate) fn count(self: &Arc<Self>) -> u64 {
         self.clone().run();
         self.state.lock().limits
     }
     /// Waits until it was reached more often.
-    pub async fn more_than(self: &Arc<Self>, before: u64) {
+    pub(crate) async fn more_than(self: &Arc<Self>, before: u64) {
         until(self, move |state: &mut State| (state.limits > before).then_some(())).await;
     }
 }

@@ -48,8 +48,8 @@ pub struct Endpoint {
 
 impl Endpoint {
     /// The queue pair `qp_num` at `addr`, whose first request has the PSN `psn`.
-    pub fn new(addr: IpAddr, qp_num: u32, psn: u32) -> Endpoint {
-        Endpoint { qp_num, psn, addr }
+    pub fn new(addr: IpAddr, qp_num: u32, psn: u32) -> Self {
+        Self { qp_num, psn, addr }
     }
 }
 
@@ -84,7 +84,7 @@ impl<T: HasPeer> Unconnected<T> {
     /// `Unreachable` where the device does not bear the address, `OutOfRange`, `Exhausted`,
     /// `AddressInUse` where the UDP port of the device belongs to another user; `Unsupported`
     /// over the machine's rdma-core.
-    pub fn new(pd: &Pd, from: IpAddr, queues: &QueueConfig) -> Result<Unconnected<T>> {
+    pub fn new(pd: &Pd, from: IpAddr, queues: &QueueConfig) -> Result<Self> {
         let psn = random_psn(pd.device(), from)?;
         let inner = match T::KIND {
             QpType::XrcSend => {
@@ -95,7 +95,7 @@ impl<T: HasPeer> Unconnected<T> {
         };
         to_init(inner.stack(), inner.carrier().nic()?)?;
         inner.post_receives()?;
-        Ok(Unconnected { qp: QueuePair::new(inner.clone()), inner, psn, from })
+        Ok(Self { qp: QueuePair::new(inner.clone()), inner, psn, from })
     }
 
     /// What to tell the peer.
@@ -110,7 +110,7 @@ impl<T: HasPeer> Unconnected<T> {
     ///
     /// `Unreachable` for an address of another family; `WrongState`.
     pub fn connect(self, peer: Endpoint) -> Result<QueuePair<T>> {
-        let Unconnected { qp, inner, psn, from } = self;
+        let Self { qp, inner, psn, from } = self;
         let attr = toward(inner.pd().device(), from, psn, peer)?;
         to_rts(inner.stack(), inner.carrier().nic()?, T::KIND, &attr)?;
         Ok(qp)
@@ -124,7 +124,7 @@ impl<T: HasPeer> Unconnected<T> {
     ///
     /// `OutOfRange`; `WrongState` where the path's addresses are gone.
     pub fn connect_with(self, attr: &ConnectAttr) -> Result<QueuePair<T>> {
-        let Unconnected { qp, inner, .. } = self;
+        let Self { qp, inner, .. } = self;
         to_rts(inner.stack(), inner.carrier().nic()?, T::KIND, &attr.nic()?)?;
         Ok(qp)
     }

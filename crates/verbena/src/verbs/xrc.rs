@@ -50,7 +50,7 @@ impl XrcDomain {
     ///
     /// `Exhausted` where the device has no more protection domains, of which it is one; what
     /// fstat(2) says of the file; `Forked`; `Unsupported` over the machine's rdma-core.
-    pub fn open(device: &Device, file: Option<&File>) -> Result<XrcDomain> {
+    pub fn open(device: &Device, file: Option<&File>) -> Result<Self> {
         const CALL: &str = "ibv_open_xrcd";
         device.stack().check(CALL)?;
         let inode = match file.map(File::metadata) {
@@ -62,7 +62,7 @@ impl XrcDomain {
             None => None,
         };
         let nic = device.nic()?.open_xrcd(inode, true, false).map_err(|e| Error::of_nic(CALL, e))?;
-        Ok(XrcDomain { device: device.clone(), nic })
+        Ok(Self { device: device.clone(), nic })
     }
 
     /// A shared receive queue of it: `depth` receives (1 to 32768), each with a buffer of `size`
@@ -132,7 +132,7 @@ impl UnconnectedTarget {
     ///
     /// `Unreachable` for an address of another family; `WrongState`.
     pub fn connect(self, peer: Endpoint) -> Result<XrcTarget> {
-        let UnconnectedTarget { target, psn, at } = self;
+        let Self { target, psn, at } = self;
         let attr = toward(&target.device, at, psn, peer)?;
         to_rts(target.device.stack(), &target.nic, QpType::XrcRecv, &attr)?;
         Ok(target)

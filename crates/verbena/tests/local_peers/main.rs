@@ -49,8 +49,8 @@ enum Place {
 impl Place {
     fn memory(self) -> Memory<RemoteWrite> {
         match self {
-            Place::BothMap => Memory::zeroed(LEN).expect("memory"),
-            Place::Ours => {
+            Self::BothMap => Memory::zeroed(LEN).expect("memory"),
+            Self::Ours => {
                 let words = Box::into_raw(vec![0_u64; LEN / 8].into_boxed_slice());
                 let at = words.addr();
                 let done = move || {
@@ -74,7 +74,7 @@ impl Place {
 struct Neighbour(Child);
 
 impl Neighbour {
-    fn start(does: &str, listener: &Listener) -> Neighbour {
+    fn start(does: &str, listener: &Listener) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program"));
         command.args(["child::local_peer", "--exact", "--ignored", "--nocapture"]);
         command.env(DOES, does).env(AT, listener.local_addr().to_string());
@@ -85,7 +85,7 @@ impl Neighbour {
         if does == "scribbles" {
             command.stderr(Stdio::null());
         }
-        Neighbour(command.spawn().expect("a process"))
+        Self(command.spawn().expect("a process"))
     }
 
     /// kill(1).
@@ -122,13 +122,13 @@ fn listener() -> Listener {
 }
 
 impl Ours {
-    fn accept(listener: &Listener, place: Place) -> Ours {
+    fn accept(listener: &Listener, place: Place) -> Self {
         let request = support::within(listener.request()).expect("a request");
         let memory = place.memory();
         let mr = memory.mr(request.pd()).expect("a registration");
         let accept = request.accept().queues(queues()).private_data(mr.remote().to_bytes());
         let conn = support::within(accept.into_future());
-        Ours { conn: conn.expect("a connection"), mr }
+        Self { conn: conn.expect("a connection"), mr }
     }
 
     /// The next message, which comes.

@@ -27,17 +27,17 @@ fn named() -> String {
 }
 
 /// Whether the tests run over the stack linked in.
-pub fn is_software() -> bool {
+pub(crate) fn is_software() -> bool {
     named() == "software"
 }
 
 /// Whether Verbena carries them out, linked in or as an object.
-pub fn is_ours() -> bool {
+pub(crate) fn is_ours() -> bool {
     is_software() || named().starts_with("system:")
 }
 
 /// The provider.
-pub fn provider() -> Provider {
+pub(crate) fn provider() -> Provider {
     let named = named();
     #[cfg(feature = "system")]
     match named.split_once(':') {
@@ -53,25 +53,25 @@ pub fn provider() -> Provider {
 }
 
 /// An address of ours.
-pub fn address() -> IpAddr {
+pub(crate) fn address() -> IpAddr {
     std::env::var("VERBENA_TEST_ADDRESS")
         .map_or(IpAddr::from([127, 0, 0, 1]), |text| text.parse().expect("an address"))
 }
 
 /// An address of ours, with any port.
-pub fn any_port() -> SocketAddr {
+pub(crate) fn any_port() -> SocketAddr {
     (address(), 0).into()
 }
 
-pub fn connect(to: impl ToAddr) -> Connect {
+pub(crate) fn connect(to: impl ToAddr) -> Connect {
     verbena::connect(to).provider(&provider())
 }
 
-pub fn listen(on: impl ToAddr) -> Listen {
+pub(crate) fn listen(on: impl ToAddr) -> Listen {
     verbena::listen(on).provider(&provider())
 }
 
-pub fn resolve(to: impl ToAddr) -> Resolve {
+pub(crate) fn resolve(to: impl ToAddr) -> Resolve {
     verbena::resolve(to).provider(&provider())
 }
 
@@ -80,7 +80,7 @@ pub fn resolve(to: impl ToAddr) -> Resolve {
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits in this thread, for 30 s at most.
-pub fn within<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn within<T>(future: impl Future<Output = T>) -> T {
     struct Unpark(thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -100,7 +100,7 @@ pub fn within<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// What a future is ready with at once.
-pub fn now<T>(future: impl Future<Output = T>) -> Option<T> {
+pub(crate) fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Some(output),
         Poll::Pending => None,
@@ -110,7 +110,7 @@ pub fn now<T>(future: impl Future<Output = T>) -> Option<T> {
 /// Waits until `seen` gives `wanted`, for 30 s at most; what it gave last. For what another thread
 /// that polls at the moment may be about to do, as to post a receive again or to give up its handle
 /// of a queue pair.
-pub fn soon<T: PartialEq>(wanted: T, seen: impl Fn() -> T) -> T {
+pub(crate) fn soon<T: PartialEq>(wanted: T, seen: impl Fn() -> T) -> T {
     let begin = Instant::now();
     loop {
         let now = seen();

@@ -22,8 +22,8 @@ pub struct Drep {
 }
 
 impl Drep {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Drep, Malformed> {
-        Ok(Drep {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
             local_comm_id: CommId(from.u32()?),
             remote_comm_id: CommId(from.u32()?),
             private_data: from.array()?,

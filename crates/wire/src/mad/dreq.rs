@@ -25,8 +25,8 @@ pub struct Dreq {
 }
 
 impl Dreq {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Dreq, Malformed> {
-        Ok(Dreq {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
             local_comm_id: CommId(from.u32()?),
             remote_comm_id: CommId(from.u32()?),
             remote_qpn: from.u24_u8().map(|(qpn, _)| Qpn::new(qpn))?,

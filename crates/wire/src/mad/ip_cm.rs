@@ -49,7 +49,7 @@ impl IpCm {
     ///
     /// `Truncated`: shorter than [`IpCm::LEN`]. `Field`: a version other than 0, or an IP version
     /// other than 4 or 6.
-    pub fn parse(bytes: &[u8]) -> Result<IpCm, Malformed> {
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut from = Reader::new(bytes);
         let [version, ip_version] = from.array()?;
         if version != 0 {
@@ -62,12 +62,12 @@ impl IpCm {
             6 => |bytes| Ipv6Addr::from(bytes).into(),
             _ => return Err(Malformed::Field("IP CM IP version")),
         };
-        Ok(IpCm { source: address(source), source_port, dest: address(dest) })
+        Ok(Self { source: address(source), source_port, dest: address(dest) })
     }
 
     /// The header as bytes.
-    pub fn emit(&self) -> [u8; IpCm::LEN] {
-        let mut bytes = [0; IpCm::LEN];
+    pub fn emit(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
         let mut out = Writer::new(&mut bytes);
         out.u8(0);
         out.u8(if self.source.is_ipv4() { 4 << 4 } else { 6 << 4 });
@@ -91,20 +91,20 @@ impl PortSpace {
     /// protocol.
     pub const fn code(self) -> u16 {
         match self {
-            PortSpace::Ipoib => 0x0002,
-            PortSpace::Tcp => 0x0106,
-            PortSpace::Udp => 0x0111,
-            PortSpace::Ib => 0x013f,
+            Self::Ipoib => 0x0002,
+            Self::Tcp => 0x0106,
+            Self::Udp => 0x0111,
+            Self::Ib => 0x013f,
         }
     }
 
     /// The port space of an `enum rdma_port_space` number.
-    pub const fn from_code(code: u16) -> Option<PortSpace> {
+    pub const fn from_code(code: u16) -> Option<Self> {
         Some(match code {
-            0x0002 => PortSpace::Ipoib,
-            0x0106 => PortSpace::Tcp,
-            0x0111 => PortSpace::Udp,
-            0x013f => PortSpace::Ib,
+            0x0002 => Self::Ipoib,
+            0x0106 => Self::Tcp,
+            0x0111 => Self::Udp,
+            0x013f => Self::Ib,
             _ => return None,
         })
     }
@@ -113,8 +113,8 @@ impl PortSpace {
 impl ServiceId {
     /// The service id of a port: the port space's number, then the port (annex A11 §A11.2; for
     /// IPoIB and IB as the kernel's rdma_cm forms it).
-    pub const fn from_port(space: PortSpace, port: u16) -> ServiceId {
-        ServiceId((space.code() as u64) << 16 | port as u64)
+    pub const fn from_port(space: PortSpace, port: u16) -> Self {
+        Self((space.code() as u64) << 16 | port as u64)
     }
 
     /// The port space and port of a service id of the RDMA IP CM service; `None` for any other.

@@ -77,7 +77,7 @@ pub mod apr_status {
 }
 
 impl Lap {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Lap, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let local_comm_id = CommId(from.u32()?);
         let remote_comm_id = CommId(from.u32()?);
         from.skip::<4>()?;
@@ -87,7 +87,7 @@ impl Lap {
         let (local_gid, remote_gid) = (Gid(from.array()?), Gid(from.array()?));
         let word = from.u32()?;
         let [hop_limit, rate, level, ack_timeout] = from.array()?;
-        Ok(Lap {
+        Ok(Self {
             local_comm_id,
             remote_comm_id,
             remote_qpn: Qpn::new(remote_qpn),
@@ -130,13 +130,13 @@ impl Lap {
 }
 
 impl Apr {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Apr, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let local_comm_id = CommId(from.u32()?);
         let remote_comm_id = CommId(from.u32()?);
         let [info_len, status] = from.array()?;
         from.skip::<2>()?;
         let (info, private_data) = (from.array()?, from.array()?);
-        Ok(Apr { local_comm_id, remote_comm_id, info_len, status, info, private_data })
+        Ok(Self { local_comm_id, remote_comm_id, info_len, status, info, private_data })
     }
 
     pub(super) fn write(&self, out: &mut Writer<'_>) {

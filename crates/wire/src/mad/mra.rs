@@ -28,8 +28,8 @@ pub struct Mra {
 }
 
 impl Mra {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Mra, Malformed> {
-        Ok(Mra {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
             local_comm_id: CommId(from.u32()?),
             remote_comm_id: CommId(from.u32()?),
             message: from.u8()? >> 6,

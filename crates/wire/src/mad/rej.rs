@@ -34,8 +34,8 @@ pub struct Rej {
 }
 
 impl Rej {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<Rej, Malformed> {
-        Ok(Rej {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self {
             local_comm_id: CommId(from.u32()?),
             remote_comm_id: CommId(from.u32()?),
             message: from.u8()? >> 6,

@@ -57,7 +57,7 @@ pub struct Rep {
 }
 
 impl Rep {
-    pub(super) fn read(from: &mut Reader<'_>, options: u32) -> Result<Rep, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>, options: u32) -> Result<Self, Malformed> {
         let local_comm_id = CommId(from.u32()?);
         let remote_comm_id = CommId(from.u32()?);
         let local_qkey = Qkey(from.u32()?);
@@ -65,7 +65,7 @@ impl Rep {
         let (local_eecn, middle) = from.u24_u8()?;
         let (starting_psn, low) = from.u24_u8()?;
         let [responder_resources, initiator_depth, delay_bits, retry_bits] = from.array()?;
-        Ok(Rep {
+        Ok(Self {
             local_comm_id,
             remote_comm_id,
             ece: Ece { vendor_id: u32::from_be_bytes([0, high, middle, low]), options },

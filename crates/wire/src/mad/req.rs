@@ -125,7 +125,7 @@ pub struct ReqPath {
 }
 
 impl Req {
-    pub(super) fn read(from: &mut Reader<'_>, options: u32) -> Result<Req, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>, options: u32) -> Result<Self, Malformed> {
         let local_comm_id = CommId(from.u32()?);
         let ece = Ece { vendor_id: from.u8_u24()?.1, options };
         let service_id = ServiceId(from.u64()?);
@@ -139,7 +139,7 @@ impl Req {
         let pkey = Pkey(from.u16()?);
         let mtu_bits = from.u8()?;
         let cm_bits = from.u8()?;
-        Ok(Req {
+        Ok(Self {
             local_comm_id,
             ece,
             service_id,
@@ -193,14 +193,14 @@ impl Req {
 }
 
 impl ReqPath {
-    fn read(from: &mut Reader<'_>) -> Result<ReqPath, Malformed> {
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let local_lid = from.u16()?;
         let remote_lid = from.u16()?;
         let local_gid = Gid(from.array()?);
         let remote_gid = Gid(from.array()?);
         let word = from.u32()?;
         let [traffic_class, hop_limit, level, timeout] = from.array()?;
-        Ok(ReqPath {
+        Ok(Self {
             local_lid,
             remote_lid,
             local_gid,

@@ -79,11 +79,11 @@ pub mod sidr_status {
 }
 
 impl SidrReq {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<SidrReq, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let request_id = CommId(from.u32()?);
         let pkey = Pkey(from.u16()?);
         from.skip::<2>()?;
-        Ok(SidrReq { request_id, pkey, service_id: ServiceId(from.u64()?), private_data: from.array()? })
+        Ok(Self { request_id, pkey, service_id: ServiceId(from.u64()?), private_data: from.array()? })
     }
 
     pub(super) fn write(&self, out: &mut Writer<'_>) {
@@ -96,10 +96,10 @@ impl SidrReq {
 }
 
 impl SidrRep {
-    pub(super) fn read(from: &mut Reader<'_>) -> Result<SidrRep, Malformed> {
+    pub(super) fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let request_id = CommId(from.u32()?);
         let [status, info_len, _, _] = from.array()?;
-        Ok(SidrRep {
+        Ok(Self {
             request_id,
             status,
             info_len,

@@ -19,7 +19,7 @@ const MAX: usize = 6;
 const FIRST_PORT: u16 = 17_471;
 
 /// Identifiers on two channels.
-pub struct Ids {
+pub(super) struct Ids {
     channels: [*mut rdma_event_channel; 2],
     ids: Vec<*mut rdma_cm_id>,
     /// Ports that identifiers of this input listen on.
@@ -44,7 +44,7 @@ impl Ids {
     /// # Safety
     ///
     /// The other functions are given no event and no identifier of other channels.
-    pub unsafe fn new() -> Ids {
+    pub(super) unsafe fn new() -> Self {
         let channel = || {
             // SAFETY: as above.
             let made = unsafe { channel::rdma_create_event_channel() };
@@ -53,7 +53,7 @@ impl Ids {
             do_not_wait(unsafe { (*made).fd });
             made
         };
-        Ids { channels: [channel(), channel()], ids: Vec::new(), ports: Vec::new() }
+        Self { channels: [channel(), channel()], ids: Vec::new(), ports: Vec::new() }
     }
 
     /// One call, or a few that belong together.
@@ -61,7 +61,7 @@ impl Ids {
     /// # Safety
     ///
     /// The objects of the scene live.
-    pub unsafe fn step(&mut self, scene: &mut Scene<'_, '_>) {
+    pub(super) unsafe fn step(&mut self, scene: &mut Scene<'_, '_>) {
         // SAFETY: as above; what was destroyed is in no pool.
         unsafe {
             let input = &mut *scene.input;
@@ -86,7 +86,7 @@ impl Ids {
     /// # Safety
     ///
     /// As of [`Ids::step`].
-    pub unsafe fn close(mut self) {
+    pub(super) unsafe fn close(mut self) {
         // SAFETY: every object once, and no event is left that a thread waits for.
         unsafe {
             // A request that has come is an identifier too.

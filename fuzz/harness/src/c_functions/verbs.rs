@@ -16,7 +16,7 @@ use crate::Input;
 const MAX: usize = 4;
 
 /// A device, and objects on it.
-pub struct Scene<'a, 'b> {
+pub(super) struct Scene<'a, 'b> {
     pub input: &'a mut Input<'b>,
     context: *mut ibv_context,
     pub pds: Vec<*mut ibv_pd>,
@@ -38,7 +38,7 @@ fn place(at: u32) -> *mut u8 {
 
 impl<'a, 'b> Scene<'a, 'b> {
     /// Opens the loopback device.
-    pub fn open(input: &'a mut Input<'b>) -> Scene<'a, 'b> {
+    pub(super) fn open(input: &'a mut Input<'b>) -> Self {
         let context = open();
         // SAFETY: an open context's descriptor.
         do_not_wait(unsafe { (*context).async_fd });
@@ -52,7 +52,7 @@ impl<'a, 'b> Scene<'a, 'b> {
     /// # Safety
     ///
     /// All objects live: what was destroyed is in no pool.
-    pub unsafe fn step(&mut self) {
+    pub(super) unsafe fn step(&mut self) {
         // SAFETY: as above.
         unsafe {
             match self.input.below(24) {
@@ -78,7 +78,7 @@ impl<'a, 'b> Scene<'a, 'b> {
     /// # Safety
     ///
     /// As of [`Scene::step`].
-    pub unsafe fn close(mut self) {
+    pub(super) unsafe fn close(mut self) {
         // SAFETY: as above; every object is destroyed once, those that refer to others first.
         unsafe {
             self.events();

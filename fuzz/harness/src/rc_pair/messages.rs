@@ -58,7 +58,7 @@ enum Effect {
 
 /// What the next receive of an end has to say.
 #[derive(Debug)]
-pub struct Expected {
+pub(super) struct Expected {
     pub queue: u32,
     tail: SendTail,
     /// `None` where the data are a WRITE's.
@@ -66,7 +66,7 @@ pub struct Expected {
 }
 
 /// One end, and what was asked of the other.
-pub struct End {
+pub(super) struct End {
     pub rc: Rc,
     pub ground: Ground,
     pub ledger: Ledger,
@@ -89,7 +89,7 @@ pub struct End {
 }
 
 impl End {
-    pub fn new(mut rc: Rc, dest: u32, depth: u8, timeout: u8, xrc: bool) -> End {
+    pub(super) fn new(mut rc: Rc, dest: u32, depth: u8, timeout: u8, xrc: bool) -> Self {
         let psn = Psn::new(0xff_fff0);
         rc.ready_to_receive(RtrAttr {
             dest_qpn: Qpn::new(dest),
@@ -104,7 +104,7 @@ impl End {
             ground.receives.extend((1..=3).map(|queue| (queue, Default::default())));
         }
         ground.memory.set(CONSTANT as usize, &pattern(0xc0, 4096));
-        End {
+        Self {
             rc,
             ground,
             ledger: Ledger::default(),
@@ -123,7 +123,7 @@ impl End {
 
     /// Posts a receive where a slot is free. Three queues share the slots, so that each can have
     /// one.
-    pub fn post_receive(&mut self, queue: u32) {
+    pub(super) fn post_receive(&mut self, queue: u32) {
         if queue > 0 && self.ground.receives.get(&queue).is_some_and(|posted| posted.len() > 1) {
             return;
         }
@@ -140,7 +140,7 @@ impl End {
 impl Pair<'_, '_> {
     /// Posts a request, and writes down what it will have done.
     #[expect(clippy::too_many_lines, reason = "an arm an operation")]
-    pub fn post(&mut self, e: usize) {
+    pub(super) fn post(&mut self, e: usize) {
         let queue = self.queue();
         let (arm, len) = (self.input.below(10), self.input.below(SLOT));
         let [signaled, fence] = [!self.input.one_in(4), self.input.one_in(4)];
@@ -234,7 +234,7 @@ impl Pair<'_, '_> {
     }
 
     /// A receive of end `e` is what the other end sent next.
-    pub fn received(&mut self, e: usize, completion: &Completion) {
+    pub(super) fn received(&mut self, e: usize, completion: &Completion) {
         let slot = (completion.wr_id & 0xff) as usize;
         self.ends[e].receives[slot] = false;
         if completion.status != Status::Success {
@@ -253,7 +253,7 @@ impl Pair<'_, '_> {
     }
 
     /// Requests of end `e` are complete, all up to this one.
-    pub fn sent(&mut self, e: usize, completion: &Completion) {
+    pub(super) fn sent(&mut self, e: usize, completion: &Completion) {
         if completion.status != Status::Success {
             let first = *self.ends[e].failed.get_or_insert(completion.status);
             let alive = self.ends[e].rc.state() != State::Error;
@@ -290,7 +290,7 @@ impl Pair<'_, '_> {
     }
 
     /// All is done: memory is what all messages, executed once and in order, make of it.
-    pub fn check_end(&mut self) {
+    pub(super) fn check_end(&mut self) {
         for e in 0..2 {
             let end = &mut self.ends[e];
             let open: Vec<Effect> = end.open.drain(..).map(|(_, effect)| effect).collect();

@@ -41,7 +41,7 @@ impl<N, O> List<N, O> {
     /// # Safety
     ///
     /// A list as `next` walks it, ending in NULL.
-    unsafe fn of(first: *mut O, next: impl Fn(&O) -> *mut O, convert: impl Fn(&O) -> N) -> List<N, O> {
+    unsafe fn of(first: *mut O, next: impl Fn(&O) -> *mut O, convert: impl Fn(&O) -> N) -> Self {
         let (mut new, mut old) = (Vec::new(), Vec::new());
         let mut at = first;
         // SAFETY: as the caller says.
@@ -50,7 +50,7 @@ impl<N, O> List<N, O> {
             old.push(at);
             at = next(wr);
         }
-        List { new, old }
+        Self { new, old }
     }
 
     /// The old request of a new one of this list.

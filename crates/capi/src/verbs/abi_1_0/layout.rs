@@ -150,7 +150,7 @@ pub struct QpInitAttr {
 #[repr(C)]
 pub struct SendWr {
     /// The next of the list, or NULL.
-    pub next: *mut SendWr,
+    pub next: *mut Self,
     /// The program's mark.
     pub wr_id: u64,
     /// Elements.
@@ -171,7 +171,7 @@ pub struct SendWr {
 #[repr(C)]
 pub struct RecvWr {
     /// The next of the list, or NULL.
-    pub next: *mut RecvWr,
+    pub next: *mut Self,
     /// The program's mark.
     pub wr_id: u64,
     /// Elements.

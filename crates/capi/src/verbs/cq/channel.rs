@@ -36,20 +36,20 @@ impl Channel {
     /// # Safety
     ///
     /// `channel` came from [`ibv_create_comp_channel`] and lives.
-    pub unsafe fn of<'a>(channel: *mut ibv_comp_channel) -> &'a Channel {
+    pub(crate) unsafe fn of<'a>(channel: *mut ibv_comp_channel) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*channel.cast::<Channel>() }
+        unsafe { &*channel.cast::<Self>() }
     }
 
     /// Runs `f` on a channel that a thread has waited on; `None` where another has destroyed it
     /// meanwhile.
-    pub fn with<R>(channel: *mut ibv_comp_channel, f: impl FnOnce(&Channel) -> R) -> Option<R> {
+    pub(crate) fn with<R>(channel: *mut ibv_comp_channel, f: impl FnOnce(&Self) -> R) -> Option<R> {
         // SAFETY: it is in the table, and stays while it is looked at.
-        CHANNELS.with(channel, |channel| f(unsafe { Channel::of(channel) }))
+        CHANNELS.with(channel, |channel| f(unsafe { Self::of(channel) }))
     }
 
     /// What counts its events, and whose they are.
-    pub fn counter(&self) -> (Arc<Instance>, Counter) {
+    pub(crate) fn counter(&self) -> (Arc<Instance>, Counter) {
         (self.context.instance.clone(), self.fd.clone())
     }
 }

@@ -31,9 +31,9 @@ impl Counter {
     /// # Safety
     ///
     /// NULL, or it came from [`ibv_create_comp_cntr`] and lives.
-    unsafe fn of<'a>(counter: *mut ibv_comp_cntr) -> Result<&'a Counter, Errno> {
+    unsafe fn of<'a>(counter: *mut ibv_comp_cntr) -> Result<&'a Self, Errno> {
         // SAFETY: the C part is the first field.
-        unsafe { counter.cast::<Counter>().as_ref() }.ok_or(Errno(libc::EINVAL))
+        unsafe { counter.cast::<Self>().as_ref() }.ok_or(Errno(libc::EINVAL))
     }
 }
 

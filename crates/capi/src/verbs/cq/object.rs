@@ -36,13 +36,13 @@ impl Cq {
     /// # Safety
     ///
     /// `cq` came from `ibv_create_cq` and lives.
-    pub unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a Cq {
+    pub(crate) unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*cq.cast::<Cq>() }
+        unsafe { &*cq.cast::<Self>() }
     }
 
     /// Takes its events back; those that another thread is just adding find no object any more.
-    pub fn withdraw(&self, context: &Context, channel: Option<&Channel>) {
+    pub(crate) fn withdraw(&self, context: &Context, channel: Option<&Channel>) {
         {
             let _completions = channel.map(|c| c.handing_out.begin());
             let _async = context.handing_out.begin();
@@ -55,7 +55,7 @@ impl Cq {
     }
 
     /// The C object of an adapter's queue.
-    pub fn c_of(cq: &dyn nic::Subject) -> *mut ibv_cq {
+    pub(crate) fn c_of(cq: &dyn nic::Subject) -> *mut ibv_cq {
         std::ptr::with_exposed_provenance_mut(cq.cookie() as usize)
     }
 }

@@ -25,13 +25,13 @@ unsafe impl Sync for Reader {}
 
 impl Default for Reader {
     fn default() -> Self {
-        Reader::new(false, false)
+        Self::new(false, false)
     }
 }
 
 impl Reader {
-    pub fn new(single_threaded: bool, tells_tags: bool) -> Reader {
-        Reader {
+    pub(crate) fn new(single_threaded: bool, tells_tags: bool) -> Self {
+        Self {
             single_threaded,
             tells_tags,
             polling: AtomicBool::new(false),

@@ -40,7 +40,7 @@ unsafe impl Sync for Context {}
 impl Context {
     /// Makes one for the program, which has a share of it until it closes the device. `c` is what C
     /// sees, but for its descriptors; `fd` counts `events`; `command` is what `cmd_fd` is.
-    pub fn make(
+    pub(crate) fn make(
         mut c: verbs_context,
         nic: Arc<nic::Device>,
         instance: Arc<Instance>,
@@ -50,7 +50,7 @@ impl Context {
     ) -> *mut ibv_context {
         c.context.cmd_fd = command.as_raw_fd();
         c.context.async_fd = fd.fd();
-        let context = Context {
+        let context = Self {
             c: c.into(),
             nic,
             instance,
@@ -68,7 +68,7 @@ impl Context {
     }
 
     /// The program closes the device: false where it has done so before.
-    pub fn close(&self) -> bool {
+    pub(crate) fn close(&self) -> bool {
         !self.closed.swap(true, Ordering::AcqRel)
     }
 
@@ -77,19 +77,19 @@ impl Context {
     /// # Safety
     ///
     /// From [`Context::make`], and once.
-    pub unsafe fn give_up(context: *mut ibv_context) {
+    pub(crate) unsafe fn give_up(context: *mut ibv_context) {
         CONTEXTS.leave(context);
         // SAFETY: the share that `make` gave to the program.
-        drop(unsafe { Arc::from_raw(Context::whole(context)) });
+        drop(unsafe { Arc::from_raw(Self::whole(context)) });
     }
 
     /// # Safety
     ///
     /// `context` came from [`Context::make`], and is not closed or something made on it is not
     /// destroyed.
-    pub unsafe fn of<'a>(context: *mut ibv_context) -> &'a Context {
+    pub(crate) unsafe fn of<'a>(context: *mut ibv_context) -> &'a Self {
         // SAFETY: as the caller says.
-        unsafe { &*Context::whole(context) }
+        unsafe { &*Self::whole(context) }
     }
 
     /// Makes one more share of a context. What is made on a context has one, so that a program may
@@ -98,10 +98,10 @@ impl Context {
     /// # Safety
     ///
     /// As for [`Context::of`].
-    pub unsafe fn share(context: *mut ibv_context) -> Arc<Context> {
+    pub(crate) unsafe fn share(context: *mut ibv_context) -> Arc<Self> {
         // SAFETY: the inside of the `Arc` that `make` made.
         unsafe {
-            let whole = Context::whole(context);
+            let whole = Self::whole(context);
             Arc::increment_strong_count(whole);
             Arc::from_raw(whole)
         }
@@ -110,18 +110,18 @@ impl Context {
     /// # Safety
     ///
     /// As for [`Context::of`].
-    unsafe fn whole(context: *mut ibv_context) -> *const Context {
+    unsafe fn whole(context: *mut ibv_context) -> *const Self {
         // SAFETY: the C part is the first field, and the context lies inside it at a fixed place.
-        unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast::<Context>() }
+        unsafe { context.byte_sub(offset_of!(verbs_context, context)).cast::<Self>() }
     }
 
     /// What counts its events, and whose they are.
-    pub fn counter(&self) -> (Arc<Instance>, Counter) {
+    pub(crate) fn counter(&self) -> (Arc<Instance>, Counter) {
         (self.instance.clone(), self.fd.clone())
     }
 
     /// Whether the program has closed it.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
@@ -131,9 +131,9 @@ impl Context {
     /// # Safety
     ///
     /// As for [`Context::of`].
-    pub unsafe fn usable<'a>(context: *mut ibv_context) -> Result<&'a Context, Errno> {
+    pub(crate) unsafe fn usable<'a>(context: *mut ibv_context) -> Result<&'a Self, Errno> {
         // SAFETY: as the caller says.
-        let ours = unsafe { Context::of(context) };
+        let ours = unsafe { Self::of(context) };
         if ours.is_closed() {
             return Err(Errno(libc::ENODEV));
         }

@@ -25,9 +25,9 @@ impl Device {
     /// # Safety
     ///
     /// `device` came from [`ibv_get_device_list`].
-    pub unsafe fn of<'a>(device: *mut ibv_device) -> &'a Device {
+    pub(crate) unsafe fn of<'a>(device: *mut ibv_device) -> &'a Self {
         // SAFETY: the C part is the first field, and devices are never freed.
-        unsafe { &*device.cast::<Device>() }
+        unsafe { &*device.cast::<Self>() }
     }
 }
 

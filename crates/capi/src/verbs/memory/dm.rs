@@ -26,9 +26,9 @@ impl Dm {
     /// # Safety
     ///
     /// `dm` came from [`make`] and lives.
-    unsafe fn of<'a>(dm: *mut ibv_dm) -> &'a Dm {
+    unsafe fn of<'a>(dm: *mut ibv_dm) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*dm.cast::<Dm>() }
+        unsafe { &*dm.cast::<Self>() }
     }
 }
 

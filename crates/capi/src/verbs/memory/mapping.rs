@@ -18,7 +18,7 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// Maps `len` bytes of `fd` from `offset` on; with the address of the first. EINVAL beyond the
     /// end, EBADF, EACCES and EPERM as of mmap(2), EOPNOTSUPP for what cannot be mapped.
-    pub fn of(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<(Mapping, u64), Errno> {
+    pub(crate) fn of(fd: c_int, offset: u64, len: usize, writable: bool) -> Result<(Self, u64), Errno> {
         // SAFETY: moves the end mark of nothing: dma-bufs and memory files tell their size so, and
         // the place is put back.
         let size = unsafe {
@@ -48,7 +48,7 @@ impl Mapping {
                 other => other,
             });
         }
-        Ok((Mapping { start, len }, start.expose_provenance() as u64 + inside as u64))
+        Ok((Self { start, len }, start.expose_provenance() as u64 + inside as u64))
     }
 }
 

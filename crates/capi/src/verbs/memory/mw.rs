@@ -45,9 +45,9 @@ impl Mw {
     /// # Safety
     ///
     /// `mw` came from [`alloc_mw`] and lives.
-    unsafe fn of<'a>(mw: *mut ibv_mw) -> &'a Mw {
+    unsafe fn of<'a>(mw: *mut ibv_mw) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*mw.cast::<Mw>() }
+        unsafe { &*mw.cast::<Self>() }
     }
 }
 

@@ -42,9 +42,9 @@ impl Td {
     /// # Safety
     ///
     /// `td` came from [`alloc_td`] and lives.
-    unsafe fn of<'a>(td: *mut ibv_td) -> &'a Td {
+    unsafe fn of<'a>(td: *mut ibv_td) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*td.cast::<Td>() }
+        unsafe { &*td.cast::<Self>() }
     }
 }
 
@@ -52,9 +52,9 @@ impl Pd {
     /// # Safety
     ///
     /// `pd` came from [`ibv_alloc_pd`] and lives.
-    pub unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Pd {
+    pub(crate) unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*pd.cast::<Pd>() }
+        unsafe { &*pd.cast::<Self>() }
     }
 
     /// A domain for a context.
@@ -62,7 +62,7 @@ impl Pd {
     /// # Safety
     ///
     /// A context of ours that is not closed.
-    pub unsafe fn make(
+    pub(crate) unsafe fn make(
         context: *mut ibv_context,
         nic: Arc<nic::Pd>,
         parent: Option<(*mut ibv_pd, *mut ibv_td)>,
@@ -70,7 +70,7 @@ impl Pd {
         let c = ibv_pd { context, handle: handles::remember_domain(&nic) };
         // SAFETY: as the caller says.
         let shared = unsafe { Context::share(context) };
-        let pd = Pd { c: c.into(), nic, users: AtomicU32::new(0), parent, _context: shared };
+        let pd = Self { c: c.into(), nic, users: AtomicU32::new(0), parent, _context: shared };
         Box::into_raw(Box::new(pd)).cast()
     }
 }

@@ -31,13 +31,13 @@ pub(crate) struct Work {
 }
 
 impl Builder {
-    pub fn new(operations: u64) -> Box<Builder> {
-        Box::new(Builder { operations, building: AtomicBool::new(false), work: UnsafeCell::default() })
+    pub(crate) fn new(operations: u64) -> Box<Self> {
+        Box::new(Self { operations, building: AtomicBool::new(false), work: UnsafeCell::default() })
     }
 }
 
 impl Work {
-    pub fn fail(&mut self, errno: c_int) {
+    pub(crate) fn fail(&mut self, errno: c_int) {
         self.failure.get_or_insert(Errno(errno));
     }
 }

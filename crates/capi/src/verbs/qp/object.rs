@@ -85,7 +85,7 @@ pub(crate) fn each_of(context: &Context, mut f: impl FnMut(*mut ibv_qp, &Qp)) {
 
 impl Qp {
     /// The C structure of an adapter's queue pair, with what all kinds have.
-    pub fn blank(context: *mut ibv_context, qp_context: *mut c_void, nic: &nic::Qp) -> ibv_qp_ex {
+    pub(crate) fn blank(context: *mut ibv_context, qp_context: *mut c_void, nic: &nic::Qp) -> ibv_qp_ex {
         // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
         let mut ex: ibv_qp_ex = unsafe { std::mem::zeroed() };
         let c = &mut ex.qp_base;
@@ -99,14 +99,14 @@ impl Qp {
     }
 
     /// Makes the C object.
-    pub fn make(
+    pub(crate) fn make(
         c: ibv_qp_ex,
         nic: Arc<nic::Qp>,
         over: Over,
         builder: Option<Box<Builder>>,
         context: Arc<Context>,
     ) -> *mut ibv_qp {
-        let qp = Box::into_raw(Box::new(Qp {
+        let qp = Box::into_raw(Box::new(Self {
             c: c.into(),
             nic,
             builder,
@@ -121,7 +121,7 @@ impl Qp {
     }
 
     /// From now on asynchronous events of the adapter's queue pair are told about this object.
-    pub fn take_events(&self) {
+    pub(crate) fn take_events(&self) {
         self.nic.cookie.store((&raw const *self).expose_provenance() as u64, Ordering::Release);
     }
 
@@ -130,22 +130,22 @@ impl Qp {
     /// # Safety
     ///
     /// From [`Qp::make`], and no thread uses it any more.
-    pub unsafe fn free(qp: *mut ibv_qp) {
+    pub(crate) unsafe fn free(qp: *mut ibv_qp) {
         QPS.leave(qp);
         // SAFETY: as the caller says.
-        drop(unsafe { Box::from_raw(qp.cast::<Qp>()) });
+        drop(unsafe { Box::from_raw(qp.cast::<Self>()) });
     }
 
     /// # Safety
     ///
     /// `qp` came from `ibv_create_qp` or another call that makes one, and lives.
-    pub unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a Qp {
+    pub(crate) unsafe fn of<'a>(qp: *mut ibv_qp) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*qp.cast::<Qp>() }
+        unsafe { &*qp.cast::<Self>() }
     }
 
     /// The C object of an adapter's queue pair.
-    pub fn c_of(qp: &dyn nic::Subject) -> *mut ibv_qp {
+    pub(crate) fn c_of(qp: &dyn nic::Subject) -> *mut ibv_qp {
         std::ptr::with_exposed_provenance_mut(qp.cookie() as usize)
     }
 }

@@ -79,9 +79,9 @@ impl Kind {
     /// They live.
     unsafe fn uses(self, count: impl Fn(&AtomicU32)) {
         let (xrcd, cq) = match self {
-            Kind::Basic => return,
-            Kind::Xrc { xrcd, cq } => (Some(xrcd), cq),
-            Kind::Tm { cq, .. } => (None, cq),
+            Self::Basic => return,
+            Self::Xrc { xrcd, cq } => (Some(xrcd), cq),
+            Self::Tm { cq, .. } => (None, cq),
         };
         // SAFETY: as the caller says.
         unsafe {
@@ -97,9 +97,9 @@ impl Srq {
     /// # Safety
     ///
     /// `srq` came from [`ibv_create_srq`] and lives.
-    pub unsafe fn of<'a>(srq: *mut ibv_srq) -> &'a Srq {
+    pub(crate) unsafe fn of<'a>(srq: *mut ibv_srq) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*srq.cast::<Srq>() }
+        unsafe { &*srq.cast::<Self>() }
     }
 
     /// Like [`Srq::of`]: ENODEV for a parent's queue in a forked child.
@@ -107,14 +107,14 @@ impl Srq {
     /// # Safety
     ///
     /// As for [`Srq::of`].
-    pub unsafe fn usable<'a>(srq: *mut ibv_srq) -> Result<&'a Srq, Errno> {
+    pub(crate) unsafe fn usable<'a>(srq: *mut ibv_srq) -> Result<&'a Self, Errno> {
         // SAFETY: as the caller says.
-        let ours = unsafe { Srq::of(srq) };
+        let ours = unsafe { Self::of(srq) };
         if ours.instance.is_ours() { Ok(ours) } else { Err(Errno(libc::ENODEV)) }
     }
 
     /// The C object of an adapter's queue.
-    pub fn c_of(srq: &dyn nic::Subject) -> *mut ibv_srq {
+    pub(crate) fn c_of(srq: &dyn nic::Subject) -> *mut ibv_srq {
         std::ptr::with_exposed_provenance_mut(srq.cookie() as usize)
     }
 }

@@ -35,9 +35,9 @@ impl Counters {
     /// # Safety
     ///
     /// `counters` came from [`create_counters`] and lives.
-    unsafe fn of<'a>(counters: *mut ibv_counters) -> &'a Counters {
+    unsafe fn of<'a>(counters: *mut ibv_counters) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*counters.cast::<Counters>() }
+        unsafe { &*counters.cast::<Self>() }
     }
 
     /// Whether rules count into them: each has its share of the counter.

@@ -34,9 +34,9 @@ impl Wq {
     /// # Safety
     ///
     /// `wq` came from [`create_wq`] and lives.
-    unsafe fn of<'a>(wq: *mut ibv_wq) -> &'a Wq {
+    unsafe fn of<'a>(wq: *mut ibv_wq) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*wq.cast::<Wq>() }
+        unsafe { &*wq.cast::<Self>() }
     }
 }
 
@@ -55,9 +55,9 @@ impl Table {
     /// # Safety
     ///
     /// `table` came from [`create_rwq_ind_table`] and lives.
-    pub unsafe fn of<'a>(table: *mut ibv_rwq_ind_table) -> &'a Table {
+    pub(crate) unsafe fn of<'a>(table: *mut ibv_rwq_ind_table) -> &'a Self {
         // SAFETY: the C part is the first field.
-        unsafe { &*table.cast::<Table>() }
+        unsafe { &*table.cast::<Self>() }
     }
 
     /// How a queue pair made over it spreads its frames. EINVAL for a key of another length than
@@ -67,7 +67,7 @@ impl Table {
     /// # Safety
     ///
     /// A hash configuration as ibv_create_qp_ex(3) describes it.
-    pub unsafe fn spread(&self, hash: &ibv_rx_hash_conf) -> Result<Arc<Spread>, Errno> {
+    pub(crate) unsafe fn spread(&self, hash: &ibv_rx_hash_conf) -> Result<Arc<Spread>, Errno> {
         if u32::from(hash.rx_hash_function) != v::IBV_RX_HASH_FUNC_TOEPLITZ {
             return Err(Errno(libc::EOPNOTSUPP));
         }

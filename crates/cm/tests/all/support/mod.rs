@@ -12,32 +12,32 @@ use wire::mad::{Mad, Message, REP_DATA, REQ_DATA};
 use wire::{Address, CommId, Gid, Guid, LidAddress, Mtu, Psn, Qpn, ServiceId};
 
 /// The service that is asked for, as messages name it.
-pub const SERVICE: ServiceId = ServiceId(0x0106_1c06);
-pub const MS: Duration = Duration::from_millis(1);
-pub const DELAY: Duration = Duration::from_micros(50);
+pub(crate) const SERVICE: ServiceId = ServiceId(0x0106_1c06);
+pub(crate) const MS: Duration = Duration::from_millis(1);
+pub(crate) const DELAY: Duration = Duration::from_micros(50);
 
 /// Splitmix64: small, seeded, the same everywhere.
 #[derive(Clone, Debug)]
-pub struct Rng(pub u64);
+pub(crate) struct Rng(pub u64);
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
-    pub fn percent(&mut self, p: u64) -> bool {
+    pub(crate) fn percent(&mut self, p: u64) -> bool {
         self.below(100) < p
     }
 }
 
 /// One process.
-pub struct Host {
+pub(crate) struct Host {
     pub cm: Cm,
     pub gid: Gid,
     /// Where packets to it go, where that is no IP address.
@@ -56,14 +56,14 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn address(&self) -> Address {
+    pub(crate) fn address(&self) -> Address {
         self.lid.map_or_else(|| self.gid.ip().into(), Address::from)
     }
 }
 
 /// A MAD that a host sent.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub at: Instant,
     pub from: usize,
     pub to: Gid,
@@ -77,9 +77,9 @@ struct Flight {
 }
 
 /// Delays after which copies of a MAD arrive; none: it is lost.
-pub type Network = Box<dyn FnMut(&Sent) -> Vec<Duration>>;
+pub(crate) type Network = Box<dyn FnMut(&Sent) -> Vec<Duration>>;
 
-pub struct World {
+pub(crate) struct World {
     pub hosts: Vec<Host>,
     pub start: Instant,
     pub now: Instant,
@@ -90,22 +90,22 @@ pub struct World {
 }
 
 /// The service that is asked for, as the rest of the house names it.
-pub fn service() -> Service {
+pub(crate) fn service() -> Service {
     Service { space: PortSpace::Tcp, port: 0x1c06 }
 }
 
-pub fn gid(last: u8) -> Gid {
+pub(crate) fn gid(last: u8) -> Gid {
     IpAddr::from([10, 77, 0, last]).into()
 }
 
 impl World {
     /// Hosts with the last byte of their address; those with the same share address and GUID. All
     /// listen and are willing.
-    pub fn new(addresses: &[u8]) -> World {
-        World::with(addresses, |config| config)
+    pub(crate) fn new(addresses: &[u8]) -> Self {
+        Self::with(addresses, |config| config)
     }
 
-    pub fn with(addresses: &[u8], change: impl Fn(Config) -> Config) -> World {
+    pub(crate) fn with(addresses: &[u8], change: impl Fn(Config) -> Config) -> Self {
         #[expect(clippy::disallowed_methods, reason = "any instant will do as the origin of virtual time")]
         let start = Instant::now();
         let host = |(i, &last): (usize, &u8)| {
@@ -129,7 +129,7 @@ impl World {
                 next_qpn: 0x1_0000 * block,
             }
         };
-        World {
+        Self {
             hosts: addresses.iter().enumerate().map(host).collect(),
             start,
             now: start,
@@ -141,15 +141,15 @@ impl World {
     }
 
     /// Loses the MADs `lost` says.
-    pub fn lose(&mut self, mut lost: impl FnMut(&Sent) -> bool + 'static) {
+    pub(crate) fn lose(&mut self, mut lost: impl FnMut(&Sent) -> bool + 'static) {
         self.network = Box::new(move |sent| if lost(sent) { vec![] } else { vec![DELAY] });
     }
 
-    pub fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.network = Box::new(|_| vec![DELAY]);
     }
 
-    pub fn connect_params(&mut self, from: usize, to: usize) -> Connect {
+    pub(crate) fn connect_params(&mut self, from: usize, to: usize) -> Connect {
         let path = PathRecord::new(self.hosts[from].gid, self.hosts[to].gid, 7, Mtu::M1024);
         let lids = self.hosts[from].lid.zip(self.hosts[to].lid).map(<[_; 2]>::from);
         let path = PathRecord { lids, ..path };
@@ -174,7 +174,7 @@ impl World {
     }
 
     /// Starts a connection and lets its REQ leave.
-    pub fn connect(&mut self, from: usize, to: usize) -> ConnId {
+    pub(crate) fn connect(&mut self, from: usize, to: usize) -> ConnId {
         let connect = self.connect_params(from, to);
         let id = self.hosts[from].cm.connect(self.now, &connect).expect("room for a connection");
         self.pump();
@@ -182,7 +182,7 @@ impl World {
     }
 
     /// A connection from host 0 to host 1, established on both.
-    pub fn connected(&mut self) -> (ConnId, ConnId) {
+    pub(crate) fn connected(&mut self) -> (ConnId, ConnId) {
         let active = self.connect(0, 1);
         self.run_for(10 * MS);
         let passive = self.request(1);
@@ -190,7 +190,7 @@ impl World {
         (active, passive)
     }
 
-    pub fn accept_params(&mut self, host: usize) -> Accept {
+    pub(crate) fn accept_params(&mut self, host: usize) -> Accept {
         let host = &mut self.hosts[host];
         host.next_qpn += 1;
         Accept {
@@ -207,7 +207,7 @@ impl World {
     }
 
     /// The connection of the last request `host` has seen.
-    pub fn request(&self, host: usize) -> ConnId {
+    pub(crate) fn request(&self, host: usize) -> ConnId {
         let requests = self.hosts[host].events.iter().rev();
         requests
             .filter(|(_, e)| matches!(e, Event::Request(_) | Event::SidrRequest(_)))
@@ -216,21 +216,21 @@ impl World {
             .expect("a request")
     }
 
-    pub fn saw(&self, host: usize, id: ConnId, what: impl Fn(&Event) -> bool) -> bool {
+    pub(crate) fn saw(&self, host: usize, id: ConnId, what: impl Fn(&Event) -> bool) -> bool {
         self.count(host, id, what) > 0
     }
 
-    pub fn count(&self, host: usize, id: ConnId, what: impl Fn(&Event) -> bool) -> usize {
+    pub(crate) fn count(&self, host: usize, id: ConnId, what: impl Fn(&Event) -> bool) -> usize {
         self.hosts[host].events.iter().filter(|(of, e)| *of == id && what(e)).count()
     }
 
     /// MADs sent so far by `host` that have the attribute of `name`.
-    pub fn sent_by(&self, host: usize, name: &str) -> Vec<&Sent> {
+    pub(crate) fn sent_by(&self, host: usize, name: &str) -> Vec<&Sent> {
         self.sent.iter().filter(|s| s.from == host && kind(&s.mad) == name).collect()
     }
 
     /// Hands a MAD to a host as if it came from `source`, past the network.
-    pub fn inject(&mut self, to: usize, source: Gid, mad: &Mad) {
+    pub(crate) fn inject(&mut self, to: usize, source: Gid, mad: &Mad) {
         let host = &mut self.hosts[to];
         host.cm.input(
             self.now,
@@ -241,7 +241,7 @@ impl World {
     }
 
     /// Takes out what all hosts have to say.
-    pub fn pump(&mut self) {
+    pub(crate) fn pump(&mut self) {
         loop {
             let mut quiet = true;
             for i in 0..self.hosts.len() {
@@ -297,7 +297,7 @@ impl World {
     }
 
     /// Lets time pass, and everything happen that happens meanwhile.
-    pub fn run_for(&mut self, span: Duration) {
+    pub(crate) fn run_for(&mut self, span: Duration) {
         let end = self.now + span;
         while self.step(end) {}
         self.now = end;
@@ -352,7 +352,7 @@ impl World {
 }
 
 /// The receiver's communication id; 0 where the message names none.
-pub fn receiver(mad: &Mad) -> CommId {
+pub(crate) fn receiver(mad: &Mad) -> CommId {
     match &mad.message {
         Message::Req(_) | Message::SidrReq(_) => CommId(0),
         Message::Mra(m) => m.remote_comm_id,
@@ -367,7 +367,7 @@ pub fn receiver(mad: &Mad) -> CommId {
     }
 }
 
-pub fn kind(mad: &Mad) -> &'static str {
+pub(crate) fn kind(mad: &Mad) -> &'static str {
     match &mad.message {
         Message::Req(_) => "REQ",
         Message::Mra(_) => "MRA",
@@ -383,19 +383,19 @@ pub fn kind(mad: &Mad) -> &'static str {
     }
 }
 
-pub fn rejected(why: u16) -> impl Fn(&Event) -> bool {
+pub(crate) fn rejected(why: u16) -> impl Fn(&Event) -> bool {
     move |e| matches!(e, Event::Rejected { reason, .. } if *reason == why)
 }
 
-pub fn unreachable(e: &Event) -> bool {
+pub(crate) fn unreachable(e: &Event) -> bool {
     *e == Event::Unreachable { status: -110 }
 }
 
-pub fn disconnected(e: &Event) -> bool {
+pub(crate) fn disconnected(e: &Event) -> bool {
     *e == Event::Disconnected { status: 0 }
 }
 
-pub fn rej_reason(mad: &Mad) -> u16 {
+pub(crate) fn rej_reason(mad: &Mad) -> u16 {
     match &mad.message {
         Message::Rej(rej) => rej.reason,
         other => panic!("no REJ: {other:?}"),

@@ -3,8 +3,8 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 #![expect(clippy::disallowed_types, reason = "locks of the tests' own have no rank")]
 
-pub mod exported;
-pub mod raw;
+pub(crate) mod exported;
+pub(crate) mod raw;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,25 +24,25 @@ use wire::icrc::{self, Flow};
 use wire::roce::{Header, Op, SendAt, Service};
 use wire::{Psn, Qpn, Rkey};
 
-pub const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-pub const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
-pub const LO: u32 = 1;
+pub(crate) const V4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+pub(crate) const V6: IpAddr = IpAddr::V6(Ipv6Addr::LOCALHOST);
+pub(crate) const LO: u32 = 1;
 
 /// What queue pairs here let their peers do.
 const ALL: u32 = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
 
 /// Longer than anything here takes on a busy machine.
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A network namespace of the calling thread, where we may make one; else the turn to use the
 /// machine's.
-pub struct Alone {
+pub(crate) struct Alone {
     /// Whether it is a namespace of our own.
     pub own_namespace: bool,
     _turn: Option<MutexGuard<'static, ()>>,
 }
 
-pub fn alone() -> Alone {
+pub(crate) fn alone() -> Alone {
     static TURN: Mutex<()> = Mutex::new(());
     // SAFETY: no pointers; only the calling thread moves.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } == 0 {
@@ -55,7 +55,7 @@ pub fn alone() -> Alone {
 
 /// Whether the system lets a process reach the memory of the one that started it; a line says where
 /// it does not: under Yama, or a filter of system calls.
-pub fn is_peer_memory_reachable() -> bool {
+pub(crate) fn is_peer_memory_reachable() -> bool {
     let word = AtomicU64::new(0);
     let place = libc::iovec { iov_base: word.as_ptr().cast(), iov_len: 8 };
     // SAFETY: the child makes three system calls and ends; a word of its own is copied to where it
@@ -76,14 +76,14 @@ pub fn is_peer_memory_reachable() -> bool {
 }
 
 /// Runs ip(8) in the calling thread's namespace.
-pub fn ip(arguments: &str) {
+pub(crate) fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
     assert!(status.success(), "ip {arguments}");
 }
 
 /// What the environment told, so that it can be kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub(crate) enum Told {
     Frame {
         interface: u32,
         outgoing: bool,
@@ -113,7 +113,7 @@ pub enum Told {
 }
 
 /// Writes everything down.
-pub struct Recorder {
+pub(crate) struct Recorder {
     pub env: Arc<LinuxEnv>,
     told: Mutex<VecDeque<Told>>,
     news: Condvar,
@@ -215,11 +215,15 @@ impl Recorder {
     }
 
     /// The first thing told that `pick` wants, taken out; waits for it. `None` after the timeout.
-    pub fn find<T>(&self, pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
+    pub(crate) fn find<T>(&self, pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
         self.find_within(TIMEOUT, pick)
     }
 
-    pub fn find_within<T>(&self, timeout: Duration, mut pick: impl FnMut(&Told) -> Option<T>) -> Option<T> {
+    pub(crate) fn find_within<T>(
+        &self,
+        timeout: Duration,
+        mut pick: impl FnMut(&Told) -> Option<T>,
+    ) -> Option<T> {
         let end = Instant::now() + timeout;
         let mut told = self.told.lock().unwrap();
         loop {
@@ -235,11 +239,11 @@ impl Recorder {
     }
 
     /// The next packet: sender, receiver, whether forwarded, bytes.
-    pub fn packet(&self) -> Option<Packet> {
+    pub(crate) fn packet(&self) -> Option<Packet> {
         self.find(packet)
     }
 
-    pub fn resolved(&self, ticket: u64) -> Option<Result<(), Errno>> {
+    pub(crate) fn resolved(&self, ticket: u64) -> Option<Result<(), Errno>> {
         self.find(|told| match told {
             Told::Resolved { ticket: found, result } if *found == ticket => Some(*result),
             _ => None,
@@ -248,7 +252,7 @@ impl Recorder {
 }
 
 /// Waits for an event and takes it, as `capi::waiting` does.
-pub fn wait(host: &Recording, counter: &Counter) {
+pub(crate) fn wait(host: &Recording, counter: &Counter) {
     let mut next = host.wait_as_driver(counter);
     while let Wait::InDriverSlot(waits) = next {
         // SAFETY: no thread of a test is cancelled.
@@ -271,7 +275,7 @@ pub fn wait(host: &Recording, counter: &Counter) {
 
 /// A packet that arrived.
 #[derive(Clone, Debug)]
-pub struct Packet {
+pub(crate) struct Packet {
     pub source: SocketAddr,
     pub dest: SocketAddr,
     pub interface: u32,
@@ -280,7 +284,7 @@ pub struct Packet {
     pub thread: String,
 }
 
-pub fn packet(told: &Told) -> Option<Packet> {
+pub(crate) fn packet(told: &Told) -> Option<Packet> {
     let Told::Datagram { source, dest, interface, forwarded, bytes, thread } = told.clone() else {
         return None;
     };
@@ -289,20 +293,20 @@ pub fn packet(told: &Told) -> Option<Packet> {
 
 impl Packet {
     /// Checks the ICRC; the packet sequence number.
-    pub fn psn(&self) -> u32 {
+    pub(crate) fn psn(&self) -> u32 {
         let flow = Flow { source: self.source, dest: self.dest };
         let bytes = icrc::open(&flow, &self.bytes).expect("a valid ICRC");
         wire::roce::Packet::parse(bytes).unwrap().header.bth.psn.get()
     }
 }
 
-pub type Recording = Arc<Host<Recorder>>;
+pub(crate) type Recording = Arc<Host<Recorder>>;
 
-pub fn start() -> Recording {
+pub(crate) fn start() -> Recording {
     start_with(Config { same_host: false, ..Config::default() })
 }
 
-pub fn start_with(config: Config) -> Recording {
+pub(crate) fn start_with(config: Config) -> Recording {
     let make = |env| {
         Arc::new(Recorder {
             env,
@@ -319,12 +323,12 @@ pub fn start_with(config: Config) -> Recording {
     Host::start(make, config).unwrap()
 }
 
-pub fn counter(host: &Recording, name: &str) -> u64 {
+pub(crate) fn counter(host: &Recording, name: &str) -> u64 {
     host.env().counters().snapshot().into_iter().find(|(known, _)| *known == name).unwrap().1
 }
 
 /// What a counter has come to, at last: what is handed over may be taken before it is counted.
-pub fn settled(host: &Recording, name: &str, wanted: u64) -> u64 {
+pub(crate) fn settled(host: &Recording, name: &str, wanted: u64) -> u64 {
     let end = Instant::now() + TIMEOUT;
     while counter(host, name) < wanted && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(1));
@@ -332,7 +336,7 @@ pub fn settled(host: &Recording, name: &str, wanted: u64) -> u64 {
     counter(host, name)
 }
 
-pub fn path(address: IpAddr) -> Path {
+pub(crate) fn path(address: IpAddr) -> Path {
     Path {
         source: address.into(),
         dest: address.into(),
@@ -345,12 +349,12 @@ pub fn path(address: IpAddr) -> Path {
     }
 }
 
-pub fn route_to(dest: IpAddr, interface: u32, local: bool) -> Route {
+pub(crate) fn route_to(dest: IpAddr, interface: u32, local: bool) -> Route {
     Route { source: dest, dest, interface, next_hop: dest, local, mtu: 1500 }
 }
 
 /// Packets of these payload lengths, numbered from `first_psn`, each filled with its number.
-pub fn batch(first_psn: u32, payloads: &[usize]) -> TxBatch {
+pub(crate) fn batch(first_psn: u32, payloads: &[usize]) -> TxBatch {
     let mut batch = TxBatch::new();
     for (psn, &len) in (first_psn..).zip(payloads) {
         let bth = Bth { dest_qp: Qpn::new(0x123_456), psn: Psn::new(psn), ..Bth::default() };
@@ -365,7 +369,7 @@ pub fn batch(first_psn: u32, payloads: &[usize]) -> TxBatch {
 }
 
 /// A packet to QP1.
-pub fn message() -> TxBatch {
+pub(crate) fn message() -> TxBatch {
     let mut batch = TxBatch::new();
     let bth = Bth { dest_qp: Qpn::GSI, ..Bth::default() };
     let op = Op::Send(SendAt::Middle);
@@ -375,7 +379,7 @@ pub fn message() -> TxBatch {
 }
 
 /// Sends until so many packets are under way, more than a ring holds.
-pub fn overfill(sender: &Recording, batches: u32) {
+pub(crate) fn overfill(sender: &Recording, batches: u32) {
     let mut full = TxBatch::new();
     for n in 0..batches {
         full.clear();
@@ -385,7 +389,7 @@ pub fn overfill(sender: &Recording, batches: u32) {
 }
 
 /// Keeps an engine busy for a while, with a message of a connection manager that another one sends.
-pub fn keeps_busy(host: &Recording, sender: &Recording) {
+pub(crate) fn keeps_busy(host: &Recording, sender: &Recording) {
     host.env().attach(LO).unwrap();
     *host.handler().thinks.lock().unwrap() = Duration::from_millis(300);
     sender.env().send(&Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
@@ -395,16 +399,16 @@ pub fn keeps_busy(host: &Recording, sender: &Recording) {
 }
 
 /// The block of the queue pair that [`path`] leads to.
-pub const BLOCK: Name = Name::Block(0x123);
+pub(crate) const BLOCK: Name = Name::Block(0x123);
 
 /// A process that sends by rings, and one that bears the block.
-pub fn pair() -> (Recording, Recording, Box<dyn Claim>) {
+pub(crate) fn pair() -> (Recording, Recording, Box<dyn Claim>) {
     let (sender, reader) = (start_with(Config::default()), start_with(Config::default()));
     let claim = reader.env().claim(BLOCK).unwrap();
     (sender, reader, claim)
 }
 
 /// The number of a packet or a piece that came by a ring: what the first byte after its BTH says.
-pub fn number(packet: &Packet) -> u8 {
+pub(crate) fn number(packet: &Packet) -> u8 {
     packet.bytes[12]
 }

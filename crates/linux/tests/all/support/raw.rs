@@ -24,13 +24,13 @@ fn address(text: &str) -> (libc::sockaddr_un, u32) {
 }
 
 /// The text of a name of this process's user.
-pub fn own_text(name: Name) -> String {
+pub(crate) fn own_text(name: Name) -> String {
     // SAFETY: a query without arguments.
     linux::name_text::text(name, unsafe { libc::geteuid() })
 }
 
 /// A connection to the process that bears a name.
-pub fn connect(text: &str) -> OwnedFd {
+pub(crate) fn connect(text: &str) -> OwnedFd {
     let (socket, (address, len)) = (socket(), address(text));
     // SAFETY: an address that lives across the call.
     assert_eq!(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }, 0);
@@ -38,7 +38,7 @@ pub fn connect(text: &str) -> OwnedFd {
 }
 
 /// A socket that bears a name, and takes connections.
-pub fn bear(text: &str) -> OwnedFd {
+pub(crate) fn bear(text: &str) -> OwnedFd {
     let (socket, (address, len)) = (socket(), address(text));
     // SAFETY: an address that lives across the calls.
     unsafe {
@@ -49,7 +49,7 @@ pub fn bear(text: &str) -> OwnedFd {
 }
 
 /// The next connection to such a socket.
-pub fn accept(listener: &OwnedFd) -> OwnedFd {
+pub(crate) fn accept(listener: &OwnedFd) -> OwnedFd {
     // SAFETY: no address is asked for; the descriptor is new.
     unsafe {
         let fd = libc::accept(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut());
@@ -59,7 +59,7 @@ pub fn accept(listener: &OwnedFd) -> OwnedFd {
 }
 
 /// Sends a message, and a descriptor with it.
-pub fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) {
+pub(crate) fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) {
     let mut control = [0u64; 3];
     control[0] = 20;
     let kind = [libc::SOL_SOCKET.to_ne_bytes(), libc::SCM_RIGHTS.to_ne_bytes()].concat();
@@ -80,7 +80,7 @@ pub fn send(socket: &OwnedFd, bytes: &[u8], descriptor: Option<&OwnedFd>) {
 }
 
 /// The next message within a time, and the descriptor with it.
-pub fn receive(socket: &OwnedFd, time: Duration) -> Option<(Vec<u8>, Option<OwnedFd>)> {
+pub(crate) fn receive(socket: &OwnedFd, time: Duration) -> Option<(Vec<u8>, Option<OwnedFd>)> {
     let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let (mut bytes, mut control) = ([0u8; 64], [0u64; 8]);
     let mut buffer = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 64 };
@@ -99,7 +99,7 @@ pub fn receive(socket: &OwnedFd, time: Duration) -> Option<(Vec<u8>, Option<Owne
 }
 
 /// New memory of a length that stays, and its words. They are never unmapped.
-pub fn memory(len: usize) -> (OwnedFd, &'static [AtomicU64]) {
+pub(crate) fn memory(len: usize) -> (OwnedFd, &'static [AtomicU64]) {
     // SAFETY: a descriptor and a mapping of the test's own.
     unsafe {
         let flags = libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
@@ -115,7 +115,7 @@ pub fn memory(len: usize) -> (OwnedFd, &'static [AtomicU64]) {
 }
 
 /// The inode of a descriptor.
-pub fn inode(fd: &OwnedFd) -> u64 {
+pub(crate) fn inode(fd: &OwnedFd) -> u64 {
     // SAFETY: all zero is a valid stat, which the kernel fills.
     unsafe {
         let mut about: libc::stat = std::mem::zeroed();

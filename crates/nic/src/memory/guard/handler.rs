@@ -226,14 +226,14 @@ const FLAGS: [c_int; 7] = [
 
 impl Wish {
     /// `None` for what is no address of a program.
-    fn of(function: usize, flags: c_int) -> Option<Wish> {
+    fn of(function: usize, flags: c_int) -> Option<Self> {
         let address = u64::try_from(function).ok().filter(|address| address >> ADDRESS_BITS == 0)?;
         let bits = FLAGS.iter().zip(0..).map(|(flag, n)| u64::from(flags & flag != 0) << n);
-        Some(Wish(address | bits.sum::<u64>() << ADDRESS_BITS))
+        Some(Self(address | bits.sum::<u64>() << ADDRESS_BITS))
     }
 
-    fn remembered(which: usize) -> Wish {
-        Wish(WISHES[which].load(Ordering::Acquire))
+    fn remembered(which: usize) -> Self {
+        Self(WISHES[which].load(Ordering::Acquire))
     }
 
     /// Makes it the signal's.

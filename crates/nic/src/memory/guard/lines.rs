@@ -31,7 +31,7 @@ pub(super) enum Instruction {
 }
 
 /// Whether this processor can write cache lines back to memory that is persistent.
-pub fn writes_back() -> bool {
+pub(crate) fn writes_back() -> bool {
     how().is_some()
 }
 
@@ -41,7 +41,7 @@ pub fn writes_back() -> bool {
 /// # Safety
 ///
 /// The bytes lie in a range that the program has registered.
-pub unsafe fn write_back(at: u64, len: u64) -> Result<bool, Fault> {
+pub(crate) unsafe fn write_back(at: u64, len: u64) -> Result<bool, Fault> {
     let Some(lines) = how().filter(|_| !is_replaced()) else { return Ok(false) };
     let first = at & !(lines.size - 1);
     // SAFETY: as for `copy`; lines that the range has a part of lie in its pages.

@@ -3,7 +3,7 @@
 use transport::op::Fault;
 
 /// A copy that the kernel does and checks.
-pub fn crawl(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
+pub(super) fn crawl(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
     let local = libc::iovec { iov_base: to.cast(), iov_len: len };
     let remote = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
     // SAFETY: the kernel checks both ranges; our own is good.
@@ -13,7 +13,7 @@ pub fn crawl(to: *mut u8, from: *const u8, len: usize) -> Result<(), Fault> {
 }
 
 /// Whether the eight bytes may be read and written now.
-pub fn probe(at: *mut u64) -> Result<(), Fault> {
+pub(super) fn probe(at: *mut u64) -> Result<(), Fault> {
     let page = at.map_addr(|a| a & !4095);
     // SAFETY: the advice changes no content; a range that is not mapped for writing is an error,
     // not a fault.

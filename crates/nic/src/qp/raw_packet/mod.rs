@@ -34,41 +34,41 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// In state Init.
-    pub fn new(qpn: Qpn) -> Raw {
-        Raw { state: UnreliableState::Init, qpn, queue: VecDeque::new(), inbound: Inbound::default() }
+    pub(crate) fn new(qpn: Qpn) -> Self {
+        Self { state: UnreliableState::Init, qpn, queue: VecDeque::new(), inbound: Inbound::default() }
     }
-    pub fn state(&self) -> UnreliableState {
+    pub(crate) fn state(&self) -> UnreliableState {
         self.state
     }
     /// Init to RTR.
-    pub fn ready_to_receive(&mut self) {
+    pub(crate) fn ready_to_receive(&mut self) {
         self.state = UnreliableState::Rtr;
     }
     /// RTR to RTS.
-    pub fn ready_to_send(&mut self) {
+    pub(crate) fn ready_to_send(&mut self) {
         self.state = UnreliableState::Rts;
     }
     /// RTS to SQD: nothing is sent any more.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         self.state.drain();
     }
     /// SQD or SQE back to RTS.
-    pub fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         self.state.resume();
     }
     /// Send work requests posted and not completed.
-    pub fn outstanding(&self) -> usize {
+    pub(crate) fn outstanding(&self) -> usize {
         self.queue.len()
     }
     /// Queues a frame; flushed at once in the states SQE and Error.
-    pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
+    pub(crate) fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
         self.queue.push_back(wr);
         if self.state.flushes() {
             self.flush(cx);
         }
     }
     /// To the error state: what is outstanding completes with `WrFlush`.
-    pub fn fail(&mut self, cx: &mut impl Context) {
+    pub(crate) fn fail(&mut self, cx: &mut impl Context) {
         self.state = UnreliableState::Error;
         self.flush(cx);
         self.inbound.flush_receive(self.ends(), cx);
@@ -81,7 +81,11 @@ impl Raw {
     }
 
     /// Sends what is queued, each frame by `send`.
-    pub fn send_all(&mut self, cx: &mut impl Context, mut send: impl FnMut(&[u8]) -> Result<(), Errno>) {
+    pub(crate) fn send_all(
+        &mut self,
+        cx: &mut impl Context,
+        mut send: impl FnMut(&[u8]) -> Result<(), Errno>,
+    ) {
         with_frame(|frame| {
             while self.state == UnreliableState::Rts {
                 let Some(wr) = self.queue.pop_front() else { break };
@@ -99,7 +103,7 @@ impl Raw {
     }
 
     /// A frame that a rule steers here.
-    pub fn receive(&mut self, frame: &[u8], cx: &mut impl Context) -> Taken {
+    pub(crate) fn receive(&mut self, frame: &[u8], cx: &mut impl Context) -> Taken {
         if !self.state.receives() {
             return Taken::NotForUs;
         }

@@ -53,13 +53,13 @@ pub(crate) struct Domains(Mutex<BTreeMap<Inode, Weak<Xrcd>>>);
 
 impl Default for Domains {
     fn default() -> Self {
-        Domains(Mutex::new(Rank::XrcDomains, BTreeMap::new()))
+        Self(Mutex::new(Rank::XrcDomains, BTreeMap::new()))
     }
 }
 
 impl Domains {
     /// See [`Device::open_xrcd`](crate::Device::open_xrcd).
-    pub fn open(
+    pub(crate) fn open(
         &self,
         adapter: &Arc<Adapter>,
         inode: Option<Inode>,

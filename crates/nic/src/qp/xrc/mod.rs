@@ -27,7 +27,7 @@ impl Qp {
         device: &Arc<Device>,
         xrcd: &Arc<Xrcd>,
         events: Arc<AsyncEventQueue>,
-    ) -> Result<Arc<Qp>, Error> {
+    ) -> Result<Arc<Self>, Error> {
         // Nothing completes here: see the module.
         let cq = Cq::new(1, None, events.clone())?;
         let init = QpInit {
@@ -39,7 +39,7 @@ impl Qp {
             sq_sig_all: false,
             events,
         };
-        Qp::make(device, &xrcd.pd, init, Some(xrcd.clone()))
+        Self::make(device, &xrcd.pd, init, Some(xrcd.clone()))
     }
 }
 

@@ -13,16 +13,16 @@ use wire::{Mtu, Psn, Rkey};
 
 use super::{Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
 
-pub const WAYS: [Way; 4] = [Way::Wire, Way::Channel, Way::Shared, Way::Mapped];
+pub(crate) const WAYS: [Way; 4] = [Way::Wire, Way::Channel, Way::Shared, Way::Mapped];
 /// Bytes of each end's memory.
-pub const LEN: usize = 400_000;
+pub(crate) const LEN: usize = 400_000;
 /// A message that goes in pieces, not packets, between processes of one host.
-pub const LONG: usize = 100_000;
-pub const WIRING: Wiring =
+pub(crate) const LONG: usize = 100_000;
+pub(crate) const WIRING: Wiring =
     Wiring { mtu: Mtu::M1024, timeout: 10, rnr_retry: 7, min_rnr_timer: 12, max_rd_atomic: 4 };
 
 /// One end: a process with a queue pair and some memory, which peers reach from 0x10_0000 on.
-pub struct End {
+pub(crate) struct End {
     pub process: ProcessId,
     pub node: SimNode,
     pub address: IpAddr,
@@ -31,65 +31,65 @@ pub struct End {
 }
 
 impl End {
-    pub fn new(sim: &Sim, process: ProcessId, address: IpAddr) -> End {
+    pub(crate) fn new(sim: &Sim, process: ProcessId, address: IpAddr) -> Self {
         let node = sim.node(process).unwrap();
         let endpoint = Endpoint::new(&node);
         let memory = Buffer::new(&endpoint.pd, LEN, 0x10_0000, RIGHTS | Access::MW_BIND).unwrap();
-        End { process, node, address, endpoint, memory }
+        Self { process, node, address, endpoint, memory }
     }
-    pub fn now(&self) -> std::time::Instant {
+    pub(crate) fn now(&self) -> std::time::Instant {
         stack::Env::now(&**self.node.env())
     }
-    pub fn post(&self, wr: SendWr) {
+    pub(crate) fn post(&self, wr: SendWr) {
         self.endpoint.qp.post_send(self.now(), wr).unwrap();
     }
     /// Posts a signaled request with memory of its own.
-    pub fn request(&self, wr_id: u64, op: SendOp, at: usize, len: usize) {
+    pub(crate) fn request(&self, wr_id: u64, op: SendOp, at: usize, len: usize) {
         self.post(signaled(wr_id, op, self.memory.sge(at, len)));
     }
-    pub fn receive(&self, wr_id: u64, at: usize, len: usize) {
+    pub(crate) fn receive(&self, wr_id: u64, at: usize, len: usize) {
         let sges = [self.memory.sge(at, len)].into_iter().collect();
         self.endpoint.qp.post_receive(RecvWr { wr_id, sges }).unwrap();
     }
-    pub fn modify(&self, attr: QpAttr, bits: u32) {
+    pub(crate) fn modify(&self, attr: QpAttr, bits: u32) {
         self.endpoint.qp.modify(self.now(), &attr, bits).unwrap();
     }
-    pub fn go_to(&self, state: QpState) {
+    pub(crate) fn go_to(&self, state: QpState) {
         self.modify(QpAttr::default().with_state(state), mask::STATE);
     }
-    pub fn state(&self) -> QpState {
+    pub(crate) fn state(&self) -> QpState {
         self.endpoint.qp.state()
     }
-    pub fn all_sent(&self) -> Vec<Completion> {
+    pub(crate) fn all_sent(&self) -> Vec<Completion> {
         Endpoint::poll(&self.endpoint.sends)
     }
-    pub fn sent(&self) -> Vec<(u64, Status)> {
+    pub(crate) fn sent(&self) -> Vec<(u64, Status)> {
         self.all_sent().iter().map(|c| (c.wr_id, c.status)).collect()
     }
-    pub fn all_received(&self) -> Vec<Completion> {
+    pub(crate) fn all_received(&self) -> Vec<Completion> {
         Endpoint::poll(&self.endpoint.receives)
     }
-    pub fn received(&self) -> Vec<(u64, Status)> {
+    pub(crate) fn received(&self) -> Vec<(u64, Status)> {
         self.all_received().iter().map(|c| (c.wr_id, c.status)).collect()
     }
     /// Requests that name this end's memory.
-    pub fn write(&self, at: usize) -> SendOp {
+    pub(crate) fn write(&self, at: usize) -> SendOp {
         SendOp::Write { addr: self.memory.addr() + at as u64, rkey: self.memory.key(), immediate: None }
     }
-    pub fn read(&self, at: usize) -> SendOp {
+    pub(crate) fn read(&self, at: usize) -> SendOp {
         SendOp::Read { addr: self.memory.addr() + at as u64, rkey: self.memory.key() }
     }
 }
 
-pub const SEND: SendOp = SendOp::Send(SendTail::None);
+pub(crate) const SEND: SendOp = SendOp::Send(SendTail::None);
 
-pub fn signaled(wr_id: u64, op: SendOp, sge: Sge) -> SendWr {
+pub(crate) fn signaled(wr_id: u64, op: SendOp, sge: Sge) -> SendWr {
     let data = Data::Sges([sge].into_iter().collect());
     SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false }
 }
 
 /// The request `op` by another key or of another place.
-pub fn elsewhere(op: SendOp, key: Rkey, by: i64) -> SendOp {
+pub(crate) fn elsewhere(op: SendOp, key: Rkey, by: i64) -> SendOp {
     match op {
         SendOp::Write { addr, immediate, .. } => {
             SendOp::Write { addr: addr.wrapping_add_signed(by), rkey: key, immediate }
@@ -100,7 +100,7 @@ pub fn elsewhere(op: SendOp, key: Rkey, by: i64) -> SendOp {
 }
 
 /// Both ends, and the way between them.
-pub struct Pair {
+pub(crate) struct Pair {
     pub sim: Sim,
     pub a: End,
     pub b: End,
@@ -109,18 +109,18 @@ pub struct Pair {
 
 impl Pair {
     /// Connected, on a perfect network; on one host the memory of each is reached.
-    pub fn new(way: Way) -> Pair {
-        Pair::with(way, WIRING)
+    pub(crate) fn new(way: Way) -> Self {
+        Self::with(way, WIRING)
     }
 
-    pub fn with(way: Way, wiring: Wiring) -> Pair {
-        let pair = Pair::apart(way);
+    pub(crate) fn with(way: Way, wiring: Wiring) -> Self {
+        let pair = Self::apart(way);
         connect(&pair.a, &pair.b, &wiring);
-        Pair::settled(pair)
+        Self::settled(pair)
     }
 
     /// Not connected yet.
-    pub fn apart(way: Way) -> Pair {
+    pub(crate) fn apart(way: Way) -> Self {
         let mapped = if way == Way::Mapped { 1.0 } else { 0.0 };
         let shared = if way == Way::Shared { 1.0 } else { 0.0 };
         let mut sim = Sim::new(1, Faults::none().mapped(mapped).shared(shared));
@@ -138,10 +138,10 @@ impl Pair {
             let process = sim.start(host, &config);
             End::new(&sim, process, address)
         });
-        Pair { sim, a, b, way }
+        Self { sim, a, b, way }
     }
 
-    pub fn settled(mut self) -> Pair {
+    pub(crate) fn settled(mut self) -> Self {
         self.pass();
         self.prove();
         self
@@ -149,7 +149,7 @@ impl Pair {
 
     /// Each end asks for something, so that none of what follows is the first request of its
     /// connection, and has no effect by that.
-    pub fn prove(&mut self) {
+    pub(crate) fn prove(&mut self) {
         for [from, to] in [[&self.a, &self.b], [&self.b, &self.a]] {
             from.request(0, to.write(0), 0, 0);
         }
@@ -158,12 +158,12 @@ impl Pair {
     }
 
     /// Time for all that is under way.
-    pub fn pass(&mut self) {
+    pub(crate) fn pass(&mut self) {
         self.sim.run_for(Duration::from_millis(500));
     }
 
     /// On one host so many copies came about so far, and on the wire none.
-    pub fn copied(&self, copies: u64) {
+    pub(crate) fn copied(&self, copies: u64) {
         let counters = self.sim.counters();
         let expected = if self.way.is_one_host() { copies } else { 0 };
         assert_eq!(counters.copied, expected, "{:?} {counters:?}", self.way);
@@ -171,12 +171,12 @@ impl Pair {
     }
 }
 
-pub fn connect(a: &End, b: &End, wiring: &Wiring) {
+pub(crate) fn connect(a: &End, b: &End, wiring: &Wiring) {
     let psn = Psn::new(0xff_fff0);
     wire_up(&a.node, &a.endpoint, &b.endpoint, b.address, wiring, (psn, psn));
     wire_up(&b.node, &b.endpoint, &a.endpoint, a.address, wiring, (psn, psn));
 }
 
-pub fn bytes(len: usize, salt: u8) -> Vec<u8> {
+pub(crate) fn bytes(len: usize, salt: u8) -> Vec<u8> {
     (0..len).map(|n| (n as u8).wrapping_mul(7).wrapping_add((n >> 8) as u8) ^ salt).collect()
 }

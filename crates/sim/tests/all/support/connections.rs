@@ -15,12 +15,12 @@ use wire::roce::SendTail;
 
 use super::{Endpoint, SimNode};
 
-pub const PORT: u16 = 7471;
+pub(crate) const PORT: u16 = 7471;
 /// Messages each side sends.
-pub const MESSAGES: u64 = 5;
-pub const MESSAGE_LEN: usize = 3000;
+pub(crate) const MESSAGES: u64 = 5;
+pub(crate) const MESSAGE_LEN: usize = 3000;
 /// One end of a connection.
-pub struct Side {
+pub(crate) struct Side {
     pub id: Option<Arc<Id>>,
     pub endpoint: Option<Endpoint>,
     pub inbox: Option<Buffer>,
@@ -37,8 +37,8 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn new(id: Arc<Id>) -> Side {
-        Side {
+    pub(crate) fn new(id: Arc<Id>) -> Self {
+        Self {
             id: Some(id),
             endpoint: None,
             inbox: None,
@@ -52,11 +52,11 @@ impl Side {
             broken: false,
         }
     }
-    pub fn has(&self, kind: EventKind) -> bool {
+    pub(crate) fn has(&self, kind: EventKind) -> bool {
         self.events.iter().any(|(k, _)| *k == kind)
     }
     /// Makes the queue pair and posts its receives.
-    pub fn equip(&mut self, node: &SimNode) {
+    pub(crate) fn equip(&mut self, node: &SimNode) {
         let Some(id) = &self.id else { return };
         let endpoint = Endpoint::new(node);
         node.set_qp(id, &endpoint.qp).unwrap();
@@ -70,7 +70,7 @@ impl Side {
         outbox.write(0, &message_bytes(size));
         (self.endpoint, self.inbox, self.outbox) = (Some(endpoint), Some(inbox), Some(outbox));
     }
-    pub fn send_all(&self, node: &SimNode) {
+    pub(crate) fn send_all(&self, node: &SimNode) {
         let (Some(endpoint), Some(outbox)) = (&self.endpoint, &self.outbox) else { return };
         let mut sender = endpoint.qp.sender(stack::Env::now(&**node.env()));
         for n in 0..MESSAGES {
@@ -87,7 +87,7 @@ impl Side {
         }
         sender.finish();
     }
-    pub fn poll(&mut self) {
+    pub(crate) fn poll(&mut self) {
         let Some(endpoint) = &self.endpoint else { return };
         for c in Endpoint::poll(&endpoint.receives) {
             if c.status == Status::Success {
@@ -107,12 +107,12 @@ impl Side {
     }
 }
 
-pub fn message_bytes(len: usize) -> Vec<u8> {
+pub(crate) fn message_bytes(len: usize) -> Vec<u8> {
     (0..len).map(|n| (n / 7) as u8).collect()
 }
 
 /// A node with its channel.
-pub struct Party {
+pub(crate) struct Party {
     pub process: ProcessId,
     pub host: HostId,
     pub address: IpAddr,
@@ -121,15 +121,15 @@ pub struct Party {
 }
 
 impl Party {
-    pub fn new(sim: &mut Sim, host: HostId, address: IpAddr) -> Party {
+    pub(crate) fn new(sim: &mut Sim, host: HostId, address: IpAddr) -> Self {
         let process = sim.start(host, &Config::default());
         let node = sim.node(process).unwrap();
-        Party { process, host, address, node, channel: EventChannel::new(Box::new(Mark::default())) }
+        Self { process, host, address, node, channel: EventChannel::new(Box::new(Mark::default())) }
     }
-    pub fn next(&self) -> Option<Event> {
+    pub(crate) fn next(&self) -> Option<Event> {
         self.node.next_event(&self.channel)
     }
-    pub fn listen(&self) -> Arc<Id> {
+    pub(crate) fn listen(&self) -> Arc<Id> {
         let id = self.node.create_id(&self.channel, PortSpace::Tcp);
         let any: SocketAddr = match self.address {
             IpAddr::V4(_) => "0.0.0.0:7471".parse().unwrap(),
@@ -141,7 +141,7 @@ impl Party {
     }
 }
 
-pub fn param() -> ConnParam {
+pub(crate) fn param() -> ConnParam {
     ConnParam {
         responder_resources: 4,
         initiator_depth: 4,
@@ -152,7 +152,7 @@ pub fn param() -> ConnParam {
     }
 }
 
-pub fn end_connection(side: &mut Side, node: &SimNode) {
+pub(crate) fn end_connection(side: &mut Side, node: &SimNode) {
     if let Some(id) = &side.id {
         side.ending = true;
         node.disconnect(id).unwrap();
@@ -163,12 +163,12 @@ pub fn end_connection(side: &mut Side, node: &SimNode) {
 }
 
 /// One connection on a perfect network, established and quiet.
-pub fn connected(together: bool) -> (Sim, Party, Party, Side, Side) {
+pub(crate) fn connected(together: bool) -> (Sim, Party, Party, Side, Side) {
     connected_with(1, together)
 }
 
 /// Like [`connected`], with a seed.
-pub fn connected_with(seed: u64, together: bool) -> (Sim, Party, Party, Side, Side) {
+pub(crate) fn connected_with(seed: u64, together: bool) -> (Sim, Party, Party, Side, Side) {
     let mut sim = Sim::new(seed, Faults::none());
     let address = |n| IpAddr::from([10, 0, 0, n]);
     let here = sim.add_host(&[address(1)], 1500);
@@ -192,7 +192,7 @@ pub fn connected_with(seed: u64, together: bool) -> (Sim, Party, Party, Side, Si
     (sim, client, server, ours, theirs)
 }
 
-pub fn resolved(sim: &mut Sim, party: &Party, dest: IpAddr) -> Arc<Id> {
+pub(crate) fn resolved(sim: &mut Sim, party: &Party, dest: IpAddr) -> Arc<Id> {
     let id = party.node.create_id(&party.channel, PortSpace::Tcp);
     let dest = SocketAddr::new(dest, PORT);
     party.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();

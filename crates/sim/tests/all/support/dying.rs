@@ -13,25 +13,25 @@ use super::connections::Party;
 use super::{Endpoint, RIGHTS};
 
 /// Requests of a side.
-pub const JOBS: usize = 14;
+pub(crate) const JOBS: usize = 14;
 /// Most bytes of a WRITE or READ, and of a SEND, which goes in pieces then.
-pub const PIECE: usize = 3_000;
-pub const LONG: usize = 40_000;
+pub(crate) const PIECE: usize = 3_000;
+pub(crate) const LONG: usize = 40_000;
 /// Receives of a side.
-pub const RECEIVES: usize = 6;
+pub(crate) const RECEIVES: usize = 6;
 /// What the memory of the dead process is filled with. No process sends it.
-pub const POISON: u8 = 0xdd;
+pub(crate) const POISON: u8 = 0xdd;
 
 /// Where in a side's memory things are.
-pub const COUNTER: usize = 0;
-pub const SOURCE: usize = 64;
-pub const AREAS: usize = SOURCE + LONG;
-pub const LANDINGS: usize = AREAS + JOBS * PIECE;
-pub const INBOX: usize = LANDINGS + JOBS * PIECE;
-pub const ALL: usize = INBOX + RECEIVES * LONG;
+pub(crate) const COUNTER: usize = 0;
+pub(crate) const SOURCE: usize = 64;
+pub(crate) const AREAS: usize = SOURCE + LONG;
+pub(crate) const LANDINGS: usize = AREAS + JOBS * PIECE;
+pub(crate) const INBOX: usize = LANDINGS + JOBS * PIECE;
+pub(crate) const ALL: usize = INBOX + RECEIVES * LONG;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Send,
     Write,
     WriteImmediate,
@@ -43,7 +43,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(crate) struct Job {
     pub kind: Kind,
     pub len: usize,
     /// Where in the sender's source.
@@ -51,12 +51,12 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn takes_receive(&self) -> bool {
+    pub(crate) fn takes_receive(&self) -> bool {
         matches!(self.kind, Kind::Send | Kind::WriteImmediate)
     }
 }
 
-pub fn jobs(dice: &mut Dice) -> Vec<Job> {
+pub(crate) fn jobs(dice: &mut Dice) -> Vec<Job> {
     let mut messages = 0;
     // Where there are few messages, nearly all is done at once.
     let few = dice.chance(0.5);
@@ -89,7 +89,7 @@ pub fn jobs(dice: &mut Dice) -> Vec<Job> {
 }
 
 /// One end of the connection.
-pub struct Side {
+pub(crate) struct Side {
     pub party: Party,
     pub id: Option<Arc<Id>>,
     pub endpoint: Endpoint,
@@ -113,14 +113,14 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn new(party: Party, dice: &mut Dice, salt: u8) -> Side {
+    pub(crate) fn new(party: Party, dice: &mut Dice, salt: u8) -> Self {
         let endpoint = Endpoint::new(&party.node);
         let memory = Buffer::new(&endpoint.pd, ALL, 0x10_0000, RIGHTS).unwrap();
         let source: Vec<u8> = (0..LONG).map(|n| ((n * 7 + (n >> 8)) as u8 ^ salt) & 0x7f).collect();
         memory.write(SOURCE, &source);
         let extra = Buffer::new(&endpoint.pd, PIECE, 0x100_0000, RIGHTS).unwrap();
         extra.write(0, &[salt & 0x7f; PIECE]);
-        Side {
+        Self {
             party,
             id: None,
             endpoint,
@@ -140,19 +140,19 @@ impl Side {
         }
     }
 
-    pub fn now(&self) -> std::time::Instant {
+    pub(crate) fn now(&self) -> std::time::Instant {
         stack::Env::now(&**self.party.node.env())
     }
 
     /// Whether its memory holds these bytes, or held them when it died.
-    pub fn holds(&self, at: usize, bytes: &[u8]) -> bool {
+    pub(crate) fn holds(&self, at: usize, bytes: &[u8]) -> bool {
         match &self.left {
             Some(left) => left[at..].starts_with(bytes),
             None => self.memory.holds(at, bytes),
         }
     }
 
-    pub fn post_receive(&mut self) {
+    pub(crate) fn post_receive(&mut self) {
         let n = self.receives_posted;
         if n == RECEIVES {
             return;
@@ -162,7 +162,7 @@ impl Side {
         self.receives_posted += 1;
     }
 
-    pub fn post_send(&mut self, peer: (u64, wire::Rkey), extra: (u64, wire::Rkey)) {
+    pub(crate) fn post_send(&mut self, peer: (u64, wire::Rkey), extra: (u64, wire::Rkey)) {
         let n = self.posted;
         let Some(Job { kind, len, from }) = self.jobs.get(n).cloned() else { return };
         let (addr, rkey) = peer;
@@ -193,7 +193,7 @@ impl Side {
     }
 
     /// A completion of the send queue: in order, once, true, and no success after an error.
-    pub fn sent(&mut self, peer: &Side, c: &Completion) {
+    pub(crate) fn sent(&mut self, peer: &Self, c: &Completion) {
         let n = self.completed;
         assert_eq!(c.wr_id, n as u64, "out of order, or not once: {c:?}");
         assert!(n < self.posted);
@@ -236,7 +236,7 @@ impl Side {
     }
 
     /// A completion of the receive queue.
-    pub fn got(&mut self, peer: &Side, c: &Completion) {
+    pub(crate) fn got(&mut self, peer: &Self, c: &Completion) {
         assert_eq!(c.wr_id as usize, self.received + self.flushed, "out of order, or not once: {c:?}");
         if c.status == Status::WrFlush {
             self.flushed += 1;
@@ -255,7 +255,7 @@ impl Side {
         self.received += 1;
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         let receives = self.received + self.flushed == self.receives_posted;
         self.endpoint.qp.state() == QpState::Error && self.completed == self.posted && receives
     }

@@ -5,10 +5,10 @@ use sim::Dice;
 use transport::Sge;
 
 /// Areas that WRITEs go to and READs come from.
-pub const AREAS: usize = 3;
+pub(crate) const AREAS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Send,
     Write(usize),
     /// A READ of an area that WRITEs change.
@@ -18,7 +18,7 @@ pub enum Kind {
 
 /// A work request and what it must do.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(crate) struct Job {
     pub kind: Kind,
     pub len: usize,
     /// Where in the sender's source its bytes are; for a READ, where in the area.
@@ -33,13 +33,13 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn takes_receive(&self) -> bool {
+    pub(crate) fn takes_receive(&self) -> bool {
         self.kind == Kind::Send || matches!(self.kind, Kind::Write(_)) && self.immediate.is_some()
     }
 }
 
 /// Random jobs with messages of `max` bytes at most, whose bytes come from `source`.
-pub fn jobs(dice: &mut Dice, max: usize, source: &[u8]) -> Vec<Job> {
+pub(crate) fn jobs(dice: &mut Dice, max: usize, source: &[u8]) -> Vec<Job> {
     let mut model = vec![vec![0; max]; AREAS];
     let mut being_read = [false; AREAS];
     let mut counter = 0u64;
@@ -103,14 +103,14 @@ pub fn jobs(dice: &mut Dice, max: usize, source: &[u8]) -> Vec<Job> {
 }
 
 /// What a job leaves in its target's areas.
-pub fn apply(model: &mut [Vec<u8>], job: &Job, source: &[u8]) {
+pub(crate) fn apply(model: &mut [Vec<u8>], job: &Job, source: &[u8]) {
     if let Kind::Write(area) = job.kind {
         model[area][..job.len].copy_from_slice(&source[job.from..job.from + job.len]);
     }
 }
 
 /// Cuts a range into one to three elements.
-pub fn pieces(dice: &mut Dice, buffer: &Buffer, at: usize, len: usize) -> Vec<Sge> {
+pub(crate) fn pieces(dice: &mut Dice, buffer: &Buffer, at: usize, len: usize) -> Vec<Sge> {
     let (a, b) = (dice.below(len as u64 + 1) as usize, dice.below(len as u64 + 1) as usize);
     let (a, b) = (a.min(b), a.max(b));
     match dice.below(3) {

@@ -10,7 +10,7 @@ use super::both_ways::End;
 
 /// The attributes of one end.
 #[derive(Clone, Copy)]
-pub struct Side {
+pub(crate) struct Side {
     pub rq_psn: Psn,
     pub sq_psn: Psn,
     pub mtu: Mtu,
@@ -27,9 +27,9 @@ pub struct Side {
 
 impl Side {
     /// Attributes of an end that fit its peer's.
-    pub fn of(end: &End, peer: &End) -> Side {
+    pub(crate) fn of(end: &End, peer: &End) -> Self {
         let psn = Psn::new(0xff_fff8);
-        Side {
+        Self {
             rq_psn: psn,
             sq_psn: psn,
             mtu: Mtu::M1024,
@@ -45,7 +45,7 @@ impl Side {
 }
 
 /// Takes a queue pair in RESET to the state that is wanted.
-pub fn bring_up(end: &End, side: &Side) {
+pub(crate) fn bring_up(end: &End, side: &Side) {
     let device = &end.node.devices()[0];
     end.node.attach(device).unwrap();
     let is_it = |address: Option<IpAddr>| address == Some(side.from);

@@ -1,13 +1,13 @@
 //! Queue pairs on simulated nodes.
 #![allow(dead_code, reason = "each test file uses its part")]
 
-pub mod both_ways;
-pub mod connections;
-pub mod dying;
-pub mod jobs;
-pub mod misfit;
-pub mod operations;
-pub mod plans;
+pub(crate) mod both_ways;
+pub(crate) mod connections;
+pub(crate) mod dying;
+pub(crate) mod jobs;
+pub(crate) mod misfit;
+pub(crate) mod operations;
+pub(crate) mod plans;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,17 +20,17 @@ use transport::op::{Completion, Data, SendOp, SendWr};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
 
-pub const RIGHTS: u32 = nic::Access::LOCAL_WRITE
+pub(crate) const RIGHTS: u32 = nic::Access::LOCAL_WRITE
     | nic::Access::REMOTE_WRITE
     | nic::Access::REMOTE_READ
     | nic::Access::REMOTE_ATOMIC;
 
 /// Work requests of a queue.
-pub const DEPTH: u32 = 64;
+pub(crate) const DEPTH: u32 = 64;
 
 /// What two processes are to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// On two hosts, with a network between them.
     Wire,
     /// On one, where a channel leads from one to the other and memory is reached past it.
@@ -43,15 +43,15 @@ pub enum Way {
 }
 
 impl Way {
-    pub fn is_one_host(self) -> bool {
-        self != Way::Wire
+    pub(crate) fn is_one_host(self) -> bool {
+        self != Self::Wire
     }
 }
 
-pub type SimNode = Arc<Node<SimEnv>>;
+pub(crate) type SimNode = Arc<Node<SimEnv>>;
 
 /// A queue pair with its completion queues.
-pub struct Endpoint {
+pub(crate) struct Endpoint {
     pub pd: Arc<Pd>,
     pub qp: Arc<Qp>,
     pub sends: Arc<Cq>,
@@ -60,18 +60,18 @@ pub struct Endpoint {
 }
 
 /// A SEND of a few bytes that completes as `wr_id`.
-pub fn send(wr_id: u64, text: &[u8]) -> SendWr {
+pub(crate) fn send(wr_id: u64, text: &[u8]) -> SendWr {
     let (op, data) = (SendOp::Send(SendTail::None), Data::inline(text));
     SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false }
 }
 
 impl Endpoint {
-    pub fn new(node: &SimNode) -> Endpoint {
-        Endpoint::of(node, QpType::Rc)
+    pub(crate) fn new(node: &SimNode) -> Self {
+        Self::of(node, QpType::Rc)
     }
 
     /// Like [`Endpoint::new`], of another kind.
-    pub fn of(node: &SimNode, kind: QpType) -> Endpoint {
+    pub(crate) fn of(node: &SimNode, kind: QpType) -> Self {
         let device = node.devices()[0].clone();
         let pd = Arc::new(device.alloc_pd().unwrap());
         let events = AsyncEventQueue::new(Box::new(Mark::default()));
@@ -94,11 +94,11 @@ impl Endpoint {
             events: events.clone(),
         };
         let qp = Qp::create(&device, &pd, init).unwrap();
-        Endpoint { pd, qp, sends, receives, events }
+        Self { pd, qp, sends, receives, events }
     }
 
     /// All completions there are.
-    pub fn poll(cq: &Cq) -> Vec<Completion> {
+    pub(crate) fn poll(cq: &Cq) -> Vec<Completion> {
         let mut all = Vec::new();
         if !cq.is_empty() {
             cq.poll(1024, |c| all.push(c)).unwrap();
@@ -109,7 +109,7 @@ impl Endpoint {
 
 /// What both ends of a connection made by hand agree on.
 #[derive(Clone, Copy, Debug)]
-pub struct Wiring {
+pub(crate) struct Wiring {
     pub mtu: Mtu,
     pub timeout: u8,
     pub rnr_retry: u8,
@@ -119,7 +119,14 @@ pub struct Wiring {
 
 /// Takes a queue pair to RTS; `to` is the peer's address, `psns` are the first received and the
 /// first sent.
-pub fn wire_up(node: &SimNode, ours: &Endpoint, theirs: &Endpoint, to: IpAddr, w: &Wiring, psns: (Psn, Psn)) {
+pub(crate) fn wire_up(
+    node: &SimNode,
+    ours: &Endpoint,
+    theirs: &Endpoint,
+    to: IpAddr,
+    w: &Wiring,
+    psns: (Psn, Psn),
+) {
     let device = &node.devices()[0];
     node.attach(device).unwrap();
     let family = |a: &IpAddr| a.is_ipv4() == to.is_ipv4();

@@ -7,12 +7,12 @@ use wire::roce::SendTail;
 use super::both_ways::{End, SEND, signaled};
 
 /// Bytes of a message of several packets, and of one that goes in pieces.
-pub const SEVERAL: usize = 3000;
-pub const LONG: usize = 150_000;
+pub(crate) const SEVERAL: usize = 3000;
+pub(crate) const LONG: usize = 150_000;
 
 /// An operation that the first end posts, with so many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
+pub(crate) enum Operation {
     Send(usize),
     SendImmediate(usize),
     SendInvalidate(usize),
@@ -35,13 +35,13 @@ pub enum Operation {
     Sends(usize),
 }
 
-pub use Operation::{
+pub(crate) use Operation::{
     Add, Flush as FlushSome, FlushAll, Read, ReadList, Reads, Send, SendImmediate, SendInline,
     SendInvalidate, SendList, Sends, Swap, Write, WriteImmediate, WriteInline, WriteList, WriteWord, Writes,
 };
 
 /// Each that RC has, of lengths that go different ways.
-pub const OPERATIONS: [Operation; 38] = [
+pub(crate) const OPERATIONS: [Operation; 38] = [
     Send(0),
     Send(8),
     Send(700),
@@ -85,7 +85,7 @@ pub const OPERATIONS: [Operation; 38] = [
 impl Operation {
     /// The operation's requests, of memory of `a` by this local key, and of so much at the peer's
     /// address and key.
-    pub fn requests(self, (a, lkey): (&End, Rkey), (addr, rkey): (u64, Rkey), n: u64) -> Vec<SendWr> {
+    pub(crate) fn requests(self, (a, lkey): (&End, Rkey), (addr, rkey): (u64, Rkey), n: u64) -> Vec<SendWr> {
         let sge = |at, len| transport::Sge { lkey, ..a.memory.sge(at, len) };
         let imm = *b"imm!";
         let one = |op, len| signaled(n, op, sge(0, len));

@@ -16,13 +16,13 @@ use super::connections::{MESSAGES, PORT, Party, Side, end_connection, message_by
 
 /// How long a program waits for its peer: one that was cut off while it ended the connection does
 /// not say so later.
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 /// Virtual time in which all must have ended.
-pub const LIMIT: Duration = Duration::from_secs(400);
+pub(crate) const LIMIT: Duration = Duration::from_secs(400);
 
 /// What a program at one end does.
 #[derive(Clone, Copy, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The server refuses.
     pub reject: bool,
     /// The server decides so late.
@@ -35,7 +35,7 @@ pub struct Plan {
 }
 
 /// A client, a server, and the connections between them.
-pub struct Run {
+pub(crate) struct Run {
     pub sim: Sim,
     pub client: Party,
     pub server: Party,
@@ -51,7 +51,7 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(seed: u64, faults: Faults, plans: Vec<Plan>) -> Run {
+    pub(crate) fn new(seed: u64, faults: Faults, plans: Vec<Plan>) -> Self {
         let mut dice = Dice::new(seed).fork(2000);
         let mut sim = Sim::new(seed, faults);
         if sim::seeds::single().is_some() {
@@ -67,7 +67,7 @@ impl Run {
         let client = Party::new(&mut sim, here, address(1));
         let server = Party::new(&mut sim, there, address(n));
         let listener = Some(server.listen());
-        let mut run = Run {
+        let mut run = Self {
             sim,
             client,
             server,
@@ -89,7 +89,7 @@ impl Run {
     }
 
     /// One step, and what the programs do upon it.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         let wishes = |s: &Side| [s.destroy_at, s.decide_at, s.give_up_at].into_iter().flatten().min();
         let next = self.sides().filter_map(wishes).min();
         self.sim.step(next.unwrap_or(LIMIT).min(LIMIT));
@@ -97,7 +97,7 @@ impl Run {
     }
 
     /// What the programs do upon what happened; whether anything did.
-    pub fn react(&mut self) -> bool {
+    pub(crate) fn react(&mut self) -> bool {
         let mut told = false;
         while let Some(event) = self.client.next() {
             told = true;
@@ -112,14 +112,14 @@ impl Run {
         told
     }
 
-    pub fn sides(&self) -> impl Iterator<Item = &Side> {
+    pub(crate) fn sides(&self) -> impl Iterator<Item = &Side> {
         self.clients.iter().chain(self.servers.values().flatten())
     }
-    pub fn sides_mut(&mut self) -> impl Iterator<Item = &mut Side> {
+    pub(crate) fn sides_mut(&mut self) -> impl Iterator<Item = &mut Side> {
         self.clients.iter_mut().chain(self.servers.values_mut().flatten())
     }
 
-    pub fn client_event(&mut self, event: Event) {
+    pub(crate) fn client_event(&mut self, event: Event) {
         let n = self.clients.iter().position(|s| s.id.as_ref().is_some_and(|i| Arc::ptr_eq(i, &event.id)));
         let n = n.unwrap_or_else(|| panic!("an event for nobody: {event:?}"));
         let (side, node, plan) = (&mut self.clients[n], &self.client.node, &self.plans[n]);
@@ -153,7 +153,7 @@ impl Run {
         }
     }
 
-    pub fn server_event(&mut self, event: Event) {
+    pub(crate) fn server_event(&mut self, event: Event) {
         let now = self.sim.elapsed();
         if event.kind == EventKind::ConnectRequest {
             let n = usize::from(event.private_data[0]);
@@ -189,7 +189,7 @@ impl Run {
     }
 
     /// What programs do by themselves.
-    pub fn act(&mut self) {
+    pub(crate) fn act(&mut self) {
         let now = self.sim.elapsed();
         for (n, sides) in &mut self.servers {
             for side in sides {
@@ -233,12 +233,12 @@ impl Run {
         }
     }
 
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.sides().all(|s| s.id.is_none()) && self.clients.len() == self.plans.len()
     }
 
     /// Runs to the end, then looks for what is left.
-    pub fn go(mut self) -> Vec<(bool, bool)> {
+    pub(crate) fn go(mut self) -> Vec<(bool, bool)> {
         self.run_out();
         let outcome = self.outcome();
         self.nothing_is_left();
@@ -246,7 +246,7 @@ impl Run {
     }
 
     /// Runs until all identifiers are destroyed, those included that late copies of requests make.
-    pub fn run_out(&mut self) {
+    pub(crate) fn run_out(&mut self) {
         while !self.is_over() {
             assert!(self.sim.elapsed() < LIMIT, "stuck:\n{}", self.story());
             self.step();
@@ -263,7 +263,7 @@ impl Run {
 
     /// Kills the server and starts another. What the dead one held is returned: it does nothing any
     /// more.
-    pub fn kill_server(&mut self) -> Vec<Side> {
+    pub(crate) fn kill_server(&mut self) -> Vec<Side> {
         let (host, address) = (self.server.host, self.server.address);
         self.sim.kill(self.server.process);
         // Events that were not fetched hold identifiers, which hold the channel.
@@ -277,7 +277,7 @@ impl Run {
     }
 
     /// Whether each connection was established, at the client and at the server.
-    pub fn outcome(&self) -> Vec<(bool, bool)> {
+    pub(crate) fn outcome(&self) -> Vec<(bool, bool)> {
         let none = Vec::new();
         let server = |n| self.servers.get(&n).unwrap_or(&none);
         for side in self.sides() {
@@ -311,7 +311,7 @@ impl Run {
             .collect()
     }
 
-    pub fn nothing_is_left(mut self) {
+    pub(crate) fn nothing_is_left(mut self) {
         // Names are given back by the call, not when the last reference goes.
         let listener = self.listener.take();
         if let Some(listener) = &listener {
@@ -340,7 +340,7 @@ impl Run {
     }
 
     /// What happened to every connection.
-    pub fn story(&self) -> String {
+    pub(crate) fn story(&self) -> String {
         let mut story = String::new();
         for (n, client) in self.clients.iter().enumerate() {
             story +=
@@ -354,7 +354,7 @@ impl Run {
 }
 
 /// The server's answer to a request.
-pub fn decide(side: &mut Side, node: &SimNode, n: usize, plan: &Plan, now: Duration) {
+pub(crate) fn decide(side: &mut Side, node: &SimNode, n: usize, plan: &Plan, now: Duration) {
     if side.decide_at.is_none_or(|at| at > now) {
         return;
     }
@@ -369,7 +369,7 @@ pub fn decide(side: &mut Side, node: &SimNode, n: usize, plan: &Plan, now: Durat
     }
 }
 
-pub fn destroy(side: &mut Side, node: &SimNode) {
+pub(crate) fn destroy(side: &mut Side, node: &SimNode) {
     (side.destroy_at, side.give_up_at) = (None, None);
     if let (Some(inbox), true) = (&side.inbox, side.received == MESSAGES) {
         assert!(inbox.holds(0, &message_bytes(inbox.len())), "wrong bytes");
@@ -383,7 +383,7 @@ pub fn destroy(side: &mut Side, node: &SimNode) {
     (side.endpoint, side.inbox, side.outbox) = (None, None, None);
 }
 
-pub fn plans(dice: &mut Dice) -> Vec<Plan> {
+pub(crate) fn plans(dice: &mut Dice) -> Vec<Plan> {
     (0..dice.between(1, 4))
         .map(|_| Plan {
             reject: dice.chance(0.25),
@@ -394,7 +394,7 @@ pub fn plans(dice: &mut Dice) -> Vec<Plan> {
         .collect()
 }
 
-pub fn bad(dice: &mut Dice) -> Faults {
+pub(crate) fn bad(dice: &mut Dice) -> Faults {
     let mut p = |most: f64| if dice.chance(0.6) { most * dice.below(1000) as f64 / 1000.0 } else { 0.0 };
     Faults::none()
         .loss(p(0.3))

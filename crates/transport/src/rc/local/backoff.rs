@@ -16,16 +16,16 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// Request `number` was refused.
-    pub fn refuse(&mut self, number: u64) {
+    pub(super) fn refuse(&mut self, number: u64) {
         self.skipped = (self.skipped * 2).clamp(MIN_SKIPPED, MAX_SKIPPED);
         self.until = number + self.skipped;
     }
     /// A request went this way: the next refusal is the first one.
-    pub fn reset(&mut self) {
-        *self = Backoff::default();
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
     }
     /// Whether request `number` may try.
-    pub fn allows(&self, number: u64) -> bool {
+    pub(super) fn allows(&self, number: u64) -> bool {
         number >= self.until
     }
 }

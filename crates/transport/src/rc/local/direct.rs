@@ -31,13 +31,13 @@ impl Local {
 
 impl Requester {
     /// Begins the next turn: requests are copied again.
-    pub fn begin_quantum(&mut self) {
+    pub(crate) fn begin_quantum(&mut self) {
         self.local.copied = 0;
     }
 
     /// Whether the oldest request waits for the next turn.
     #[inline]
-    pub fn needs_reschedule(&self) -> bool {
+    pub(crate) fn needs_reschedule(&self) -> bool {
         self.local.copied >= QUANTUM_BYTES
             && self.queue.front().is_some_and(|next| !next.begun && next.is_one_sided())
     }
@@ -76,7 +76,7 @@ impl Requester {
     /// Executes a WRITE, READ or atomic that is posted now, where it is alone and needs no packet:
     /// then it has completed. Else it is to be posted.
     #[inline]
-    pub fn execute_alone(&mut self, conn: &Connection, wr: &SendWr, cx: &mut impl Context) -> bool {
+    pub(crate) fn execute_alone(&mut self, conn: &Connection, wr: &SendWr, cx: &mut impl Context) -> bool {
         if !self.takes_alone(wr) || !is_direct(wr, &cx.local()) {
             return false;
         }
@@ -111,13 +111,13 @@ impl Requester {
     /// Whether the caller may execute a WRITE, or a READ, that is posted now, while no other is
     /// outstanding or unpolled; it reports the outcome to [`Requester::executed_alone`].
     #[inline]
-    pub fn begins_alone(&self, is_read: bool) -> bool {
+    pub(crate) fn begins_alone(&self, is_read: bool) -> bool {
         self.is_idle() && (!is_read || self.reads_are_allowed())
     }
 
     /// Notes the outcome of a request of `len` bytes that is not queued; whether it is done.
     #[inline]
-    pub fn executed_alone(&mut self, outcome: DirectOutcome, conn: &Connection, len: u32) -> bool {
+    pub(crate) fn executed_alone(&mut self, outcome: DirectOutcome, conn: &Connection, len: u32) -> bool {
         self.local.note(outcome, self.retired);
         let done = outcome == DirectOutcome::Done;
         self.local.needs_packets = !done;

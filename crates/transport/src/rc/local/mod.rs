@@ -58,25 +58,25 @@ pub(super) struct Local {
 
 impl Local {
     /// The first PSN of the connection.
-    pub fn start(&mut self, sq_psn: Psn) {
+    pub(super) fn start(&mut self, sq_psn: Psn) {
         self.other_until = sq_psn;
     }
 
     /// Packets have left; `next` is the PSN after them.
     #[inline]
-    pub fn sent(&mut self, next: Psn) {
+    pub(super) fn sent(&mut self, next: Psn) {
         self.other_until = next;
     }
 
     /// A SEND leaves as a packet without a choice of its way.
     #[inline]
-    pub fn passed_by(&mut self) {
+    pub(super) fn passed_by(&mut self) {
         self.needs_packets = false;
     }
 
     /// All before `una` is acknowledged.
     #[inline]
-    pub fn progress(&mut self, una: Psn) {
+    pub(super) fn progress(&mut self, una: Psn) {
         self.proven = true;
         if let Some(zero_copy) = &mut self.zero_copy {
             zero_copy.progress(una);
@@ -87,12 +87,12 @@ impl Local {
     }
 
     /// Whether requests were executed without a packet, since that was last asked.
-    pub fn take_executed(&mut self) -> bool {
+    pub(super) fn take_executed(&mut self) -> bool {
         std::mem::take(&mut self.executed)
     }
 
     /// How many PSNs no packet has borne of those that requests have taken, once.
-    pub fn take_unsent_psns(&mut self) -> u32 {
+    pub(super) fn take_unsent_psns(&mut self) -> u32 {
         std::mem::take(&mut self.unsent_psns)
     }
 }

@@ -33,12 +33,12 @@ pub(in crate::rc) struct Arrival<'a> {
 
 impl<'a> Arrival<'a> {
     #[inline]
-    pub fn of(packet: &'a Packet<'a>) -> Arrival<'a> {
+    pub(crate) fn of(packet: &'a Packet<'a>) -> Self {
         Arrival { header: &packet.header, payload: packet.payload.into(), packets: 1 }
     }
 
     /// Bytes of as many full packets.
-    pub fn most_bytes(&self, conn: &Connection) -> usize {
+    pub(crate) fn most_bytes(&self, conn: &Connection) -> usize {
         self.packets as usize * conn.mtu
     }
 }
@@ -96,7 +96,7 @@ fn first_packet(fragment: &Header) -> Header {
 impl Responder {
     /// Numbers from this one on are used up, so many, by requests that needed nothing of this
     /// process.
-    pub fn skip(&mut self, from: Psn, count: u32) {
+    pub(crate) fn skip(&mut self, from: Psn, count: u32) {
         let is_between = self.flushing.is_none() && !self.inbound.in_message();
         if self.begun && from == self.expected && is_between {
             self.expected = from.add(count);

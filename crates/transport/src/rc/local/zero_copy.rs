@@ -59,24 +59,24 @@ struct Exported {
 
 impl ZeroCopy {
     /// Whether request `number` may go this way.
-    pub fn allows(&self, number: u64) -> bool {
+    pub(super) fn allows(&self, number: u64) -> bool {
         self.refused.allows(number)
     }
 
     /// READ `number` begins, which both ends copy.
-    pub fn begin_read(&mut self, number: u64) {
+    pub(super) fn begin_read(&mut self, number: u64) {
         self.last_read = Some(number);
     }
 
     /// Whether READs that both ends copy are outstanding; `retired` is the number of the oldest
     /// request.
     #[inline]
-    pub fn has_reads(&self, retired: u64) -> bool {
+    pub(super) fn has_reads(&self, retired: u64) -> bool {
         self.last_read.is_some_and(|last| last >= retired)
     }
 
     /// All before `una` is acknowledged.
-    pub fn progress(&mut self, una: Psn) {
+    pub(super) fn progress(&mut self, una: Psn) {
         self.exported.retain(|exported| una.before(exported.psns.1));
     }
 
@@ -248,7 +248,7 @@ impl Requester {
     }
 
     /// The peer advertises the buffer of the SEND that begins with this PSN.
-    pub fn is_shown(&mut self, begins: Psn, place: Remote) {
+    pub(crate) fn is_shown(&mut self, begins: Psn, place: Remote) {
         let zero_copy = self.local.zero_copy.as_mut();
         if let Some(zero_copy) = zero_copy.filter(|zero_copy| zero_copy.asked == Some(begins)) {
             zero_copy.place = Some(place);

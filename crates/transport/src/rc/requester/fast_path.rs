@@ -74,7 +74,7 @@ impl Requester {
     /// The number of a SEND of one packet that is posted now, where it may leave at once.
     /// `oldest_is_done`: the oldest packet is acknowledged, though that is not noted.
     #[inline(always)]
-    pub fn next_fast(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
+    pub(crate) fn next_fast(&mut self, oldest_is_done: bool, cx: &mut impl Context) -> Option<Psn> {
         let goes_on = self.cursor.request == self.queue.len() && self.next == self.high;
         if unlikely(
             !goes_on || self.rnr_until.is_some() || self.recover.is_some() || self.has_zero_copy_reads(),
@@ -92,7 +92,7 @@ impl Requester {
     /// An ACK of the oldest request alone, where that was one packet; false where it is another,
     /// and then nothing has changed.
     #[inline]
-    pub fn acknowledged_fast(
+    pub(crate) fn acknowledged_fast(
         &mut self,
         now: Instant,
         conn: &Connection,
@@ -112,7 +112,7 @@ impl Requester {
     /// ([`Requester::is_sole`]) that completes visibly. As [`Requester::acknowledged_fast`], in
     /// fewer steps: nothing is under way or queued after it.
     #[inline]
-    pub fn acknowledged_sole(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
+    pub(crate) fn acknowledged_sole(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
         let Some(front) = self.queue.front() else { return };
         cx.complete(Side::Send, front.completion(Status::Success, conn));
         self.queue.clear();
@@ -124,13 +124,13 @@ impl Requester {
 
     /// Whether the oldest request completes visibly.
     #[inline]
-    pub fn completes_visibly(&self) -> bool {
+    pub(crate) fn completes_visibly(&self) -> bool {
         self.queue.front().is_some_and(|front| front.wr.signaled)
     }
 
     /// Whether this number is that of all that is queued: one request of one packet.
     #[inline]
-    pub fn is_sole(&self, psn: Psn) -> bool {
+    pub(crate) fn is_sole(&self, psn: Psn) -> bool {
         let is_simple = |r: &Request| r.packets == 1 && r.done == 0 && !r.awaits_answer();
         psn == self.una
             && self.next == self.una.add(1)
@@ -141,14 +141,14 @@ impl Requester {
 
     /// The oldest packet is acknowledged.
     #[inline]
-    pub fn acknowledged_oldest(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
+    pub(crate) fn acknowledged_oldest(&mut self, now: Instant, conn: &Connection, cx: &mut impl Context) {
         self.advance(conn, 1, cx);
         self.progress(now, 1, cx);
     }
 
     /// A request of so many bytes has left as one packet.
     #[inline]
-    pub fn sent_fast(
+    pub(crate) fn sent_fast(
         &mut self,
         now: impl FnOnce() -> Instant,
         request: impl FnOnce() -> SendWr,

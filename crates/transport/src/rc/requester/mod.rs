@@ -88,47 +88,47 @@ struct Limits {
 type Outcome = Result<(), Status>;
 
 impl Requester {
-    pub fn start(&mut self, attr: RtsAttr) {
+    pub(super) fn start(&mut self, attr: RtsAttr) {
         (self.una, self.next, self.high) = (attr.sq_psn, attr.sq_psn, attr.sq_psn);
         self.local.start(attr.sq_psn);
         self.limits.max_rd_atomic = attr.max_rd_atomic;
         self.set_retries(attr);
     }
-    pub fn set_retries(&mut self, attr: RtsAttr) {
+    pub(super) fn set_retries(&mut self, attr: RtsAttr) {
         self.limits.timeout = timeout_of(attr.timeout).map(|t| t.max(MIN_TIMEOUT));
         self.limits.retry_cnt = attr.retry_cnt;
         self.limits.rnr_retry = attr.rnr_retry;
         self.limits.refill();
     }
-    pub fn set_depth(&mut self, max_rd_atomic: u8) {
+    pub(super) fn set_depth(&mut self, max_rd_atomic: u8) {
         self.limits.max_rd_atomic = max_rd_atomic;
     }
     #[inline]
-    pub fn outstanding(&self) -> usize {
+    pub(super) fn outstanding(&self) -> usize {
         self.queue.len()
     }
-    pub fn sq_psn(&self) -> Psn {
+    pub(super) fn sq_psn(&self) -> Psn {
         self.high
     }
-    pub fn nothing_under_way(&self) -> bool {
+    pub(super) fn nothing_under_way(&self) -> bool {
         self.queue.front().is_none_or(|r| !r.begun)
     }
     #[inline]
-    pub fn take_path_suspect(&mut self) -> bool {
+    pub(super) fn take_path_suspect(&mut self) -> bool {
         std::mem::take(&mut self.path_suspect)
     }
     /// Whether [`Requester::take_path_suspect`] has something to tell.
     #[inline]
-    pub fn is_path_suspect(&self) -> bool {
+    pub(super) fn is_path_suspect(&self) -> bool {
         self.path_suspect
     }
     #[inline]
-    pub fn post(&mut self, wr: &mut SendWr, srq: u32) {
+    pub(super) fn post(&mut self, wr: &mut SendWr, srq: u32) {
         self.queue.push_back(Request::new(wr.take(), srq));
     }
 
     /// The next PSN, and how many the peer has not seen of those that requests have taken.
-    pub fn take_unsent_psns(&mut self) -> Option<(Psn, u32)> {
+    pub(super) fn take_unsent_psns(&mut self) -> Option<(Psn, u32)> {
         let count = self.local.take_unsent_psns();
         (count > 0).then_some((self.high, count))
     }
@@ -150,13 +150,13 @@ impl Requester {
 
     /// Whether there is nothing that could be sent now, so that it is not the window that stops us.
     #[inline]
-    pub fn is_at_rest(&mut self) -> bool {
+    pub(super) fn is_at_rest(&mut self) -> bool {
         self.held_back = false;
         self.rnr_until.is_some() || self.queue.len() <= self.cursor.request
     }
 
     /// Sends what window, depth, fence and batch allow.
-    pub fn fill(
+    pub(super) fn fill(
         &mut self,
         now: Instant,
         conn: &Connection,
@@ -349,14 +349,14 @@ impl Requester {
 
     // ---- the end ----
 
-    pub fn fail_oldest(&mut self, status: Status, conn: &Connection, cx: &mut impl Context) {
+    pub(super) fn fail_oldest(&mut self, status: Status, conn: &Connection, cx: &mut impl Context) {
         if let Some(request) = self.queue.pop_front() {
             cx.complete(Side::Send, request.completion(status, conn));
         }
     }
 
     /// Completes all that is queued as flushed; nothing is waited for any more.
-    pub fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
+    pub(super) fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
         while let Some(request) = self.queue.pop_front() {
             cx.complete(Side::Send, request.completion(Status::WrFlush, conn));
         }

@@ -83,11 +83,11 @@ impl Requester {
     }
 
     #[inline]
-    pub fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.rnr_until.or(self.timer)
     }
 
-    pub fn expire(&mut self, now: Instant, cx: &mut impl Context) -> Outcome {
+    pub(crate) fn expire(&mut self, now: Instant, cx: &mut impl Context) -> Outcome {
         if let Some(end) = self.rnr_until {
             if end <= now {
                 self.rnr_until = None;

@@ -13,7 +13,7 @@ use crate::op::{Context, Fault, Payload, SendOp, Side, Status};
 use crate::rc::local::Arrival;
 
 impl Requester {
-    pub fn response(
+    pub(crate) fn response(
         &mut self,
         now: Instant,
         conn: &Connection,

@@ -8,21 +8,21 @@ use wire::Mtu;
 use super::*;
 
 /// Bytes of a page, and of a packet.
-pub const PAGE: u32 = 4096;
+pub(crate) const PAGE: u32 = 4096;
 /// Bytes of most messages here: four fragments.
-pub const LONG: u32 = 512 * PAGE;
+pub(crate) const LONG: u32 = 512 * PAGE;
 /// Bytes of each.
-pub const PIECE: u32 = 128 * PAGE;
+pub(crate) const PIECE: u32 = 128 * PAGE;
 /// Bytes of memory.
-pub const ALL: usize = 8 << 20;
+pub(crate) const ALL: usize = 8 << 20;
 
 /// Two ends with memory that reach each other's.
-pub fn ends() -> (End, End) {
+pub(crate) fn ends() -> (End, End) {
     ends_of(Mtu::M4096)
 }
 
 /// Like [`ends`], with packets of other lengths.
-pub fn ends_of(mtu: Mtu) -> (End, End) {
+pub(crate) fn ends_of(mtu: Mtu) -> (End, End) {
     let ends = || {
         let mut end = End::proven(mtu, ALL, RtsAttr { retry_cnt: 0, ..rts() }, false);
         (end.cx.reaches, end.cx.advertises, end.cx.stream) = (true, true, true);
@@ -33,29 +33,29 @@ pub fn ends_of(mtu: Mtu) -> (End, End) {
 }
 
 /// What a message is.
-pub type Message = fn(u64) -> SendWr;
+pub(crate) type Message = fn(u64) -> SendWr;
 
 /// A SEND of four fragments.
-pub fn long_send(wr_id: u64) -> SendWr {
+pub(crate) fn long_send(wr_id: u64) -> SendWr {
     send(wr_id, sge(0, 0, LONG))
 }
 
-pub fn long_write(wr_id: u64) -> SendWr {
+pub(crate) fn long_write(wr_id: u64) -> SendWr {
     write(wr_id, sge(0, 0, LONG), sge(1, 0, LONG), None)
 }
 
-pub fn long_read(wr_id: u64) -> SendWr {
+pub(crate) fn long_read(wr_id: u64) -> SendWr {
     read(wr_id, sge(0, 0, LONG), sge(1, 0, LONG))
 }
 
 /// Whether each was exported.
-pub fn exported(fragments: &[Away]) -> Vec<bool> {
+pub(crate) fn exported(fragments: &[Away]) -> Vec<bool> {
     fragments.iter().map(Away::is_exported).collect()
 }
 
 /// All that leaves for the peer comes there, and what that answers comes back; the fragments whose
 /// bytes were elsewhere.
-pub fn exchange(a: &mut End, b: &mut End) -> Vec<Away> {
+pub(crate) fn exchange(a: &mut End, b: &mut End) -> Vec<Away> {
     let mut seen = Vec::new();
     loop {
         let there = a.fill();
@@ -71,7 +71,7 @@ pub fn exchange(a: &mut End, b: &mut End) -> Vec<Away> {
 }
 
 /// Sends a hundred messages and one, which both ends copy.
-pub fn until_both_copy(a: &mut End, b: &mut End, message: Message) {
+pub(crate) fn until_both_copy(a: &mut End, b: &mut End, message: Message) {
     for n in 0..=100 {
         b.post_receive(n, sge(1, 0, LONG));
         a.post(message(n));
@@ -87,17 +87,17 @@ pub fn until_both_copy(a: &mut End, b: &mut End, message: Message) {
 }
 
 /// Forgets the completions of both ends so far.
-pub fn forget(a: &mut End, b: &mut End) {
+pub(crate) fn forget(a: &mut End, b: &mut End) {
     a.completed();
     b.completed();
 }
 
 /// Whether each was exported, and its bytes.
-pub fn lens(fragments: &[Away]) -> Vec<(bool, usize)> {
+pub(crate) fn lens(fragments: &[Away]) -> Vec<(bool, usize)> {
     fragments.iter().map(|fragment| (fragment.is_exported(), fragment.place.len())).collect()
 }
 
 /// What leaves whose bytes are elsewhere.
-pub fn sent(end: &mut End) -> Vec<Away> {
+pub(crate) fn sent(end: &mut End) -> Vec<Away> {
     end.fill().iter().filter_map(|bytes| Away::parse(bytes)).collect()
 }

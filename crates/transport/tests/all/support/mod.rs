@@ -9,11 +9,11 @@ mod peer_memory;
 mod scripted;
 mod zero_copy;
 
-pub use both::*;
-pub use pair::*;
-pub use peer_memory::*;
-pub use scripted::*;
-pub use zero_copy::*;
+pub(crate) use both::*;
+pub(crate) use pair::*;
+pub(crate) use peer_memory::*;
+pub(crate) use scripted::*;
+pub(crate) use zero_copy::*;
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -32,9 +32,9 @@ use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
 use wire::{Mtu, Pkey, Psn, Qpn, Rkey};
 
 /// Where the first region begins.
-pub const BASE: u64 = 0x10_0000;
+pub(crate) const BASE: u64 = 0x10_0000;
 /// Key of region `i` is `KEY + i`.
-pub const KEY: u32 = 0x4100;
+pub(crate) const KEY: u32 = 0x4100;
 
 /// A region of test memory; its address is `BASE * (1 + index)`.
 #[derive(Debug)]
@@ -171,7 +171,7 @@ impl Memory for &TestMemory {
 
 /// Keeps what the engine says.
 #[derive(Debug, Default)]
-pub struct TestContext {
+pub(crate) struct TestContext {
     pub memory: TestMemory,
     pub receives: VecDeque<RecvWr>,
     pub completions: Vec<(Side, Completion)>,
@@ -238,11 +238,11 @@ impl Context for TestContext {
 }
 
 /// First PSN of either direction; close to the wrap.
-pub const PSN: u32 = 0xff_fffa;
+pub(crate) const PSN: u32 = 0xff_fffa;
 
 /// One end: an engine, its context, and the time it believes in.
 #[derive(Debug)]
-pub struct End {
+pub(crate) struct End {
     pub rc: Rc,
     pub cx: TestContext,
     pub now: Instant,
@@ -252,7 +252,7 @@ pub struct End {
 }
 
 /// Attributes that most tests share.
-pub fn rtr(mtu: Mtu) -> RtrAttr {
+pub(crate) fn rtr(mtu: Mtu) -> RtrAttr {
     RtrAttr {
         dest_qpn: Qpn::new(0x22),
         path_mtu: mtu,
@@ -263,26 +263,26 @@ pub fn rtr(mtu: Mtu) -> RtrAttr {
 }
 
 /// Attributes that most tests share: 67 ms, 3 tries more, 2 more after an RNR NAK.
-pub fn rts() -> RtsAttr {
+pub(crate) fn rts() -> RtsAttr {
     RtsAttr { sq_psn: Psn::new(PSN), max_rd_atomic: 4, timeout: 14, retry_cnt: 3, rnr_retry: 2 }
 }
 
 #[expect(clippy::disallowed_methods, reason = "where the virtual clock starts does not matter")]
-pub fn some_instant() -> Instant {
+pub(crate) fn some_instant() -> Instant {
     Instant::now()
 }
 
 impl End {
     /// In RTS with one region of `len` bytes that counts 0, 1, ..., and one of zeroes.
-    pub fn new(mtu: Mtu, len: usize, rts: RtsAttr) -> End {
-        let mut end = End::in_rtr(mtu, len);
+    pub(crate) fn new(mtu: Mtu, len: usize, rts: RtsAttr) -> Self {
+        let mut end = Self::in_rtr(mtu, len);
         end.rc.ready_to_send(rts);
         end
     }
-    pub fn in_rtr(mtu: Mtu, len: usize) -> End {
-        End::with(rtr(mtu), len)
+    pub(crate) fn in_rtr(mtu: Mtu, len: usize) -> Self {
+        Self::with(rtr(mtu), len)
     }
-    fn with(attr: RtrAttr, len: usize) -> End {
+    fn with(attr: RtrAttr, len: usize) -> Self {
         let (mtu, mut rc) = (attr.path_mtu, Rc::new(Qpn::new(0x11), Pkey::default()));
         rc.ready_to_receive(attr);
         let mut cx = TestContext::default();
@@ -290,16 +290,16 @@ impl End {
         for bytes in [counting, vec![0; len]] {
             cx.memory.regions.push(Region { bytes: RefCell::new(bytes), remote: true });
         }
-        End { rc, cx, now: some_instant(), mtu, ack_delay: AckDelay::No }
+        Self { rc, cx, now: some_instant(), mtu, ack_delay: AckDelay::No }
     }
-    pub fn post(&mut self, wr: SendWr) {
+    pub(crate) fn post(&mut self, wr: SendWr) {
         self.rc.post(wr, &mut self.cx);
     }
-    pub fn post_receive(&mut self, wr_id: u64, sge: Sge) {
+    pub(crate) fn post_receive(&mut self, wr_id: u64, sge: Sge) {
         self.cx.receives.push_back(RecvWr { wr_id, sges: [sge].into_iter().collect() });
     }
     /// All that wants to leave, turn by turn, until nothing does.
-    pub fn fill(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn fill(&mut self) -> Vec<Vec<u8>> {
         let mut sent = self.fill_quantum();
         while self.rc.needs_reschedule() {
             self.rc.begin_quantum();
@@ -308,7 +308,7 @@ impl End {
         sent
     }
     /// All that may leave before the next turn.
-    pub fn fill_quantum(&mut self) -> Vec<Vec<u8>> {
+    pub(crate) fn fill_quantum(&mut self) -> Vec<Vec<u8>> {
         let mut sent = Vec::new();
         let mut batch = TxBatch::new();
         loop {
@@ -326,7 +326,7 @@ impl End {
         }
     }
     /// Like [`End::fill`], parsed.
-    pub fn sent(&mut self) -> Vec<Sent> {
+    pub(crate) fn sent(&mut self) -> Vec<Sent> {
         let parse = |bytes: Vec<u8>| {
             let packet = Packet::parse(&bytes).expect("the engine sends legal packets");
             let Header { bth, op, .. } = packet.header;
@@ -335,17 +335,17 @@ impl End {
         self.fill().into_iter().map(parse).collect()
     }
     /// A packet from the scripted peer at the `psn`th PSN.
-    pub fn hear(&mut self, psn: i64, op: Op, payload: &[u8]) {
+    pub(crate) fn hear(&mut self, psn: i64, op: Op, payload: &[u8]) {
         self.hear_with(psn, op, payload, true);
     }
-    pub fn hear_with(&mut self, psn: i64, op: Op, payload: &[u8], ack_request: bool) {
+    pub(crate) fn hear_with(&mut self, psn: i64, op: Op, payload: &[u8], ack_request: bool) {
         let psn = Psn::new((i64::from(PSN) + psn) as u32);
         let bth = Bth { psn, ack_request, dest_qp: Qpn::new(0x11), ..Bth::default() };
         let header = Header { bth, service: Service::Rc, op };
         self.rc.receive(self.now, &Packet { header, payload }, self.ack_delay, &mut self.cx);
     }
     /// A packet of a peer; a fragment where it is too long for one.
-    pub fn hear_any(&mut self, bytes: &[u8]) {
+    pub(crate) fn hear_any(&mut self, bytes: &[u8]) {
         if let Some(away) = Away::parse(bytes) {
             return self.hear_away(&away, true);
         }
@@ -359,7 +359,7 @@ impl End {
             self.hear_bytes(bytes);
         }
     }
-    pub fn hear_fragment(&mut self, header: &Header, payload: &[u8]) {
+    pub(crate) fn hear_fragment(&mut self, header: &Header, payload: &[u8]) {
         let words: Vec<_> = (0..payload.len().div_ceil(8)).map(|_| AtomicU64::new(0)).collect();
         let shared = SharedBytes::new(&words, payload.len());
         shared.store(payload);
@@ -372,34 +372,34 @@ impl End {
             &mut self.cx,
         );
     }
-    pub fn hear_bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn hear_bytes(&mut self, bytes: &[u8]) {
         if let Ok(packet) = Packet::parse(bytes) {
             self.rc.receive(self.now, &packet, self.ack_delay, &mut self.cx);
         }
     }
     /// Time passes.
-    pub fn wait(&mut self, time: Duration) {
+    pub(crate) fn wait(&mut self, time: Duration) {
         self.now += time;
         self.rc.expire(self.now, &mut self.cx);
     }
     /// Time passes until the engine's next deadline; how long that was.
-    pub fn wait_for_deadline(&mut self) -> Duration {
+    pub(crate) fn wait_for_deadline(&mut self) -> Duration {
         let wait = self.rc.deadline().expect("a timer runs") - self.now;
         self.wait(wait);
         wait
     }
     /// Completions since the last call: mark and status.
-    pub fn completed(&mut self) -> Vec<(u64, Status)> {
+    pub(crate) fn completed(&mut self) -> Vec<(u64, Status)> {
         self.cx.completions.drain(..).map(|(_, c)| (c.wr_id, c.status)).collect()
     }
-    pub fn events(&mut self) -> Vec<QpEvent> {
+    pub(crate) fn events(&mut self) -> Vec<QpEvent> {
         std::mem::take(&mut self.cx.events)
     }
 }
 
 /// A packet the engine sent; its PSN counted from [`PSN`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub psn: i32,
     pub op: Op,
     pub bth: Bth,
@@ -411,20 +411,20 @@ fn off(psn: Psn) -> i32 {
 }
 
 /// PSNs of packets, counted from [`PSN`].
-pub fn psns(sent: &[Sent]) -> Vec<i32> {
+pub(crate) fn psns(sent: &[Sent]) -> Vec<i32> {
     sent.iter().map(|s| s.psn).collect()
 }
 /// Operations of packets.
-pub fn ops(sent: &[Sent]) -> Vec<Op> {
+pub(crate) fn ops(sent: &[Sent]) -> Vec<Op> {
     sent.iter().map(|s| s.op).collect()
 }
 
-pub fn pattern(i: usize) -> u8 {
+pub(crate) fn pattern(i: usize) -> u8 {
     (i ^ i >> 8).wrapping_mul(31) as u8
 }
 
 /// `length` bytes at `offset` of a region.
-pub fn sge(region: usize, offset: u64, length: u32) -> Sge {
+pub(crate) fn sge(region: usize, offset: u64, length: u32) -> Sge {
     Sge { addr: BASE * (1 + region as u64) + offset, length, lkey: Rkey(KEY + region as u32) }
 }
 
@@ -432,34 +432,34 @@ fn wr(wr_id: u64, op: SendOp, sge: Sge) -> SendWr {
     let data = Data::Sges([sge].into_iter().collect());
     SendWr { wr_id, op, data, signaled: true, solicited: false, fence: false }
 }
-pub fn send(wr_id: u64, data: Sge) -> SendWr {
+pub(crate) fn send(wr_id: u64, data: Sge) -> SendWr {
     wr(wr_id, SendOp::Send(SendTail::None), data)
 }
 /// WRITE to the peer's region at the same place as `to` names here.
-pub fn write(wr_id: u64, data: Sge, to: Sge, immediate: Option<[u8; 4]>) -> SendWr {
+pub(crate) fn write(wr_id: u64, data: Sge, to: Sge, immediate: Option<[u8; 4]>) -> SendWr {
     wr(wr_id, SendOp::Write { addr: to.addr, rkey: to.lkey, immediate }, data)
 }
-pub fn read(wr_id: u64, from: Sge, data: Sge) -> SendWr {
+pub(crate) fn read(wr_id: u64, from: Sge, data: Sge) -> SendWr {
     wr(wr_id, SendOp::Read { addr: from.addr, rkey: from.lkey }, data)
 }
-pub fn atomic(wr_id: u64, op: AtomicOp, at: Sge, result: Sge) -> SendWr {
+pub(crate) fn atomic(wr_id: u64, op: AtomicOp, at: Sge, result: Sge) -> SendWr {
     wr(wr_id, SendOp::Atomic { addr: at.addr, rkey: at.lkey, op }, result)
 }
 
-pub fn flush(wr_id: u64, at: Sge, how: Flush) -> SendWr {
+pub(crate) fn flush(wr_id: u64, at: Sge, how: Flush) -> SendWr {
     let op = SendOp::Flush { addr: at.addr, rkey: at.lkey, length: at.length, how };
     SendWr { op, ..send(wr_id, sge(0, 0, 0)) }
 }
 
-pub fn aeth(msn: u32) -> Aeth {
+pub(crate) fn aeth(msn: u32) -> Aeth {
     Aeth { syndrome: Syndrome::Ack { credits: 31 }, msn }
 }
-pub fn ack(msn: u32) -> Op {
+pub(crate) fn ack(msn: u32) -> Op {
     Op::Acknowledge(aeth(msn))
 }
-pub fn nak(code: NakCode, msn: u32) -> Op {
+pub(crate) fn nak(code: NakCode, msn: u32) -> Op {
     Op::Acknowledge(Aeth { syndrome: Syndrome::Nak(code), msn })
 }
-pub fn rnr(timer: u8, msn: u32) -> Op {
+pub(crate) fn rnr(timer: u8, msn: u32) -> Op {
     Op::Acknowledge(Aeth { syndrome: Syndrome::RnrNak { timer }, msn })
 }

@@ -9,26 +9,26 @@ use super::{End, some_instant};
 
 /// SplitMix64: a seed is all a run needs.
 #[derive(Debug, Clone)]
-pub struct Rng(pub u64);
+pub(crate) struct Rng(pub u64);
 
 impl Rng {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ z >> 31
     }
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
-    pub fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 }
 
 /// What the network does, in percent of packets.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Weather {
+pub(crate) struct Weather {
     pub loss: u64,
     pub duplication: u64,
     /// Delayed by up to 300 us, so that later ones overtake.
@@ -39,7 +39,7 @@ pub struct Weather {
 
 /// Two ends and the packets between them.
 #[derive(Debug)]
-pub struct Pair {
+pub(crate) struct Pair {
     pub ends: [End; 2],
     pub weather: Weather,
     pub rng: Rng,
@@ -52,10 +52,10 @@ pub struct Pair {
 }
 
 impl Pair {
-    pub fn new(mtu: Mtu, len: usize, rts: RtsAttr, weather: Weather, seed: u64) -> Pair {
+    pub(crate) fn new(mtu: Mtu, len: usize, rts: RtsAttr, weather: Weather, seed: u64) -> Self {
         let now = some_instant();
         let ends = [0, 1].map(|_| End { now, ..End::new(mtu, len, rts) });
-        Pair { ends, weather, rng: Rng(seed), now, air: Vec::new(), count: 0, flushing: [false; 2] }
+        Self { ends, weather, rng: Rng(seed), now, air: Vec::new(), count: 0, flushing: [false; 2] }
     }
 
     fn launch(&mut self, from: usize) {
@@ -92,7 +92,7 @@ impl Pair {
     }
 
     /// One step: whatever comes next, a packet or a timer. False when nothing is left to happen.
-    pub fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         self.end_flushes();
         for end in 0..2 {
             self.launch(end);
@@ -121,7 +121,7 @@ impl Pair {
     }
 
     /// Runs until nothing is left to happen; panics if that takes too long.
-    pub fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         for _ in 0..1_000_000 {
             if !self.step() {
                 return;

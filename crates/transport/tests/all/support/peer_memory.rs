@@ -13,7 +13,7 @@ use super::{End, PSN, TestContext, ack, rtr, sge, write};
 
 /// A way to the peer's memory, as a test has it.
 #[derive(Debug, Default)]
-pub struct TestPeerMemory {
+pub(crate) struct TestPeerMemory {
     pub refuses: bool,
     /// The peer has work to do with a FLUSH.
     pub flushes_take_time: bool,
@@ -24,7 +24,7 @@ pub struct TestPeerMemory {
 }
 
 impl TestPeerMemory {
-    pub fn execute(&mut self, wr: &SendWr) -> DirectOutcome {
+    pub(crate) fn execute(&mut self, wr: &SendWr) -> DirectOutcome {
         if self.refuses {
             self.refused += 1;
             return DirectOutcome::Refused;
@@ -40,10 +40,10 @@ impl TestPeerMemory {
 impl End {
     /// An end in RTS, after a request that the peer has acknowledged. If it is to have heard, also
     /// after a request of the peer's. Neither is the first of the connection any more.
-    pub fn proven(mtu: Mtu, len: usize, rts: RtsAttr, hears: bool) -> End {
+    pub(crate) fn proven(mtu: Mtu, len: usize, rts: RtsAttr, hears: bool) -> Self {
         let before = Psn::new(PSN - 1);
         let rq_psn = if hears { before } else { Psn::new(PSN) };
-        let mut end = End::with(RtrAttr { rq_psn, ..rtr(mtu) }, len);
+        let mut end = Self::with(RtrAttr { rq_psn, ..rtr(mtu) }, len);
         end.rc.ready_to_send(RtsAttr { sq_psn: before, ..rts });
         let nothing = sge(1, 0, 0);
         end.post(SendWr { signaled: false, ..write(0, sge(0, 0, 0), nothing, None) });
@@ -61,7 +61,7 @@ impl End {
 
 /// The local path to the peer, as the fields of its context say.
 #[derive(Debug)]
-pub struct TestLocalPath<'a> {
+pub(crate) struct TestLocalPath<'a> {
     pub cx: &'a mut TestContext,
 }
 

@@ -12,7 +12,7 @@ const PLACE: u8 = 0xef;
 
 /// Such a fragment, and its bytes, wherever they are.
 #[derive(Clone, Debug)]
-pub struct Away {
+pub(crate) struct Away {
     pub header: Header,
     pub place: ZeroCopy,
     pub bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub struct Away {
 }
 
 impl Away {
-    pub fn parse(record: &[u8]) -> Option<Away> {
+    pub(crate) fn parse(record: &[u8]) -> Option<Self> {
         let [MARK, to @ ..] = record else { return None };
         let (to, rest) = to.split_at(ZeroCopy::LEN);
         let (place, rest) = rest.split_at(ZeroCopy::LEN);
@@ -29,18 +29,18 @@ impl Away {
         let (header, bytes) = rest.split_at(usize::from(*len));
         let Some(ZeroCopy::Exported(to)) = ZeroCopy::from_bytes(to) else { return None };
         let header = Packet::parse(header).expect("headers of a packet").header;
-        Some(Away { header, place: ZeroCopy::from_bytes(place)?, bytes: bytes.to_vec(), to })
+        Some(Self { header, place: ZeroCopy::from_bytes(place)?, bytes: bytes.to_vec(), to })
     }
-    pub fn is_exported(&self) -> bool {
+    pub(crate) fn is_exported(&self) -> bool {
         matches!(self.place, ZeroCopy::Exported(_))
     }
-    pub fn op(&self) -> Op {
+    pub(crate) fn op(&self) -> Op {
         self.header.op
     }
 }
 
 /// What tells of a place.
-pub fn place_of(record: &[u8]) -> Option<(Header, &[u8])> {
+pub(crate) fn place_of(record: &[u8]) -> Option<(Header, &[u8])> {
     let [PLACE, rest @ ..] = record else { return None };
     let (place, header) = rest.split_at(ZeroCopy::LEN);
     Some((Packet::parse(header).expect("headers of an ACK").header, place))
@@ -101,13 +101,13 @@ impl TestContext {
 
 impl End {
     /// The bytes of a fragment are placed, of which is heard later.
-    pub fn have(&self, away: &Away) {
+    pub(crate) fn have(&self, away: &Away) {
         let placed = (&self.cx.memory).write(away.to, 0, &away.bytes, super::Tail::More);
         placed.expect("it may be written there");
     }
 
     /// Such a fragment comes; whether what is exported is reached.
-    pub fn hear_away(&mut self, away: &Away, is_reached: bool) {
+    pub(crate) fn hear_away(&mut self, away: &Away, is_reached: bool) {
         if away.is_exported() {
             *self.cx.memory.exported.borrow_mut() = is_reached.then(|| away.bytes.clone());
         } else {

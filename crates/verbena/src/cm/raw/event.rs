@@ -27,22 +27,22 @@ pub struct Parameters {
 
 impl Parameters {
     /// Parameters of the queue pair `qp_num`, with the defaults of [`ConnParam`].
-    pub fn new(qp_num: u32) -> Parameters {
-        Parameters { qp_num, ..Parameters::default() }
+    pub fn new(qp_num: u32) -> Self {
+        Self { qp_num, ..Self::default() }
     }
     /// Sets [`Parameters::param`].
-    pub fn param(mut self, param: ConnParam) -> Parameters {
+    pub fn param(mut self, param: ConnParam) -> Self {
         self.param = param;
         self
     }
     /// Sets [`Parameters::srq`].
-    pub fn srq(mut self, srq: bool) -> Parameters {
+    pub fn srq(mut self, srq: bool) -> Self {
         self.srq = srq;
         self
     }
 
-    fn told(told: &nic::rdma_cm::ConnParam) -> Parameters {
-        Parameters { param: ConnParam::told(told), qp_num: told.qp_num, srq: told.srq }
+    fn told(told: &nic::rdma_cm::ConnParam) -> Self {
+        Self { param: ConnParam::told(told), qp_num: told.qp_num, srq: told.srq }
     }
 
     pub(super) fn to_node(&self, call: &'static str) -> Result<nic::rdma_cm::ConnParam> {
@@ -103,7 +103,7 @@ pub enum What {
 
 impl Event {
     /// `None` for what only C functions bring about.
-    pub(super) fn of_node(provider: &Provider, ours: &Ours, event: stack::Event) -> Option<Event> {
+    pub(super) fn of_node(provider: &Provider, ours: &Ours, event: stack::Event) -> Option<Self> {
         let tells_parameters = matches!(
             event.kind,
             EventKind::ConnectRequest | EventKind::ConnectResponse | EventKind::Established
@@ -144,6 +144,6 @@ impl Event {
             | EventKind::AddrinfoError
             | EventKind::User => return None,
         };
-        Some(Event { id, what, parameters, ud, private_data: event.private_data })
+        Some(Self { id, what, parameters, ud, private_data: event.private_data })
     }
 }

@@ -57,7 +57,7 @@ impl Id {
     /// # Errors
     ///
     /// `Forked`.
-    pub fn new(channel: &EventChannel, space: PortSpace) -> Result<Id> {
+    pub fn new(channel: &EventChannel, space: PortSpace) -> Result<Self> {
         let channel = &channel.0;
         channel.provider.stack().check("rdma_create_id")?;
         let (space, kind) = match space {
@@ -69,17 +69,17 @@ impl Id {
             PortSpace::Ib(Service::Xrc) => (mad::PortSpace::Ib, QpType::XrcSend),
         };
         let id = node!(&channel.ours, node => node.create_id_for(&channel.node, space, kind));
-        Ok(Id::numbered(&channel.provider, channel.ours.clone(), id))
+        Ok(Self::numbered(&channel.provider, channel.ours.clone(), id))
     }
 
     /// The one that came with a request.
-    pub(super) fn of_request(provider: &Provider, ours: Ours, id: Arc<stack::Id>) -> Id {
-        Id::numbered(provider, ours, id)
+    pub(super) fn of_request(provider: &Provider, ours: Ours, id: Arc<stack::Id>) -> Self {
+        Self::numbered(provider, ours, id)
     }
 
-    fn numbered(provider: &Provider, ours: Ours, node: Arc<stack::Id>) -> Id {
+    fn numbered(provider: &Provider, ours: Ours, node: Arc<stack::Id>) -> Self {
         node.cookie.store(provider.next_id_number(), Ordering::Relaxed);
-        Id { provider: provider.clone(), ours, node: ThreadSafe::new(node) }
+        Self { provider: provider.clone(), ours, node: ThreadSafe::new(node) }
     }
 
     /// By which its events name it: another one for each identifier of a provider, from 1 on.

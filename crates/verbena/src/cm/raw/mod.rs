@@ -116,12 +116,12 @@ impl EventChannel {
     /// # Errors
     ///
     /// `Forked`; `Unsupported` over the machine's rdma-core.
-    pub fn new(provider: &Provider) -> Result<EventChannel> {
+    pub fn new(provider: &Provider) -> Result<Self> {
         const CALL: &str = "rdma_create_event_channel";
         let stack = provider.stack();
         stack.check(CALL)?;
         let ours = stack.ours()?.clone();
-        Ok(EventChannel(Arc::new_cyclic(|channel| {
+        Ok(Self(Arc::new_cyclic(|channel| {
             let signal = EventSignal { later: stack.later().clone(), channel: channel.clone() };
             Channel {
                 provider: provider.clone(),
@@ -209,7 +209,7 @@ impl Drop for Channel {
 }
 
 impl PartialEq for EventChannel {
-    fn eq(&self, other: &EventChannel) -> bool {
+    fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -15,28 +15,28 @@ use crate::provider::{Ours, Pd, Provider, SimProcess, Stack};
 use crate::thread_safe::ThreadSafe;
 
 /// A provider on a new process of a host.
-pub fn provider(sim: &mut Sim, host: HostId) -> Provider {
+pub(super) fn provider(sim: &mut Sim, host: HostId) -> Provider {
     let process = sim.start(host, &stack::Config::default());
     let process = SimProcess { node: sim.node(process).unwrap(), later: Arc::new(DeferredWork::default()) };
     Provider::over(Stack::Ours(Ours::Sim(ThreadSafe::new(Arc::new(process)))))
 }
 
 /// A domain of a world of its own.
-pub fn domain() -> Pd {
+pub(super) fn domain() -> Pd {
     let mut sim = Sim::new(1, Faults::default());
     let host = sim.add_host(&["10.0.0.1".parse().unwrap()], 1500);
     provider(&mut sim, host).devices().unwrap()[0].new_pd().unwrap()
 }
 
 /// One end of a connection.
-pub struct End {
+pub(super) struct End {
     pub pd: Pd,
     qp: Arc<Qp>,
     cq: Arc<Cq>,
 }
 
 impl End {
-    fn new(sim: &mut Sim, address: IpAddr) -> End {
+    fn new(sim: &mut Sim, address: IpAddr) -> Self {
         let host = sim.add_host(&[address], 1500);
         let pd = provider(sim, host).devices().unwrap()[0].new_pd().unwrap();
         let events = AsyncEventQueue::new(Box::new(Mark::default()));
@@ -46,10 +46,10 @@ impl End {
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
         let init = QpInit { srq: None, kind: QpType::Rc, send_cq, recv_cq, cap, sq_sig_all: true, events };
         let qp = Qp::create(pd.device().nic().unwrap(), pd.nic().unwrap(), init).unwrap();
-        End { pd, qp, cq }
+        Self { pd, qp, cq }
     }
 
-    fn connect(&self, peer: &End, to: IpAddr) {
+    fn connect(&self, peer: &Self, to: IpAddr) {
         crate::provider::node!(self.pd.stack().ours().unwrap(), node => node.attach(self.pd.device().nic().unwrap()).unwrap());
         let gids = &self.pd.device().nic().unwrap().port().gids;
         let sgid = gids.iter().find(|(_, e)| e.borne && e.address.is_some_and(|a| a.is_ipv4())).unwrap().0;
@@ -97,19 +97,19 @@ impl End {
         self.qp.modify(now, &attr.with_state(QpState::Rts), rts).unwrap();
     }
 
-    pub fn receive(&self, buf: &impl IoBufMut) {
+    pub(super) fn receive(&self, buf: &impl IoBufMut) {
         let mut list = SgeList::new(&self.pd);
         buf.gather_mut(&mut list);
         self.qp.post_receive(RecvWr { wr_id: 0, sges: list.finish().unwrap() }).unwrap();
     }
 
-    pub fn post_from(&self, op: SendOp, buf: &impl IoBuf) {
+    pub(super) fn post_from(&self, op: SendOp, buf: &impl IoBuf) {
         let mut list = SgeList::new(&self.pd);
         buf.gather(&mut list);
         self.post(op, list);
     }
 
-    pub fn post_into(&self, op: SendOp, buf: &impl IoBufMut) {
+    pub(super) fn post_into(&self, op: SendOp, buf: &impl IoBufMut) {
         let mut list = SgeList::new(&self.pd);
         buf.gather_mut(&mut list);
         self.post(op, list);
@@ -123,7 +123,7 @@ impl End {
         sender.finish();
     }
 
-    pub fn completions(&self) -> Vec<Completion> {
+    pub(super) fn completions(&self) -> Vec<Completion> {
         let mut all = Vec::new();
         self.cq.poll(64, |c| all.push(c)).unwrap();
         all
@@ -138,24 +138,24 @@ impl Drop for End {
 }
 
 /// Two ends, connected.
-pub struct Pair {
+pub(super) struct Pair {
     pub sim: Sim,
     pub a: End,
     pub b: End,
 }
 
 impl Pair {
-    pub fn new() -> Pair {
+    pub(super) fn new() -> Self {
         let mut sim = Sim::new(7, Faults::default());
         let (left, right) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let (a, b) = (End::new(&mut sim, left), End::new(&mut sim, right));
         a.connect(&b, right);
         b.connect(&a, left);
-        Pair { sim, a, b }
+        Self { sim, a, b }
     }
 
     /// What `a` posted has completed: how.
-    pub fn status(&mut self) -> Status {
+    pub(super) fn status(&mut self) -> Status {
         self.sim.run_for(Duration::from_secs(1));
         let all = self.a.completions();
         assert_eq!(all.len(), 1);

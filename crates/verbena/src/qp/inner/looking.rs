@@ -13,38 +13,38 @@ use super::{QpInner, Queues};
 
 impl QpInner {
     /// Whether there is a message that no task has taken, or never will be one.
-    pub fn has_messages(&self) -> bool {
+    pub(crate) fn has_messages(&self) -> bool {
         self.catch_up();
         let queues = self.lock();
         !queues.ready.is_empty() || queues.ended || queues.failure.is_some()
     }
 
     /// From now on completions are taken when a thread polls ([`QpInner::poll_now`]).
-    pub fn only_polled(&self) {
+    pub(crate) fn only_polled(&self) {
         self.polled.store(true, Ordering::Release);
     }
 
     /// Whether its completions come to a queue of others, too.
-    pub fn shares_completions(&self) -> bool {
+    pub(crate) fn shares_completions(&self) -> bool {
         self.cq.is_some()
     }
 
     /// Takes what has arrived, in this thread, then all completions.
     #[inline]
-    pub fn poll_now(&self) {
+    pub(crate) fn poll_now(&self) {
         if self.carrier.look(&self.stack) {
             self.drain();
             self.stack().later().run();
         }
     }
 
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.lock().ended
     }
 
     /// Changes whenever something was taken that a look may find, or the connection has ended.
     #[inline]
-    pub fn news(&self) -> u32 {
+    pub(crate) fn news(&self) -> u32 {
         self.news.load(Ordering::Acquire)
     }
 
@@ -57,7 +57,7 @@ impl QpInner {
 
     /// Whether a thread that waits gains by polling it: not where its completions come to a queue
     /// of others, or to another stack's, and not on a simulated host.
-    pub fn gains_by_polling(&self) -> bool {
+    pub(crate) fn gains_by_polling(&self) -> bool {
         !self.shares_completions() && self.stack().gains_by_polling()
     }
 
@@ -97,7 +97,7 @@ impl QpInner {
 impl Queues {
     /// Whether a completion is to be taken at once.
     fn is_waited_for(&self) -> bool {
-        let Queues { sends, room, idle, receivers, .. } = self;
+        let Self { sends, room, idle, receivers, .. } = self;
         sends.is_waited_for() || ![room, idle, receivers].into_iter().all(|waiters| waiters.is_empty())
     }
 }

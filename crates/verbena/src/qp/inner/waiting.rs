@@ -13,7 +13,7 @@ use crate::op::slot::Ticket;
 
 impl QpInner {
     /// Leaves the waker until there is room in the send queue; false where there is some.
-    pub fn wait_for_room(&self, place: &mut Place, cx: &mut Context<'_>) -> bool {
+    pub(crate) fn wait_for_room(&self, place: &mut Place, cx: &mut Context<'_>) -> bool {
         let waker = Kept::of(cx);
         let queues = self.lock();
         let full = queues.sends.room() == 0 && !queues.destroyed;
@@ -26,7 +26,7 @@ impl QpInner {
     #[allow(unsafe_code, reason = "tickets are of this queue")]
     /// The result of a request, and the value that went with it, where it is complete.
     #[inline]
-    pub fn take_result<B>(&self, ticket: &Ticket<B>) -> Option<(Ended, B)> {
+    pub(crate) fn take_result<B>(&self, ticket: &Ticket<B>) -> Option<(Ended, B)> {
         let mut queues = self.lock();
         // SAFETY: an `InFlight` holds its ticket with the queue pair that gave it, and gives the
         // ticket up with its result.
@@ -42,7 +42,11 @@ impl QpInner {
     /// Like [`QpInner::take_result`], also of completions that woke no task; the waker is left
     /// where it is not complete, and there is one.
     #[inline]
-    pub fn poll_ticket<B>(&self, ticket: &Ticket<B>, cx: Option<&mut Context<'_>>) -> Poll<(Ended, B)> {
+    pub(crate) fn poll_ticket<B>(
+        &self,
+        ticket: &Ticket<B>,
+        cx: Option<&mut Context<'_>>,
+    ) -> Poll<(Ended, B)> {
         if let Some(taken) = self.take_result(ticket) {
             return Poll::Ready(taken);
         }
@@ -69,7 +73,7 @@ impl QpInner {
     }
 
     /// Waits until no send is under way.
-    pub async fn idle(&self) {
+    pub(crate) async fn idle(&self) {
         let mut place = Place::default();
         std::future::poll_fn(|cx| {
             let waker = Kept::of(cx);
@@ -85,7 +89,10 @@ impl QpInner {
     }
 
     /// The next message; where there is none the waker is left at the place, where one is given.
-    pub fn poll_recv(&self, waits: Option<(&mut Place, &mut Context<'_>)>) -> Poll<Result<Option<Message>>> {
+    pub(crate) fn poll_recv(
+        &self,
+        waits: Option<(&mut Place, &mut Context<'_>)>,
+    ) -> Poll<Result<Option<Message>>> {
         let waits = waits.map(|(place, cx)| (place, Kept::of(cx)));
         let mut queues = self.lock();
         if queues.ready.is_empty() && self.carrier.has_completions() {
@@ -113,7 +120,7 @@ impl QpInner {
 
     /// Leaves a waker until a message comes or the connection ends. What was there before does not
     /// wake it: look again afterwards.
-    pub fn wake_on_message(&self, place: &mut Place, cx: &Context<'_>) {
+    pub(crate) fn wake_on_message(&self, place: &mut Place, cx: &Context<'_>) {
         let waker = Kept::of(cx);
         self.leave(self.lock(), place, For::Message, waker);
     }

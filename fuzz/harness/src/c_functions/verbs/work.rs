@@ -15,7 +15,7 @@ const SGES: usize = 40;
 
 impl Scene<'_, '_> {
     /// Moves a queue pair on, or anywhere.
-    pub unsafe fn move_qp(&mut self) {
+    pub(crate) unsafe fn move_qp(&mut self) {
         let input = &mut *self.input;
         let Some(qp) = input.pick(&self.qps) else { return };
         // SAFETY: objects of the pools; structures to be written.
@@ -78,7 +78,7 @@ impl Scene<'_, '_> {
         sges
     }
 
-    pub unsafe fn post_send(&mut self) {
+    pub(crate) unsafe fn post_send(&mut self) {
         let Some(qp) = self.input.pick(&self.qps) else { return };
         let flags = self.input.u32() & 0x1f;
         // SAFETY: objects of the pools; requests and elements that live as long as the call; what
@@ -123,7 +123,7 @@ impl Scene<'_, '_> {
         }
     }
 
-    pub unsafe fn post_receive(&mut self) {
+    pub(crate) unsafe fn post_receive(&mut self) {
         // SAFETY: as in `post_send`.
         unsafe {
             let mut sges = self.sges(false);
@@ -141,7 +141,7 @@ impl Scene<'_, '_> {
         }
     }
 
-    pub unsafe fn poll(&mut self) {
+    pub(crate) unsafe fn poll(&mut self) {
         let input = &mut *self.input;
         let Some(cq) = input.pick(&self.cqs) else { return };
         // SAFETY: objects of the pools; room for as many completions as are asked for.
@@ -164,7 +164,7 @@ impl Scene<'_, '_> {
     }
 
     /// Takes all events that are there.
-    pub unsafe fn events(&mut self) {
+    pub(crate) unsafe fn events(&mut self) {
         // SAFETY: objects of the pools; events are acknowledged once.
         unsafe {
             for channel in &self.channels {
