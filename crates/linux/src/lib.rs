@@ -62,7 +62,7 @@
 //! pairs and completion queues are unlocked (`nic::cq`).
 //!
 //! Questions to the kernel (routes, names of ports) are asked with no lock of the node held, see
-//! [`node`]; of a packet's way only its socket's token is.
+//! [`stack`]; of a packet's way only its socket's token is.
 
 mod alarm;
 mod counters;

@@ -13,7 +13,7 @@
 //! | [`arena`] | memory of this process that the others map, too |
 //! | `same_host` | what is to be expected of all that, before a process sends |
 //! | [`lease`] | whether threads that poll serve a ring or a socket, or the engine |
-//! | [`env`] | what rings ask of the host around them, and what they bring it |
+//! | [`mod@env`] | what rings ask of the host around them, and what they bring it |
 //! | `memory` | shared memory |
 //! | `counters` | what passed, in numbers |
 //!

@@ -16,7 +16,7 @@
 //! | [`rdma_cm`] | events, connection parameters and limits of rdma_cm, as every provider has them |
 //! | [`peer_memory`] | what the adapter asks of an environment whose processes reach each other's memory |
 //! | [`steering`] | which queue pair gets what names none: flow rules, multicast groups, the hash over work queues |
-//! | [`later`] | what is done when no lock is held |
+//! | [`deferred_work`] | what is done when no lock is held |
 //! | [`program`] | the program's code where the stack calls it, and what becomes of its panics |
 //! | [`limits`] | every limit in one table |
 //! | [`Error`], [`PostError`], [`Errno`] | why a call, or a work request, is refused, and the number that C sees |

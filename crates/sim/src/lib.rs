@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `sim` | [`Sim`]: hosts, their processes, and the loop that moves time; a packet's way; the trace |
 //! | [`faults`] | [`Faults`]: what may happen to a packet, and how often |
-//! | [`env`] | [`SimEnv`]: what a node sees of it; names, routes, neighbours of a host |
+//! | [`mod@env`] | [`SimEnv`]: what a node sees of it; names, routes, neighbours of a host |
 //! | `same_host`, `peer_memory` | processes of one host: channels between them, and memory that they reach by themselves |
 //! | `network` | links between hosts, and the fate of each packet |
 //! | [`storage`] | files of hosts, which outlive processes, and what a loss of power leaves of them |

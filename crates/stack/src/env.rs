@@ -171,7 +171,7 @@ pub enum Input<'a> {
         /// From the destination's hardware address to the end of the payload, VLAN tags included.
         bytes: &'a [u8],
     },
-    /// The answer to [`Env::reach`].
+    /// The answer to [`Env::resolve_neighbour`].
     Resolved {
         /// The caller's mark.
         ticket: u64,

@@ -5,7 +5,7 @@
 //!
 //! | file | what lives there |
 //! |---|---|
-//! | [`env`] | what a node asks of the environment around it, and what the environment tells it |
+//! | [`mod@env`] | what a node asks of the environment around it, and what the environment tells it |
 //! | `dispatch` | packets and everything else that the environment tells: to queue pairs, to QP1, to the part it concerns |
 //! | `gsi` | QP1: management datagrams come in and leave; which process of the host they are for |
 //! | `unsolicited` | what is for no process, and how much is done about it |

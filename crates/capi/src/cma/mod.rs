@@ -1,4 +1,4 @@
-//! librdmacm: its functions, each a conversion to the call of [`node`] that does the work.
+//! librdmacm: its functions, each a conversion to the call of [`stack`] that does the work.
 //!
 //! | module | what |
 //! |---|---|
