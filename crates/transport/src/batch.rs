@@ -157,13 +157,36 @@ impl TxBatch {
         let end_of_packet = rest.len() - ICRC_LEN;
         rest[..ICRC_LEN].copy_from_slice(&[0; ICRC_LEN]);
         rest[end_of_packet..].copy_from_slice(&[0; ICRC_LEN]);
-        (self.used, self.count) = (end, self.count + 1);
+        self.took(len, remainder);
+        Ok(())
+    }
+    /// A packet of `len` bytes lies after the others.
+    #[inline]
+    fn took(&mut self, len: usize, remainder: Option<Remainder>) {
+        (self.used, self.count) = (self.used + len, self.count + 1);
         self.remainders.push(remainder);
         match self.runs.last_mut() {
             Some(run) if run.goes_on_with(len) => (run.len, run.count) = (run.len + len, run.count + 1),
             _ => self.runs.push(Run { size: len, len, count: 1 }),
         }
-        Ok(())
+    }
+    /// Keeps the packets, in their order, for which `keep` says so: what a link does that loses
+    /// some.
+    pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {
+        let runs = std::mem::take(&mut self.runs);
+        let remainders = std::mem::take(&mut self.remainders);
+        let (mut from, end) = (0, self.used);
+        (self.used, self.count) = (0, 0);
+        let sizes = runs.iter().flat_map(|run| (0..run.count).map(|n| run.size.min(run.len - n * run.size)));
+        for (len, remainder) in sizes.zip(remainders) {
+            let packet = from..from + len;
+            from += len;
+            if keep(&self.bytes[packet.clone()]) {
+                self.bytes.copy_within(packet, self.used);
+                self.took(len, remainder);
+            }
+        }
+        debug_assert_eq!(from, end);
     }
     /// The bytes of all packets, and how they leave.
     pub fn parts_mut(&mut self) -> (&mut [u8], &[Run]) {

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nic::{Errno, Persist};
+use nic::{Errno, Link, Persist};
 use stack::env::{Input, InputHandler, Interface, Name, Watch};
 use stack::{Config, Node};
 use wire::icrc::Flow;
@@ -186,6 +186,16 @@ impl Sim {
     /// Starts a process: a node that shares the host's addresses and names with those started
     /// before.
     pub fn start(&mut self, host: HostId, config: &Config) -> ProcessId {
+        self.start_on(host, config, |env| env)
+    }
+
+    /// Like [`Sim::start`], on the link that `decorate` puts over the host's own.
+    pub fn start_on(
+        &mut self,
+        host: HostId,
+        config: &Config,
+        decorate: impl FnOnce(Arc<SimEnv>) -> Arc<dyn Link>,
+    ) -> ProcessId {
         let process = ProcessId(self.nodes.len());
         let (interface, same_host) = {
             let host = &mut self.shared.hosts()[host.0];
@@ -194,7 +204,8 @@ impl Sim {
         };
         self.shared.alarms().push(None);
         let env = Arc::new(SimEnv { shared: self.shared.clone(), host, process, same_host });
-        self.nodes.push(Some(Node::new(env, config, &[interface])));
+        let link = decorate(env.clone());
+        self.nodes.push(Some(Node::on_link(env, link, config, &[interface])));
         process
     }
 

@@ -11,6 +11,7 @@ mod cm_listener;
 mod cm_loss;
 mod cm_messages;
 mod cm_unsolicited;
+mod decorated_link;
 mod end;
 mod env;
 mod groups;

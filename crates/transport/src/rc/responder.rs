@@ -1,11 +1,11 @@
 //! The responder (IBA 1.4 §9.7): has requests executed ([`crate::execute`]) in the order of their
-//! PSNs, each once, and queues the answers.
+//! PSNs, each once, and queues the answers. `flush`: the FLUSH that takes longer than a packet.
 
-use std::task::Poll;
+mod flush;
 
-use wire::bth::{AtomicEth, Feth, NakCode, Reth};
+use wire::Psn;
+use wire::bth::{AtomicEth, NakCode, Reth};
 use wire::roce::{Op, SendAt, WriteAt};
-use wire::{Psn, Rkey};
 
 use super::answers::{Answers, Read, ack};
 use super::local::Arrival;
@@ -13,8 +13,11 @@ use super::resources::{Executed, Resources};
 use super::{Connection, RtrAttr};
 use crate::TxBatch;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::{AtomicOp, Context, Fault, Flush, Payload, QpEvent, Remote, ZeroCopy};
+use crate::op::{AtomicOp, Context, Fault, Payload, QpEvent, Remote, ZeroCopy};
 use crate::segmentation::{check_len, remote, send_place, write_place};
+
+pub use flush::FlushTask;
+use flush::Flushing;
 
 /// Repeated READs and atomics answered beyond `max_dest_rd_atomic`; more are dropped.
 const EXTRA_REPEATED: usize = 16;
@@ -46,30 +49,6 @@ pub(super) struct Responder {
     /// The latest request that came again since a new one came.
     repeated: Option<Psn>,
     path_suspect: bool,
-}
-
-/// The FLUSH that is not done yet. Until it is, nothing is executed that comes after it: an ATOMIC
-/// WRITE must not pass it (IBA annex A19).
-#[derive(Debug)]
-pub(super) struct Flushing {
-    psn: Psn,
-    rkey: Rkey,
-    task: Option<FlushTask>,
-    /// A later request came and was dropped: it will be asked for.
-    missed: bool,
-    /// How often it was asked for again.
-    repeated: u32,
-}
-
-/// A FLUSH that takes long, for [`Rc::take_flush`](super::Rc::take_flush).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlushTask {
-    /// What the peer named; the key and, of a range, the bytes.
-    pub range: Remote,
-    /// How.
-    pub how: Flush,
-    /// At an XRC target, the shared receive queue in whose domain that counts.
-    pub srq: Option<u32>,
 }
 
 /// The queue pair goes to the error state; the NAK is queued.
@@ -127,35 +106,6 @@ impl Responder {
     }
     pub(super) fn cut_off(&mut self) {
         self.answers.cut_off();
-    }
-    #[inline]
-    pub(super) fn take_flush(&mut self) -> Option<FlushTask> {
-        self.flushing.as_mut()?.task.take()
-    }
-
-    /// The FLUSH is done.
-    pub(super) fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) -> Result<(), Broken> {
-        let Some(flushing) = self.flushing.take() else { return Ok(()) };
-        let Flushing { psn, rkey, missed, .. } = *flushing;
-        match result {
-            Ok(()) => {}
-            // Nothing is wrong with the request (IBA 1.4 §9.7.5.2.7).
-            Err(Fault::Storage) => {
-                self.answers.nak(psn, self.msn, NakCode::RemoteOperational);
-                return Err(Broken);
-            }
-            Err(_) => {
-                self.answers.nak(psn, self.msn, NakCode::RemoteAccess);
-                cx.event(QpEvent::AccessError);
-                return Err(Broken);
-            }
-        }
-        self.flush_done(psn, rkey);
-        if missed {
-            self.quiet = true;
-            self.answers.nak(self.expected, self.msn, NakCode::PsnSequence);
-        }
-        Ok(())
     }
 
     /// A receive half filled completes as flushed.
@@ -397,45 +347,6 @@ impl Responder {
         self.resources.keep(Executed::AtomicWrite { psn, rkey: reth.rkey }, self.max_rd_atomic);
         self.answers.read(nothing(psn, self.msn, false));
         Ok(())
-    }
-
-    /// FLUSH (IBA annex A19): a READ response of no bytes answers it when it is done, as in the
-    /// kernel. It does not count among READs, as the kernel's requester does not count it.
-    fn start_flush(
-        &mut self,
-        psn: Psn,
-        feth: Feth,
-        reth: Reth,
-        cx: &mut impl Context,
-    ) -> Result<(), Refusal> {
-        let how = Flush {
-            global: feth.placement & 1 != 0,
-            persistent: feth.placement & 2 != 0,
-            whole: feth.selectivity == 1,
-        };
-        if feth.placement > 3 || feth.selectivity > 1 {
-            return Err(Refusal::Illegal);
-        }
-        match self.inbound.flush(remote(reth), how, cx)? {
-            Poll::Ready(()) => self.flush_done(psn, reth.rkey),
-            Poll::Pending => {
-                let task = FlushTask { range: remote(reth), how, srq: self.srq };
-                self.flushing = Some(Box::new(Flushing {
-                    psn,
-                    rkey: reth.rkey,
-                    task: Some(task),
-                    missed: false,
-                    repeated: 0,
-                }));
-            }
-        }
-        Ok(())
-    }
-
-    fn flush_done(&mut self, psn: Psn, rkey: Rkey) {
-        self.take(1, true);
-        self.resources.keep_flush(psn, rkey);
-        self.answers.read(nothing(psn, self.msn, true));
     }
 
     // ---- requests that came before ----
