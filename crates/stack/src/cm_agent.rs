@@ -67,6 +67,8 @@ pub(crate) struct Core {
     /// why.
     pub(crate) refused: Vec<(u64, Refusal)>,
     pub(crate) resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
+    /// Channels with events that are published when the lock has been given back.
+    unpublished: Vec<Arc<EventChannel>>,
     /// What messages are made in, one after the other.
     batch: TxBatch,
     pub(crate) next_ticket: u64,
@@ -84,6 +86,7 @@ impl CmAgent {
             arrived: Vec::new(),
             refused: Vec::new(),
             resolving: BTreeMap::new(),
+            unpublished: Vec::new(),
             batch: TxBatch::new(),
             next_ticket: 1,
         };
@@ -192,9 +195,14 @@ impl Core {
         self.ids.get(&key).and_then(|id| id.lock().qp.clone())
     }
 
+    /// Gives an identifier an event. Its channel is told when the lock has been given back
+    /// ([`Node::carry_out`]): the thread that is woken needs that lock, and an RTU leaves before.
     pub(crate) fn push(&mut self, event: Event) {
         let channel = event.id.lock().channel.clone();
-        channel.push(event);
+        channel.enqueue(event);
+        if !self.unpublished.iter().any(|known| Arc::ptr_eq(known, &channel)) {
+            self.unpublished.push(channel);
+        }
     }
 }
 
@@ -308,14 +316,17 @@ impl<W: Env> Node<W> {
         self.carry_out(core, now);
     }
 
-    /// Does what the connection managers put out, unlocks, and lets in the requests that came.
+    /// Does what the connection managers put out, unlocks, tells of events, and lets in the
+    /// requests that came.
     pub(crate) fn carry_out<'a>(&'a self, mut core: MutexGuard<'a, Core>, now: Instant) {
         loop {
             self.do_outputs(&mut core, now);
             let not_kept = core.ports_not_kept_any_longer(now);
             let (deadline, arrived) = (core.deadline(), std::mem::take(&mut core.arrived));
+            let unpublished = std::mem::take(&mut core.unpublished);
             drop(core);
             drop(not_kept);
+            unpublished.iter().for_each(|channel| channel.publish());
             if let Some(at) = deadline {
                 self.env.wake_at(at);
             }

@@ -93,6 +93,14 @@ impl EventChannel {
     pub(crate) fn push(&self, event: Event) {
         self.queue.push(event);
     }
+    /// Adds an event that is handed out once it is published.
+    pub(crate) fn enqueue(&self, event: Event) {
+        self.queue.enqueue(event);
+    }
+    /// Tells the owner of the events that were enqueued.
+    pub(crate) fn publish(&self) {
+        self.queue.publish();
+    }
     /// Takes the events that `which` names out again, in order.
     pub(crate) fn take_back(&self, which: impl FnMut(&Event) -> bool) -> Vec<Event> {
         self.queue.take_back(which)

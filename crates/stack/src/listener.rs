@@ -186,8 +186,8 @@ impl Core {
         let Some(listener) = self.listeners.get_mut(key) else { return };
         let Some(event) = listener.offer(now) else { return };
         let channel = listener.id.lock().channel.clone();
-        event.id.lock().channel = channel.clone();
-        channel.push(event);
+        event.id.lock().channel = channel;
+        self.push(event);
     }
 
     /// The program has begun to serve a request.
