@@ -210,9 +210,7 @@ impl Link for LinuxEnv {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         if self.is_ours() && !self.rings.send(path, batch, self) {
             let Self { config, clock, reactor, counters, .. } = self;
-            if batch.len_bytes() >= BULK || batch.len() >= MANY {
-                self.rx_sockets.sends_many(clock);
-            }
+            self.rx_sockets.sends(batch.len_bytes() >= BULK || batch.len() >= MANY, clock);
             if self.tx.send(path, batch, &Sender { config, clock, reactor, counters }) {
                 self.alarm.set(self.look_for_idle());
             }

@@ -34,9 +34,16 @@ use crate::rx_socket::RxSocket;
 const READS_PER_EVENT: usize = 16;
 /// How many sockets are read before timers and turns are looked after again.
 const EVENTS_PER_WAIT: usize = 16;
-/// For how long the engine polls after bulk, rather than sleeps: more is near, and waking a thread
-/// costs the sender a good part of a segmented send.
+/// For how long the engine polls, rather than sleeps, after bulk and after packets that came one
+/// behind the other: more is near, and waking a thread costs the sender a good part of a segmented
+/// send.
 const STREAM_PAUSE: Duration = Duration::from_micros(30);
+/// Reads that are no further apart belong to one stream. Longer than the pause: the sender wakes
+/// the engine for each packet as long as it sleeps.
+const STREAM_NANOS: u64 = 60_000;
+/// The longest sleep after the engine had something to do. A timer that is set for later wakes no
+/// engine, and each message of a connection manager sets one.
+const MAX_SLEEP_NANOS: u64 = 50_000_000;
 /// When the engine tries a socket again at which messages wait and a thread of the program reads.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// When the engine looks again whether there is a descriptor for a process that wants to connect.
@@ -87,8 +94,13 @@ struct Engine<G> {
     watch: Watch,
     /// When a thread had last polled, at the time the engine last read the rings.
     polled_at: u64,
-    /// Bulk came lately: until then, on the environment's clock, the engine does not sleep.
+    /// A stream of packets came lately: until then, on the environment's clock, the engine does not
+    /// sleep.
     awake_until: u64,
+    /// When a read last brought packets.
+    read_at: u64,
+    /// The engine had something to do since it slept last.
+    is_active: bool,
 }
 
 /// Runs until `stop` is set and the wake descriptor rung. Meets the starting thread at the barrier.
@@ -120,6 +132,8 @@ pub(crate) fn run<G: InputHandler>(
         watch: Watch::default(),
         polled_at: 0,
         awake_until: 0,
+        read_at: 0,
+        is_active: false,
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
     at_work.wait();
@@ -134,6 +148,7 @@ pub(crate) fn run<G: InputHandler>(
             // The program's own threads may want this core.
             Ok([]) if engine.awake_until > 0 && engine.gone.is_empty() => std::thread::yield_now(),
             Ok(events) => {
+                engine.is_active = !events.is_empty();
                 events.iter().for_each(|event| engine.event(event.events, event.u64));
                 engine.tell_of_the_gone(events.len() == EVENTS_PER_WAIT);
             }
@@ -184,7 +199,8 @@ impl<G: InputHandler> Engine<G> {
             return Some(Duration::ZERO);
         }
         let pause_end = pause.map_or(u64::MAX, |pause| now + pause.as_nanos() as u64);
-        match env.alarm.sleep(due.min(pause_end)) {
+        let longest = if self.is_active { now + MAX_SLEEP_NANOS } else { u64::MAX };
+        match env.alarm.sleep(due.min(pause_end).min(longest)) {
             u64::MAX => None,
             at => Some(Duration::from_nanos(at.saturating_sub(now))),
         }

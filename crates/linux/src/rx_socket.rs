@@ -205,7 +205,12 @@ impl RxSocket {
         to: &Delivery<'_, G>,
         drained: &mut Drained,
     ) -> Read {
+        let (is_engine, polled_at) = (polled.is_none(), self.lease.polled_at());
         for n in 1..=limit {
+            // A thread of the program has come to poll: the rest is its own.
+            if is_engine && n > 1 && self.lease.polled_at() != polled_at && !self.lease.is_shared() {
+                return Read::Enough;
+            }
             match self.read(receiver, polled, to) {
                 Ok(Brought { bytes, packets, data }) => {
                     let before = *drained == Drained::Some { bulk: true };

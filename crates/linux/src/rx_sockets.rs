@@ -42,7 +42,7 @@ const WARM_NANOS: u64 = 50_000;
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
 const READS_PER_POLL: usize = 8;
-/// Batches, long or of many packets, that may leave between two polls of one thread without the
+/// Batches that may leave between two polls of one thread without the
 /// engine taking its place: more than the largest window.
 const MAX_BATCHES: u32 = 64;
 /// What one of them takes at most, the system call included.
@@ -276,23 +276,31 @@ impl RxSockets {
                 socket.lease.poll_found();
                 found
             }
-            Drained::Empty | Drained::Busy => {
+            nothing => {
+                // The engine reads it: it leaves a hot socket to the thread that polls.
+                if nothing == Drained::Busy && index >= *hot {
+                    self.heat(socket, now);
+                    socket.lease.renew(now);
+                }
                 self.turn.store(turn.wrapping_add(1), Ordering::Relaxed);
                 Drained::Empty
             }
         }
     }
 
-    /// The calling thread sends a long batch, or one of many packets. If it is the one that polls,
-    /// it will be back at the sockets when all has left that windows let go: the engine would
-    /// only take the processor and the queue pair's lock from it meanwhile. A program that sends
-    /// and polls no more has its packets later by [`MAX_BATCHES`] at most.
-    pub(crate) fn sends_many(&self, clock: &Clock) {
+    /// The calling thread sends a batch. If it is the one that polls, and the batch is long or not
+    /// the first since that poll, it will be back at the sockets when all has left that windows let
+    /// go: the engine would only take the processor and the queue pair's lock from it meanwhile. A
+    /// program that sends and polls no more has its packets later by [`MAX_BATCHES`] at most.
+    pub(crate) fn sends(&self, is_long: bool, clock: &Clock) {
         let left = self.batches_left.load(Ordering::Relaxed);
         if left == 0 || self.poller.load(Ordering::Relaxed) != sys::thread::own_thread() {
             return;
         }
         self.batches_left.store(left - 1, Ordering::Relaxed);
+        if left == MAX_BATCHES && !is_long {
+            return;
+        }
         let now = clock.now();
         self.polled_at.store(now + BATCH_NANOS, Ordering::Relaxed);
         let lineup = self.lineup.load();

@@ -73,6 +73,11 @@ impl Lease {
         self.polled_at.store(now, Ordering::Relaxed);
     }
 
+    /// When a polling thread last tried the socket; 0 where none does.
+    pub fn polled_at(&self) -> u64 {
+        self.polled_at.load(Ordering::Relaxed)
+    }
+
     /// When the lease ends, where one runs.
     pub fn ends_at(&self, now: u64) -> Option<u64> {
         match self.polled_at.load(Ordering::Relaxed) {

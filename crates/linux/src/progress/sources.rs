@@ -10,7 +10,7 @@ use stack::env::Datagram;
 use stack::{Input, InputHandler};
 use sys::Room;
 
-use super::{Engine, Gone, READS_PER_EVENT, STREAM_PAUSE};
+use super::{Engine, Gone, READS_PER_EVENT, STREAM_NANOS, STREAM_PAUSE};
 use crate::counters::add;
 use crate::env::LinuxEnv;
 use crate::management::Management;
@@ -92,9 +92,11 @@ impl<G: InputHandler> Engine<G> {
                 let now = env.clock.now();
                 socket.lease.engine_found(found_at, polled_at);
                 env.rx_sockets.delivered_by_engine(socket, now);
-                if bulk {
+                let is_polled = found_at.saturating_sub(polled_at) < LEASE_NANOS;
+                if bulk || !is_polled && now.saturating_sub(self.read_at) < STREAM_NANOS {
                     self.awake_until = now + STREAM_PAUSE.as_nanos() as u64;
                 }
+                self.read_at = now;
             }
             // Its thread may have found it empty before this packet came.
             Drained::Busy => self.leave_to_poller(socket),
@@ -105,6 +107,7 @@ impl<G: InputHandler> Engine<G> {
     /// Leaves a socket to a thread that polls: the engine waits for nothing there while its lease
     /// runs.
     fn leave_to_poller(&mut self, socket: &Arc<RxSocket>) {
+        self.awake_until = 0;
         socket.lease.renew(self.env.clock.now().max(1));
         socket.disarm(&self.env.reactor);
         if !self.leased.iter().any(|leased| leased.token == socket.token) {
