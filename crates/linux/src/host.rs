@@ -1,4 +1,7 @@
-//! An input handler and its environment, running: how they start and stop, what threads ask.
+//! An input handler and its environment, running: how they start and stop, what threads ask;
+//! `waiting`: how a thread waits for an event.
+
+mod waiting;
 
 use std::io;
 use std::net::IpAddr;
@@ -8,7 +11,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use local::Drained;
-use local::rings::driver_slot::LOOK_NANOS;
 use locks::{Mutex, Rank};
 use nic::cq::Stamp;
 use nic::{Cq, DeferredWork, Error};
@@ -17,7 +19,6 @@ use transport::likely::unlikely;
 use transport::op::Completion;
 
 use crate::env::LinuxEnv;
-use crate::eventfd::{Counter, Wait};
 use crate::progress;
 
 /// What can be chosen about a host.
@@ -334,134 +335,6 @@ impl<G: InputHandler> Host<G> {
                 self.env.alarm.set(0);
             }
         }
-    }
-
-    /// For a thread that is about to block until `counter` has an event: where it may, it reads the
-    /// rings from now on, so that what comes by them wakes it at once (`rings::driver_slot`). An
-    /// event that it brings itself it has taken. Call it with no lock of the input handler held. A
-    /// panic in the input handler comes through.
-    pub fn wait_as_driver(&self, counter: &Counter) -> Wait {
-        let LinuxEnv { rings, .. } = &*self.env;
-        if counter.take_inline() {
-            return Wait::Over;
-        }
-        if !self.is_ours()
-            || counter.has_events()
-            || rings.is_empty()
-            || counter.seems_nonblocking()
-            || !rings.driver_slot.take()
-        {
-            return Wait::AtCounter;
-        }
-        rings.lease.end();
-        sys::thread::not_cancelled(|| match self.attend(counter) {
-            Wait::InDriverSlot(_) if counter.is_nonblocking() => {
-                self.leave_driver_slot(Some(counter), false);
-                Wait::AtCounter
-            }
-            wait => wait,
-        })
-    }
-
-    /// Like [`Host::wait_as_driver`], after a wait in the driver slot.
-    pub fn sit_on(&self, counter: &Counter) -> Wait {
-        if !self.is_ours() {
-            return Wait::AtCounter;
-        }
-        sys::thread::not_cancelled(|| self.attend(counter))
-    }
-
-    /// The calling thread does not wait in the driver slot any more: the engine reads the rings
-    /// again. `counter`: unless it is gone. `closed`: no thread can wait there.
-    pub fn release_driver(&self, counter: Option<&Counter>, closed: bool) {
-        if self.is_ours() {
-            sys::thread::not_cancelled(|| self.leave_driver_slot(counter, closed));
-        }
-    }
-
-    fn leave_driver_slot(&self, counter: Option<&Counter>, closed: bool) {
-        let LinuxEnv { rings, alarm, counters, .. } = &*self.env;
-        rings.send_pending_wakes(&counters.local);
-        counter.into_iter().for_each(|counter| counter.waits_in(None));
-        if closed {
-            rings.driver_slot.close();
-        }
-        // A thread that lingers has none woken, and may have been revoked meanwhile.
-        let spun = counter.is_some_and(|counter| counter.spin().may());
-        if (rings.driver_slot.leave() || closed || spun) && !rings.sleep(false) {
-            alarm.set(0);
-        }
-    }
-
-    /// Leaves the driver slot with an event; false where this thread may not be back in a moment,
-    /// and the engine has to be told. A thread that takes one event after the other would have
-    /// it woken each time.
-    fn leave_for_a_moment(&self, counter: &Counter) -> bool {
-        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
-        let Some(back_by) = rings.driver_slot.leaves_for_a_moment(clock.now()) else { return false };
-        counter.waits_in(None);
-        rings.stay_awake();
-        rings.driver_slot.leave();
-        alarm.set(back_by);
-        true
-    }
-
-    /// Takes what came by rings to the input handler; where to wait, as [`Host::wait_as_driver`]
-    /// says.
-    fn attend(&self, counter: &Counter) -> Wait {
-        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
-        counter.waits_in(None);
-        let (stays, at_once) = (rings.driver_slot.goes_on(), counter.has_events());
-        let taker = counter.taker();
-        let waits = stays && !self.spins(counter) && self.empty_rings(counter);
-        self.env.decline_broken_rings();
-        self.later.run();
-        drop(taker);
-        if waits {
-            counter.waits_in(Some(rings.driver_slot.clone()));
-        }
-        if !waits || counter.has_events() {
-            // A thread that has not looked at the rings does not have others wait for it.
-            let looked = stays && !at_once && counter.has_events();
-            if !(looked && self.leave_for_a_moment(counter)) {
-                self.leave_driver_slot(Some(counter), false);
-            }
-            return if counter.take_inline() { Wait::Over } else { Wait::AtCounter };
-        }
-        rings.send_pending_wakes(&self.env.counters.local);
-        alarm.set(clock.now() + LOOK_NANOS);
-        Wait::InDriverSlot(rings.driver_slot.waits())
-    }
-
-    /// Whether there is an event, or one comes in a moment, of a counter where that is likely.
-    fn spins(&self, counter: &Counter) -> bool {
-        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
-        counter.spin().may() && {
-            alarm.set(clock.now() + LOOK_NANOS);
-            let to = self.env.delivery(&*self.handler);
-            rings.spin(counter.spin(), || counter.has_events(), clock, &to.of_rings())
-        }
-    }
-
-    /// Reads the rings until nothing is there; false where there is an event first.
-    fn empty_rings(&self, counter: &Counter) -> bool {
-        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
-        let to = self.env.delivery(&*self.handler);
-        for _ in 0..LOOKS {
-            if let Drained::Some { .. } = rings.drain(&to.of_rings()) {
-                if counter.has_events() {
-                    return false;
-                }
-            } else if !rings.lease.is_shared() && rings.lease.ends_at(clock.now()).is_some() {
-                // Another thread polls, and no thread is told of packets. The engine looks when it
-                // stops.
-                break;
-            } else if rings.sleep(true) {
-                return true;
-            }
-        }
-        alarm.set(0);
-        true
     }
 
     /// Stops the engine thread, waits until it has ended (unless it is the caller), and closes the

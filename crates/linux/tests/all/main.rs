@@ -13,5 +13,6 @@ mod network;
 mod peer_memory;
 mod rings;
 mod sharing;
+mod spin;
 mod support;
 mod unsolicited;

@@ -1,6 +1,6 @@
-//! A thread that waits for an event looks at the rings for a moment before it sleeps: the answer of
-//! a process of this host may be there in less time than it takes to wake a thread. Where it was
-//! not there several times in a row, as where many processes want the processor, hardly any thread
+//! A thread that waits for an event looks at rings and sockets for a moment before it sleeps: the
+//! answer of a peer may be there in less time than it takes to wake a thread. Where it was not
+//! there several times in a row, as where many processes want the processor, hardly any thread
 //! looks. Nor where others compute without a break (`CpuContention`): the scheduler gives them some
 //! milliseconds each time, while a thread that is woken goes before them.
 
@@ -17,8 +17,8 @@ use crate::rings::Rings;
 /// How often a thread may look in vain in a row; then one in so many waits tries again.
 const FEW: u32 = 2;
 const SELDOM: u32 = 32;
-/// A thread looks so often, about a microsecond, before it lets others have the processor. It looks
-/// only once where they had the processor for longer than that the last time.
+/// A thread looks at rings so often, about a microsecond, before it lets others have the processor.
+/// It looks only once where they had the processor for longer than that the last time.
 const LOOKS: u32 = 32;
 const OTHERS_NANOS: u64 = 5_000;
 /// Others may have the processor so often: the answer is there by then, as a rule, and a turn takes
@@ -127,6 +127,11 @@ impl AdaptiveSpin {
         }
     }
 
+    /// For how long a thread looks.
+    pub fn moment(&self) -> Duration {
+        self.moment
+    }
+
     /// Whether a thread may look at all.
     pub fn may(&self) -> bool {
         !self.moment.is_zero()
@@ -149,68 +154,78 @@ impl AdaptiveSpin {
         let before = self.in_vain.load(Ordering::Relaxed);
         self.in_vain.store(if found { 0 } else { FEW.min(before + 1) }, Ordering::Relaxed);
     }
-}
 
-impl<O: Send> Rings<O> {
-    /// For the thread in the driver slot: takes in what comes until it has an event, or for a
-    /// moment; whether it has. No thread is woken for what is written meanwhile.
-    pub fn spin<H: PacketHandler<Origin = O>>(
+    /// Looks for an event, for `moment` or until there is one, where that is likely. `look` is one
+    /// turn: it is told how often it may look before other threads have the processor, and the
+    /// clock's time, and says whether it took anything in.
+    pub fn run(
         &self,
-        spin: &AdaptiveSpin,
-        has_event: impl Fn() -> bool,
+        moment: Duration,
         clock: &Clock,
-        to: &Delivery<'_, H>,
-    ) -> bool {
+        has_event: impl Fn() -> bool,
+        mut look: impl FnMut(u32, u64) -> bool,
+    ) -> Spun {
         if has_event() {
-            return true;
+            return Spun::Found;
         }
         let mut now = clock.now();
-        if !spin.is_worth_it(now) {
-            return false;
+        if !self.is_worth_it(now) {
+            return Spun::NotTried;
         }
-        self.stay_awake();
-        let end = now + spin.moment.as_nanos() as u64;
-        let under_cpu_contention = spin.cpu_contention.are_there();
+        let end = now + moment.as_nanos() as u64;
+        let under_cpu_contention = self.cpu_contention.are_there();
         let (mut found, mut turns, mut long) = (false, 0, false);
-        while !found && !spin.ends(under_cpu_contention, long) && (now < end || turns < TURNS) {
+        while !found && !self.ends(under_cpu_contention, long) && (now < end || turns < TURNS) {
             turns += 1;
             // Where many want the processor they get it.
-            let looks = if spin.others_wait.load(Ordering::Relaxed) { 1 } else { LOOKS };
-            found = self.brings_an_event(looks, &has_event, to) || has_event();
+            let looks = if self.others_wait.load(Ordering::Relaxed) { 1 } else { LOOKS };
+            let brought = look(looks, now);
+            found = has_event();
+            if !found && !brought {
+                thread::yield_now();
+                found = has_event();
+            }
             let took = clock.now().saturating_sub(now);
             now += took;
             long |= took > LONG_NANOS;
             if !found {
-                spin.others_wait.store(took > OTHERS_NANOS, Ordering::Relaxed);
+                self.others_wait.store(took > OTHERS_NANOS, Ordering::Relaxed);
                 if !under_cpu_contention {
-                    spin.cpu_contention.had(now, took, threads_a_processor);
+                    self.cpu_contention.had(now, took, threads_a_processor);
                 }
             }
         }
         if under_cpu_contention {
-            spin.cpu_contention.tried(long);
+            self.cpu_contention.tried(long);
         }
-        spin.note(found);
-        found
+        self.note(found);
+        if found { Spun::Found } else { Spun::InVain }
     }
+}
 
-    /// One turn.
-    fn brings_an_event<H: PacketHandler<Origin = O>>(
-        &self,
-        looks: u32,
-        has_event: &impl Fn() -> bool,
-        to: &Delivery<'_, H>,
-    ) -> bool {
+/// How a look for an event ended ([`AdaptiveSpin::run`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spun {
+    /// There is an event.
+    Found,
+    /// No event came in that time.
+    InVain,
+    /// Nothing was looked at, because an event was not likely to come soon.
+    NotTried,
+}
+
+impl<O: Send> Rings<O> {
+    /// For the thread in the driver slot that looks for an event ([`AdaptiveSpin::run`]): takes in
+    /// what is there, or comes in so many looks; whether anything was.
+    pub fn look<H: PacketHandler<Origin = O>>(&self, looks: u32, to: &Delivery<'_, H>) -> bool {
         self.send_pending_wakes(to.counters);
         let rings = self.rx.load();
         for _ in 0..looks {
             if !rings.iter().all(|ring| ring.seems_empty()) {
-                return self.drain(to) != Drained::Empty && has_event();
+                return self.drain(to) != Drained::Empty;
             }
             hint::spin_loop();
         }
-        drop(rings);
-        thread::yield_now();
         false
     }
 }
