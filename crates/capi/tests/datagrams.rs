@@ -274,6 +274,16 @@ fn an_interface_local_group_is_heard_by_its_members_whatever_the_family_of_the_g
     ip("addr add 10.9.0.1/24 dev v0");
     ip("addr add fd99::1/64 dev v0 nodad");
     ["v1", "v0"].iter().for_each(|end| ip(&format!("link set {end} up")));
+    // The kernel takes note of the carrier a moment later, and drops what is sent before.
+    let is_up = || {
+        let shown = std::process::Command::new("ip").args(["-o", "link", "show", "v0"]).output();
+        shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).contains("state UP"))
+    };
+    let begin = Instant::now();
+    while !is_up() {
+        assert!(begin.elapsed().as_secs() < 5, "v0 does not come up");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     let mut l = open_on(device_named(c"rxe_v0"), IBV_QPT_UD);
     let other = create(l.pd, l.cq, IBV_QPT_UD);
     [l.qp, other].into_iter().for_each(start);
