@@ -14,10 +14,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use locks::{Mutex, Rank};
 use nic::peer_memory::Region;
@@ -190,10 +191,18 @@ fn mapping(text: &str) -> Option<Range<u64>> {
 /// another one's later.
 fn is_in_memory(device: Device) -> bool {
     const IN_MEMORY: [&str; 3] = ["tmpfs", "ramfs", "hugetlbfs"];
+    // The major number of file systems without a block device (linux/major.h, UNNAMED_MAJOR).
+    const UNNAMED: u32 = 0;
+    if device.0 != UNNAMED {
+        return false;
+    }
     if kernels_own().any(|own| own == device) {
         return true;
     }
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // In few reads: the kernel writes the list anew for each.
+    let mut mounts = String::with_capacity(1 << 14);
+    let list = File::open("/proc/self/mountinfo");
+    let _ = list.and_then(|mut list| list.read_to_string(&mut mounts));
     let (major, minor) = device;
     let number = format!("{major}:{minor}");
     // `id parent major:minor root point options [field]... - type source options`
@@ -209,18 +218,40 @@ fn is_in_memory(device: Device) -> bool {
 }
 
 /// The file systems that the kernel mounts for itself: of shared memory without a name, and of
-/// large pages.
+/// large pages. They stay as long as the kernel runs, and are looked up once.
 fn kernels_own() -> impl Iterator<Item = Device> {
     const SIZE_2M: libc::c_uint = 21 << 26;
     const SIZE_1G: libc::c_uint = 30 << 26;
-    let kinds = [0, libc::MFD_HUGETLB, libc::MFD_HUGETLB | SIZE_2M, libc::MFD_HUGETLB | SIZE_1G];
-    kinds.into_iter().filter_map(|flags| {
+    const KINDS: [libc::c_uint; 4] =
+        [0, libc::MFD_HUGETLB, libc::MFD_HUGETLB | SIZE_2M, libc::MFD_HUGETLB | SIZE_1G];
+    const NOT_KNOWN: u64 = 0;
+    const NONE: u64 = u64::MAX;
+    /// Each kind's number, 1 added.
+    static KNOWN: [AtomicU64; KINDS.len()] = [const { AtomicU64::new(NOT_KNOWN) }; KINDS.len()];
+    let look_up = |flags: libc::c_uint| {
         let flags = flags | libc::MFD_CLOEXEC;
         // SAFETY: a string that lives across the call.
         let fd = Fd::open_raw(|| unsafe { libc::memfd_create(c"verbena kind".as_ptr(), flags) });
-        let fd = fd.ok()?;
-        let device = std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?.dev();
-        Some((libc::major(device), libc::minor(device)))
+        match fd.and_then(|fd| std::fs::metadata(format!("/proc/self/fd/{}", fd.as_raw_fd()))) {
+            Ok(file) => {
+                let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+                (u64::from(major) << 32 | u64::from(minor)) + 1
+            }
+            Err(error) => match error.raw_os_error() {
+                // There are no pages of this size.
+                Some(libc::EINVAL | libc::ENODEV | libc::ENOENT) => NONE,
+                _ => NOT_KNOWN,
+            },
+        }
+    };
+    KINDS.into_iter().zip(&KNOWN).filter_map(move |(flags, known)| {
+        let mut number = known.load(Ordering::Relaxed);
+        if number == NOT_KNOWN {
+            number = look_up(flags);
+            known.store(number, Ordering::Relaxed);
+        }
+        let is_there = number != NOT_KNOWN && number != NONE;
+        is_there.then(|| (((number - 1) >> 32) as u32, (number - 1) as u32))
     })
 }
 
