@@ -15,7 +15,7 @@ FLOOD = os.path.join(HERE, "programs", "flood.py")
 # Resident memory may move by what a few caches hold, not with the number of packets.
 SLACK_KIB = 4096
 # The reasons for which a packet is dropped: of the node, and of each device.
-NODE = ("icrc", "malformed", "unknown_opcode", "unknown_device", "unknown_owner", "bad_mad", "strangers")
+NODE = ("icrc", "malformed", "unknown_opcode", "unknown_device", "unknown_owner", "bad_mad", "unsolicited")
 DEVICE = ("unknown_qp", "wrong_peer", "wrong_state")
 # What may still be on its way to a program that has ended: the last acknowledgements and disconnects.
 LAST = 20
