@@ -12,8 +12,8 @@ const WAITING: [&str; 7] = ["Mutex", "RwLock", "Condvar", "Once", "LazyLock", "B
 /// What begins anew in a child, whatever is inside, or never waits.
 const FRESH: [&str; 4] = ["PerProcess<", "Kept<", "Known<", "Live"];
 
-/// The crates of this workspace that the shared objects are made of: `lib`, `librpma` and, by their
-/// manifests, all they depend on.
+/// The crates of this workspace that the shared objects are made of: `cdylib`, `librpma` and, by
+/// their manifests, all they depend on.
 fn linked(root: &Path) -> BTreeSet<String> {
     let (mut all, mut next) = (BTreeSet::new(), vec!["cdylib".to_owned(), "librpma".to_owned()]);
     while let Some(name) = next.pop() {
@@ -21,9 +21,9 @@ fn linked(root: &Path) -> BTreeSet<String> {
         let sections = manifest.split("\n[").filter(|section| section.starts_with("dependencies]"));
         let dependencies =
             sections.flat_map(str::lines).filter_map(|line| line.split(['.', ' ', '=']).next());
-        next.extend(
-            dependencies.filter(|d| !d.is_empty() && root.join(d).join("src").is_dir()).map(str::to_owned),
-        );
+        // A folder has the name of the package, with `-` where the library has `_`.
+        let folders = dependencies.filter(|d| !d.is_empty()).map(|d| d.replace('_', "-"));
+        next.extend(folders.filter(|folder| root.join(folder).join("src").is_dir()));
         all.insert(name);
         next.retain(|name| !all.contains(name));
     }
