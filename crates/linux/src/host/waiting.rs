@@ -22,10 +22,10 @@ const AT_SOCKETS: Duration = Duration::from_micros(100);
 const SOCKET_LOOKS: u32 = 4;
 
 impl<G: InputHandler> Host<G> {
-    /// For a thread that is about to block until `counter` has an event: where it may, it reads the
-    /// rings from now on, so that what comes by them wakes it at once (`rings::driver_slot`). An
-    /// event that it brings itself it has taken. Call it with no lock of the input handler held. A
-    /// panic in the input handler comes through.
+    /// For a thread that is about to block until `counter` has an event: it reads rings and sockets
+    /// for a moment. Then, where it may, it reads the rings from now on, so that what comes by them
+    /// wakes it at once (`rings::driver_slot`). An event that it brings itself it has taken. Call
+    /// it with no lock of the input handler held. A panic in the input handler comes through.
     pub fn wait_as_driver(&self, counter: &Counter) -> Wait {
         let LinuxEnv { rings, .. } = &*self.env;
         if counter.take_inline() {
