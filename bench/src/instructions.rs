@@ -17,7 +17,7 @@ use wire::roce::SendTail;
 
 const PORT: u16 = 7471;
 /// Bytes of registered memory of an end.
-const MEMORY_LEN: usize = 8192;
+const MEMORY_LEN: usize = 64 << 10;
 /// Virtual time in which whatever has begun on a perfect network is over.
 const A_WHILE: Duration = Duration::from_millis(10);
 
@@ -116,10 +116,15 @@ fn completed(cq: &Cq) {
 
 impl Pair {
     fn new(one_host: bool) -> Self {
+        Self::on_link(one_host, 9000)
+    }
+
+    /// On a link of this MTU.
+    fn on_link(one_host: bool, mtu: u32) -> Self {
         let mut sim = Sim::new(1, Faults::none());
         let addresses = [1, if one_host { 1 } else { 2 }].map(|n| IpAddr::from([10, 0, 0, n]));
-        let here = sim.add_host(&addresses[..1], 9000);
-        let there = if one_host { here } else { sim.add_host(&addresses[1..], 9000) };
+        let here = sim.add_host(&addresses[..1], mtu);
+        let there = if one_host { here } else { sim.add_host(&addresses[1..], mtu) };
         let client = Process::start(&mut sim, here, addresses[0]);
         let server = Process::start(&mut sim, there, addresses[1]);
         let listener = server.node.create_id(&server.channel, PortSpace::Tcp);
@@ -183,13 +188,12 @@ fn send(one_host: bool, len: usize, turns: u64) {
     }
 }
 
-/// WRITEs of eight bytes between processes of one host.
-fn write(turns: u64) {
-    let mut pair = Pair::new(true);
+/// WRITEs of `len` bytes.
+fn write(mut pair: Pair, len: usize, turns: u64) {
     let Connection { ends: [ours, theirs], ids: _ids } = pair.connect();
     let (addr, rkey) = (theirs.memory.addr(), theirs.memory.key());
     for _ in 0..turns {
-        ours.post(&pair.client, SendOp::Write { addr, rkey, immediate: None }, 8);
+        ours.post(&pair.client, SendOp::Write { addr, rkey, immediate: None }, len);
         pair.sim.run_for(Duration::from_millis(1));
         completed(&ours.sends);
     }
@@ -223,8 +227,9 @@ fn main() -> ExitCode {
     let turns = turns.parse().expect("a number of turns");
     match scenario.as_str() {
         "send-64" => send(true, 64, turns),
-        "write-8" => write(turns),
+        "write-8" => write(Pair::new(true), 8, turns),
         "send-4096-wire" => send(false, 4096, turns),
+        "write-65536-wire" => write(Pair::on_link(false, 1500), 65536, turns),
         "connect" => connect(turns),
         "poll-empty" => poll_empty(turns),
         _ => {

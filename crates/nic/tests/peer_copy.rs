@@ -156,7 +156,7 @@ fn a_queue_pair_that_is_about_to_connect_is_ready_for_its_peer_and_grants_nothin
 fn hear(device: &Device, qp: &Qp, psn: u32, op: Op, start: Instant) {
     let bth = Bth { dest_qp: qp.qpn(), psn: Psn::new(psn), ack_request: true, ..Bth::default() };
     let packet = Packet { header: Header { bth, service: Service::Rc, op }, payload: &[] };
-    device.input(start, HERE.into(), HERE.into(), AckDelay::No, &packet, || None);
+    device.input(start, HERE.into(), HERE.into(), AckDelay::No, &packet.into(), || None);
 }
 
 const TO: Reth = Reth { addr: 0, rkey: Rkey(0), length: 0 };

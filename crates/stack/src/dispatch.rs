@@ -1,8 +1,6 @@
 //! What the environment tells the node: packets go to their queue pairs, those for QP1 to
 //! [`gsi`](crate::gsi), the rest to the part of the node it concerns.
 
-use std::iter::Peekable;
-use std::slice::Chunks;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -11,6 +9,7 @@ use transport::op::{Payload, SharedBytes, ZeroCopy};
 use wire::bth::Bth;
 use wire::icrc::{Flow, ICRC_LEN, Icrc};
 use wire::roce::Packet;
+use wire::run::Run;
 use wire::{Malformed, Mtu, Qpn};
 
 use crate::env::{AckDelay, Before, Datagram, Env, Input, InputHandler};
@@ -62,6 +61,19 @@ impl Counters {
             ("cm_unmatched", &self.cm_unmatched),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
+}
+
+impl Counters {
+    /// Takes apart what lies between the UDP header and the ICRC, or counts why not.
+    #[inline]
+    fn parse<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
+        match Packet::parse(bytes) {
+            Ok(packet) => return Some(packet),
+            Err(Malformed::Opcode(_)) => count(&self.unknown_opcode),
+            Err(_) => count(&self.malformed),
+        }
+        None
     }
 }
 
@@ -142,19 +154,56 @@ impl<W: Env> InputHandler for Node<W> {
     }
 }
 
-/// The next packet that can be opened, where the next ones go to this queue pair.
-#[inline]
-fn next_to<'a>(
-    dest_qp: Qpn,
-    datagrams: &mut Peekable<Chunks<'a, u8>>,
-    mut open: impl FnMut(&'a [u8]) -> Option<Packet<'a>>,
-) -> Option<Packet<'a>> {
-    loop {
-        let to_it = |bytes: &&[u8]| Bth::peek_dest_qp(bytes) == Some(dest_qp);
-        let opened = open(datagrams.next_if(to_it)?);
-        if opened.is_some() {
-            return opened;
+/// The packets that one read brought, one behind the other.
+struct Packets<'a> {
+    rest: &'a [u8],
+    /// Bytes of each, but for the last, which may have fewer.
+    size: usize,
+    /// What judges them; between processes of this host nothing seals packets.
+    icrc: Option<Icrc>,
+    counters: &'a Counters,
+}
+
+impl<'a> Packets<'a> {
+    /// The next run that can be opened, as far as packets are wanted.
+    #[inline]
+    fn next(&mut self, is_wanted: impl Fn(&[u8]) -> bool) -> Option<Run<'a>> {
+        loop {
+            let whole = self.rest;
+            let bytes = &whole[..self.size.min(whole.len())];
+            if bytes.is_empty() || !is_wanted(bytes) {
+                return None;
+            }
+            self.rest = &whole[bytes.len()..];
+            if let Some(packet) = self.open(bytes) {
+                let run = Run::beginning(packet, whole, bytes.len(), |next| match &mut self.icrc {
+                    Some(icrc) => icrc.open(next).is_ok(),
+                    None => true,
+                });
+                self.rest = &whole[run.count() as usize * bytes.len()..];
+                return Some(run);
+            }
         }
+    }
+
+    /// The next run, where it goes to this queue pair.
+    #[inline]
+    fn next_to(&mut self, dest_qp: Qpn) -> Option<Run<'a>> {
+        self.next(|bytes| Bth::peek_dest_qp(bytes) == Some(dest_qp))
+    }
+
+    /// Checks the ICRC of a packet and takes it apart.
+    #[inline]
+    fn open(&mut self, bytes: &'a [u8]) -> Option<Packet<'a>> {
+        let opened = match &mut self.icrc {
+            Some(icrc) => icrc.open(bytes).ok(),
+            None => bytes.split_last_chunk::<ICRC_LEN>().map(|(bytes, _)| bytes),
+        };
+        let Some(bytes) = opened else {
+            count(&self.counters.icrc);
+            return None;
+        };
+        self.counters.parse(bytes)
     }
 }
 
@@ -166,22 +215,24 @@ impl<W: Env> Node<W> {
             // The ICRC of such a packet covers headers that the environment has taken off.
             return count(&self.counters.icrc);
         };
-        let mut icrc = Icrc::of(flow);
-        let mut datagrams = run.bytes.chunks(size).peekable();
-        while let Some(bytes) = datagrams.next() {
-            let Some(packet) = self.open(&mut icrc, bytes) else { continue };
+        let each = |packets: &Run<'_>, act: &mut dyn FnMut(&Datagram<'_>)| {
+            packets.datagrams().for_each(|bytes| act(&Datagram { bytes, ..*run }));
+        };
+        let icrc = Some(Icrc::of(flow));
+        let mut packets = Packets { rest: run.bytes, size, icrc, counters: &self.counters };
+        while let Some(first) = packets.next(|_| true) {
+            let packet = first.first();
             let dest_qp = packet.header.bth.dest_qp;
             let owner = qpn_owner(dest_qp);
             if dest_qp == Qpn::GSI {
-                self.management(now, &Datagram { bytes, ..*run }, &packet);
+                each(&first, &mut |d| self.management(now, d, packet));
             } else if dest_qp == Qpn::MULTICAST {
-                self.multicast(now, run, &packet);
+                self.multicast(now, run, packet);
             } else if !self.blocks.owns(owner) {
-                self.pass_on(now, owner, &Datagram { bytes, ..*run });
+                each(&first, &mut |d| self.pass_on(now, owner, d));
             } else if let Some(device) = self.device_of_arrival(run.interface) {
-                let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open(&mut icrc, bytes));
                 let (source, dest) = (run.source.address(), run.dest.address());
-                device.input(now, source, dest, run.ack_delay, &packet, more);
+                device.input(now, source, dest, run.ack_delay, &first, || packets.next_to(dest_qp));
                 self.data_came(now, dest_qp);
             } else {
                 count(&self.counters.unknown_device);
@@ -191,24 +242,22 @@ impl<W: Env> Node<W> {
 
     /// Packets of a process of this host, for this one: no other way leads here.
     fn unsealed(&self, now: Instant, run: &Datagram<'_>, size: usize) {
-        let mut datagrams = run.bytes.chunks(size).peekable();
-        while let Some(bytes) = datagrams.next() {
-            let Some(packet) = self.open_unsealed(bytes) else { continue };
+        let mut packets = Packets { rest: run.bytes, size, icrc: None, counters: &self.counters };
+        while let Some(first) = packets.next(|_| true) {
+            let packet = first.first();
             let dest_qp = packet.header.bth.dest_qp;
             if dest_qp == Qpn::GSI {
                 // The end of a connection takes the way of its data. No other process can be meant.
-                self.management(now, &Datagram { bytes, forwarded: true, ..*run }, &packet);
+                let bytes = first.datagrams().next().unwrap_or_default();
+                self.management(now, &Datagram { bytes, forwarded: true, ..*run }, packet);
             } else if !self.blocks.owns(qpn_owner(dest_qp)) {
                 count(&self.counters.unknown_owner);
-            } else {
-                let more = || next_to(dest_qp, &mut datagrams, |bytes| self.open_unsealed(bytes));
+            } else if let Some(device) = self.device_of_arrival(run.interface) {
                 let (source, dest) = (run.source.address(), run.dest.address());
-                if let Some(device) = self.device_of_arrival(run.interface) {
-                    device.input(now, source, dest, run.ack_delay, &packet, more);
-                    self.data_came(now, dest_qp);
-                } else {
-                    count(&self.counters.unknown_device);
-                }
+                device.input(now, source, dest, run.ack_delay, &first, || packets.next_to(dest_qp));
+                self.data_came(now, dest_qp);
+            } else {
+                count(&self.counters.unknown_device);
             }
         }
     }
@@ -246,7 +295,7 @@ impl<W: Env> Node<W> {
         let Some((mtu, headers)) = d.bytes.split_last().and_then(ends_with) else {
             return count(&self.counters.malformed);
         };
-        let Some(Packet { header: headers, payload }) = self.parse(headers) else { return };
+        let Some(Packet { header: headers, payload }) = self.counters.parse(headers) else { return };
         // Bytes that are elsewhere are in no record.
         let payload = match (payload.is_empty(), bytes.is_empty()) {
             (true, _) => Some(Payload::Shared(bytes)),
@@ -266,37 +315,6 @@ impl<W: Env> Node<W> {
             }
             None => count(&self.counters.unknown_device),
         }
-    }
-
-    #[inline]
-    fn open_unsealed<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
-        match bytes.split_last_chunk::<ICRC_LEN>() {
-            Some((bytes, _)) => self.parse(bytes),
-            None => {
-                count(&self.counters.icrc);
-                None
-            }
-        }
-    }
-
-    /// Checks the ICRC of a packet and takes it apart.
-    #[inline]
-    fn open<'a>(&self, icrc: &mut Icrc, bytes: &'a [u8]) -> Option<Packet<'a>> {
-        let Ok(bytes) = icrc.open(bytes) else {
-            count(&self.counters.icrc);
-            return None;
-        };
-        self.parse(bytes)
-    }
-
-    #[inline]
-    fn parse<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
-        match Packet::parse(bytes) {
-            Ok(packet) => return Some(packet),
-            Err(Malformed::Opcode(_)) => count(&self.counters.unknown_opcode),
-            Err(_) => count(&self.counters.malformed),
-        }
-        None
     }
 
     /// A packet to a group: every process that joined gets its own copy from the environment.

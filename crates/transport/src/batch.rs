@@ -2,7 +2,7 @@
 //! leaves in one segmented send. Reused; filling it allocates nothing once it has grown.
 
 use wire::bth::Bth;
-use wire::icrc::{ICRC_LEN, Remainder};
+use wire::icrc::{ICRC_LEN, MAX_PACKET, PAGE, Remainder};
 use wire::roce::{Header, send_only};
 
 use crate::Fault;
@@ -14,6 +14,12 @@ pub const MAX_PACKETS: usize = 64;
 pub const MAX_BYTES: usize = 72 << 10;
 /// Most bytes of a run: what one UDP datagram may hold.
 pub const MAX_RUN: usize = 65_507;
+
+/// Fewest packets in the midst of a message that are written as one ([`TxBatch::push_run`]).
+pub(crate) const MIN_RUN: usize = 2;
+
+/// Most bytes of a packet's headers.
+const MAX_HEADERS: usize = MAX_PACKET - PAGE - ICRC_LEN;
 
 /// Packets for one destination, each from BTH to ICRC, the ICRC's four bytes left for the link to
 /// seal.
@@ -48,6 +54,44 @@ impl Run {
     /// Whether a packet of `len` bytes would be one more: none has been shorter yet.
     fn goes_on_with(&self, len: usize) -> bool {
         self.len == self.count * self.size && len <= self.size
+    }
+}
+
+/// The payloads of packets of one size that lie one behind the other in a batch, to be written.
+#[derive(Debug)]
+pub struct Payloads<'a> {
+    /// From the first payload on, to the end of the last packet.
+    bytes: &'a mut [u8],
+    /// Bytes of each payload.
+    len: usize,
+    stride: usize,
+    remainders: &'a mut [Option<Remainder>],
+}
+
+impl Payloads<'_> {
+    /// Bytes of all payloads together.
+    pub fn len_bytes(&self) -> usize {
+        self.remainders.len() * self.len
+    }
+    /// The payloads in their order; and what each adds to the ICRC, for a writer that knows.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&mut [u8], &mut Option<Remainder>)> {
+        let len = self.len;
+        self.bytes.chunks_mut(self.stride).map(move |chunk| &mut chunk[..len]).zip(&mut *self.remainders)
+    }
+    /// The parts of payloads that are the bytes from `at` on, `len` of them, in their order. Where
+    /// a part is a whole payload, with what it adds to the ICRC, for a writer that knows.
+    pub fn range_mut(
+        &mut self,
+        at: usize,
+        len: usize,
+    ) -> impl Iterator<Item = (&mut [u8], Option<&mut Option<Remainder>>)> {
+        let (of_one, mut skip, mut left) = (self.len, at % self.len, len);
+        self.iter_mut().skip(at / of_one).map_while(move |(payload, remainder)| {
+            let from = std::mem::take(&mut skip);
+            let part = left.min(of_one - from);
+            left -= part;
+            (part > 0).then(|| (&mut payload[from..from + part], (part == of_one).then_some(remainder)))
+        })
     }
 }
 
@@ -97,6 +141,18 @@ impl TxBatch {
         let more = 1 + usize::from(self.set_aside > 0);
         self.count + more <= MAX_PACKETS && self.used + len + self.set_aside <= MAX_BYTES
     }
+    /// How many packets of `len` bytes fit in one run with each other ([`TxBatch::has_room`]).
+    pub fn room_for(&self, len: usize) -> usize {
+        let in_run = match self.runs.last() {
+            Some(run) if run.goes_on_with(len) && run.size == len => (MAX_RUN - run.len) / len,
+            // It ends the run before it, or is too long for that.
+            Some(run) if run.goes_on_with(len) => usize::from(run.len + len <= MAX_RUN),
+            _ => MAX_RUN / len,
+        };
+        let packets = MAX_PACKETS.saturating_sub(self.count + usize::from(self.set_aside > 0));
+        let in_batch = MAX_BYTES.saturating_sub(self.used + self.set_aside) / len;
+        in_run.min(packets).min(in_batch)
+    }
     /// Keeps room for one packet of `len` bytes that comes last; 0 gives it back.
     pub fn set_aside(&mut self, len: usize) {
         self.set_aside = len;
@@ -121,6 +177,48 @@ impl TxBatch {
     ) -> Result<(), Fault> {
         let emit = |packet: &mut [u8]| _ = header.emit(payload_len, packet);
         self.append(header.len(), emit, payload_len, fill)
+    }
+    /// Like [`TxBatch::push`], for `count` packets with these headers but for the PSN, which grows
+    /// from packet to packet. Each has a payload of `payload_len` bytes, whole words.
+    ///
+    /// # Panics
+    ///
+    /// If `payload_len` is 0 or not whole words.
+    pub fn push_run(
+        &mut self,
+        header: &Header,
+        payload_len: usize,
+        count: usize,
+        fill: impl FnOnce(&mut Payloads<'_>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        assert!(payload_len > 0 && payload_len.is_multiple_of(4), "{payload_len} bytes are padded");
+        let (header_len, len) = (header.len(), packet_len(header, payload_len));
+        let end = self.used + count * len;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        let mut template = [0; MAX_HEADERS];
+        header.emit(payload_len, &mut template);
+        let packets = &mut self.bytes[self.used..end];
+        for (n, packet) in packets.chunks_mut(len).enumerate() {
+            packet[..header_len].copy_from_slice(&template[..header_len]);
+            Bth::set_psn(packet, header.bth.psn.add(n as u32));
+            packet[len - ICRC_LEN..].copy_from_slice(&[0; ICRC_LEN]);
+        }
+        let known = self.remainders.len();
+        self.remainders.resize(known + count, None);
+        let mut payloads = Payloads {
+            bytes: &mut packets[header_len..],
+            len: payload_len,
+            stride: len,
+            remainders: &mut self.remainders[known..],
+        };
+        if let Err(fault) = fill(&mut payloads) {
+            self.remainders.truncate(known);
+            return Err(fault);
+        }
+        (0..count).for_each(|_| self.lies_behind(len));
+        Ok(())
     }
     /// Like [`TxBatch::push`], for a packet with a BTH alone, whose opcode is that of a SEND ONLY
     /// over RC.
@@ -163,8 +261,13 @@ impl TxBatch {
     /// A packet of `len` bytes lies after the others.
     #[inline]
     fn took(&mut self, len: usize, remainder: Option<Remainder>) {
-        (self.used, self.count) = (self.used + len, self.count + 1);
         self.remainders.push(remainder);
+        self.lies_behind(len);
+    }
+    /// A packet of `len` bytes lies after the others, and what is known of it among theirs.
+    #[inline]
+    fn lies_behind(&mut self, len: usize) {
+        (self.used, self.count) = (self.used + len, self.count + 1);
         match self.runs.last_mut() {
             Some(run) if run.goes_on_with(len) => (run.len, run.count) = (run.len + len, run.count + 1),
             _ => self.runs.push(Run { size: len, len, count: 1 }),

@@ -104,7 +104,7 @@ impl Datagram<'_> {
 /// fills.
 #[derive(Debug, Default)]
 pub struct Inbound {
-    message: Message,
+    pub(crate) message: Message,
     /// The receive in use, or one that an abandoned message had begun to fill: it serves the next.
     receive: Option<RecvWr>,
     /// The sender knows where that is.
@@ -113,7 +113,7 @@ pub struct Inbound {
 
 /// The message of several pieces that is arriving.
 #[derive(Clone, Copy, Debug, Default)]
-enum Message {
+pub(crate) enum Message {
     #[default]
     None,
     Send {

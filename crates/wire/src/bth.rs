@@ -146,6 +146,16 @@ impl Bth {
         Some(Qpn::new(u32::from_be_bytes([0, q0, q1, q2])))
     }
 
+    /// Changes the PSN of a packet, which begins with its BTH.
+    ///
+    /// # Panics
+    ///
+    /// If the packet is shorter than a BTH.
+    #[inline]
+    pub fn set_psn(packet: &mut [u8], psn: Psn) {
+        packet[Self::LEN - 3..Self::LEN].copy_from_slice(&psn.get().to_be_bytes()[1..]);
+    }
+
     #[inline]
     pub(crate) fn read(from: &mut Reader<'_>) -> Result<(Self, Raw), Malformed> {
         let [opcode, flags, p0, p1, congestion, q0, q1, q2, ack, s0, s1, s2] =

@@ -16,6 +16,7 @@ pub mod id;
 pub mod mad;
 mod opcode;
 pub mod roce;
+pub mod run;
 pub mod tm;
 
 pub use address::{Address, Endpoint, LidAddress};

@@ -285,7 +285,7 @@ impl<'a, 'b> Scene<'a, 'b> {
         let bth = Bth { psn, ack_request: true, dest_qp: self.qp.qpn(), ..Bth::default() };
         let packet = Packet { header: Header { bth, service: Service::Rc, op }, payload };
         let ends = (THERE.into(), HERE.into());
-        self.adapter.device.input(self.adapter.now, ends.0, ends.1, AckDelay::No, &packet, || None);
+        self.adapter.device.input(self.adapter.now, ends.0, ends.1, AckDelay::No, &packet.into(), || None);
     }
 
     /// Any packet at all; from now on the model does not know which messages are taken.

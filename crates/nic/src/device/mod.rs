@@ -20,6 +20,7 @@ use transport::Short;
 use transport::op::Payload;
 use transport::rc::AckDelay;
 use wire::roce::{Header, Packet};
+use wire::run::Run;
 use wire::{Address, Mtu, Qpn};
 
 pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, DeviceId, Numbers, Transport};
@@ -155,7 +156,7 @@ impl Device {
         self.qps.read().values().cloned().collect()
     }
 
-    /// A packet whose ICRC is good, and those to the same queue pair that came with it, as `more`
+    /// Packets whose ICRC is good, and those to the same queue pair that came with them, as `more`
     /// gives them; `source` and `dest` as on the wire. `ack_delay`: whether ACKs may wait until
     /// [`Device::release`].
     pub fn input<'a>(
@@ -164,14 +165,14 @@ impl Device {
         source: Address,
         dest: Address,
         ack_delay: AckDelay,
-        packet: &Packet<'a>,
-        mut more: impl FnMut() -> Option<Packet<'a>>,
+        first: &Run<'a>,
+        mut more: impl FnMut() -> Option<Run<'a>>,
     ) {
-        match self.qp(packet.header.bth.dest_qp) {
-            Some(qp) => qp.input(now, source, dest, ack_delay, packet, more),
+        match self.qp(first.first().header.bth.dest_qp) {
+            Some(qp) => qp.input(now, source, dest, ack_delay, first, more),
             None => {
-                let count = 1 + std::iter::from_fn(&mut more).count();
-                self.counters.unknown_qp.fetch_add(count as u64, Ordering::Relaxed);
+                let count = first.count() + std::iter::from_fn(&mut more).map(|run| run.count()).sum::<u32>();
+                self.counters.unknown_qp.fetch_add(count.into(), Ordering::Relaxed);
             }
         }
     }
@@ -219,7 +220,7 @@ impl Device {
         // Groups are those of IP, by which queue pairs are attached.
         let Some(ip) = group.ip() else { return };
         for qp in self.groups.of(ip) {
-            qp.input_datagrams(now, source, group, packet, || None);
+            qp.input_datagrams(now, source, group, &Run::from(*packet), || None);
         }
     }
 

@@ -19,6 +19,17 @@ pub(super) enum Place {
     Null,
 }
 
+impl Place {
+    /// The place so many bytes behind this one.
+    fn behind(self, bytes: u64) -> Self {
+        match self {
+            Self::At(real) => Self::At(real + bytes),
+            Self::Late(real) => Self::Late(real + bytes),
+            Self::Null => Self::Null,
+        }
+    }
+}
+
 /// Copies out of registered memory.
 #[inline(always)]
 pub(super) fn copy_out(place: Place, dst: &mut [u8]) -> Result<(), Fault> {
@@ -48,6 +59,24 @@ pub(super) fn copy_out_for_icrc(place: Place, dst: &mut [u8]) -> Result<Option<R
     }
 }
 
+/// Copies out of registered memory to parts of payloads, one behind the other. What a whole payload
+/// adds to an ICRC is noted for packets that bear one, where it is known after the copy.
+pub(super) fn copy_run_out<'a>(
+    place: Place,
+    mut parts: impl Iterator<Item = (&'a mut [u8], Option<&'a mut Option<Remainder>>)>,
+    seals: bool,
+) -> Result<(), Fault> {
+    let mut place = place;
+    parts.try_for_each(|(dst, remainder)| {
+        match remainder.filter(|_| seals) {
+            Some(remainder) => *remainder = copy_out_for_icrc(place, dst)?,
+            None => copy_out(place, dst)?,
+        }
+        place = place.behind(dst.len() as u64);
+        Ok(())
+    })
+}
+
 /// Copies into registered memory. Programs poll on the last byte of a message, so its last word is
 /// stored after everything before it; aligned eight bytes are one store.
 #[inline(always)]
@@ -75,6 +104,21 @@ pub(super) fn copy_in(place: Place, src: &[u8], tail: Tail) -> Result<(), Fault>
         fence(Ordering::Release);
         guard::copy(to.add(split), src[split..].as_ptr(), src.len() - split)
     }
+}
+
+/// Copies pieces one behind the other into registered memory, the last word of the last one as
+/// [`copy_in`] does.
+pub(super) fn copy_pieces_in<'a>(
+    place: Place,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    tail: Tail,
+) -> Result<(), Fault> {
+    let (mut place, mut pieces) = (place, pieces.peekable());
+    while let Some(piece) = pieces.next() {
+        copy_in(place, piece, if pieces.peek().is_none() { tail } else { Tail::More })?;
+        place = place.behind(piece.len() as u64);
+    }
+    Ok(())
 }
 
 /// Copies `len` bytes out of registered memory to memory that two processes share, from its byte

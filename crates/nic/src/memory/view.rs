@@ -4,12 +4,17 @@
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use transport::batch::Payloads;
 use transport::likely::unlikely;
 use transport::op::{self, AtomicOp, Fault, Memory, Remote, Sge, SharedBytes, Tail};
 use wire::icrc::Remainder;
+use wire::run::Strided;
 use wire::{Qpn, Rkey};
 
-use super::copy::{Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_to_shared};
+use super::copy::{
+    Place, change, copy_from_shared, copy_in, copy_out, copy_out_for_icrc, copy_pieces_in, copy_run_out,
+    copy_to_shared,
+};
 use super::late::{self, LATE};
 use super::lock_pinned::PinningLock;
 use super::rights::Access;
@@ -219,10 +224,23 @@ impl Memory for View<'_> {
         Ok(remainder)
     }
 
+    fn gather_run(&self, sges: &[Sge], at: u64, dst: &mut Payloads<'_>) -> Result<(), Fault> {
+        self.pieces(sges, at, dst.len_bytes(), 0, |real, from, n| {
+            copy_run_out(real, dst.range_mut(from, n), self.seals)
+        })
+    }
+
     fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
         self.pieces(sges, at, src.len(), Access::LOCAL_WRITE, |real, from, n| {
             let last = from + n == src.len();
             copy_in(real, &src[from..from + n], if last { tail } else { Tail::More })
+        })
+    }
+
+    fn scatter_strided(&self, sges: &[Sge], at: u64, src: Strided<'_>, tail: Tail) -> Result<(), Fault> {
+        let len = src.len();
+        self.pieces(sges, at, len, Access::LOCAL_WRITE, |real, from, n| {
+            copy_pieces_in(real, src.range(from, n), if from + n == len { tail } else { Tail::More })
         })
     }
 
@@ -279,6 +297,12 @@ impl Memory for View<'_> {
         self.remote(range, Access::REMOTE_WRITE, |real| copy_in(real, src, tail))
     }
 
+    fn write_strided(&self, to: Remote, at: u64, src: Strided<'_>, tail: Tail) -> Result<(), Fault> {
+        let addr = to.addr.checked_add(at).ok_or(Fault::Range)?;
+        let range = Remote { addr, length: src.len() as u64, rkey: to.rkey };
+        self.remote(range, Access::REMOTE_WRITE, |real| copy_pieces_in(real, src.pieces(), tail))
+    }
+
     fn write_shared(&self, to: Remote, at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
         let addr = to.addr.checked_add(at).ok_or(Fault::Range)?;
         let range = Remote { addr, length: src.len() as u64, rkey: to.rkey };
@@ -311,6 +335,12 @@ impl Memory for View<'_> {
         let addr = from.addr.checked_add(at).ok_or(Fault::Range)?;
         let range = Remote { addr, length: dst.len() as u64, rkey: from.rkey };
         self.remote(range, Access::REMOTE_READ, |real| copy_out_for_icrc(real, dst))
+    }
+
+    fn read_run(&self, from: Remote, at: u64, dst: &mut Payloads<'_>) -> Result<(), Fault> {
+        let (addr, len) = (from.addr.checked_add(at).ok_or(Fault::Range)?, dst.len_bytes());
+        let range = Remote { addr, length: len as u64, rkey: from.rkey };
+        self.remote(range, Access::REMOTE_READ, |real| copy_run_out(real, dst.range_mut(0, len), self.seals))
     }
 
     fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault> {

@@ -150,7 +150,7 @@ impl Bench {
                 return delivered;
             };
             let packet = Packet::parse(&bytes).unwrap();
-            self.device.input(self.now, path.source, path.dest, AckDelay::No, &packet, || None);
+            self.device.input(self.now, path.source, path.dest, AckDelay::No, &packet.into(), || None);
             delivered.push((path, bytes));
         }
     }
@@ -228,7 +228,7 @@ fn a_packet_from_another_lid_is_not_the_peers() {
     let unsolicited =
         [(lid(7, 0), ends[0]), (ends[1], lid(5, 1)), (THERE.into(), HERE.into()), (ends[0], ends[1])];
     for (source, dest) in unsolicited {
-        bench.device.input(bench.now, source, dest, AckDelay::No, &packet, || None);
+        bench.device.input(bench.now, source, dest, AckDelay::No, &packet.into(), || None);
     }
     let counted = bench.device.counted();
     assert!(counted.contains(&("wrong_peer", unsolicited.len() as u64)), "{counted:?}");

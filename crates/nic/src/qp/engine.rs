@@ -9,6 +9,7 @@ use transport::rc::{AckDelay, FlushTask, RtrAttr, RtsAttr};
 use transport::ud::Destination;
 use transport::{Rc, TxBatch, Uc, Ud, pacing, rc, uc};
 use wire::roce::Packet;
+use wire::run::Run;
 use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::link::Path;
@@ -219,6 +220,18 @@ impl Engine {
         cx: &mut impl Context,
     ) -> bool {
         if let Self::Rc(e) = self { e.receive_fast(packet, ack_delay, cx) } else { false }
+    }
+    /// Several packets of a reliable connection, where they are in their turn, as one; else nothing
+    /// has changed.
+    #[inline]
+    pub(crate) fn receive_run(
+        &mut self,
+        now: Instant,
+        run: &Run<'_>,
+        ack_delay: AckDelay,
+        cx: &mut impl Context,
+    ) -> bool {
+        if let Self::Rc(e) = self { e.receive_run(now, run, ack_delay, cx) } else { false }
     }
     /// A packet of a connection; datagrams take another way ([`crate::datagram`]).
     pub(crate) fn receive(

@@ -184,7 +184,7 @@ impl Qp {
     ) {
         match self.of_peer(source, dest) {
             Ok(mut inner) => {
-                if inner.lets_in(self, header.bth.pkey) {
+                if inner.lets_in(self, header.bth.pkey, 1) {
                     // Where a message goes that has a tag is decided by what it begins with.
                     let copy = match (payload, self.init.tags()) {
                         (Payload::Shared(bytes), Some(_)) => Some(bytes.to_vec()),

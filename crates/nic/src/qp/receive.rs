@@ -7,7 +7,7 @@ use locks::MutexGuard;
 use transport::likely::unlikely;
 use transport::op::RecvWr;
 use transport::rc::AckDelay;
-use wire::roce::Packet;
+use wire::run::Run;
 use wire::{Address, Pkey};
 
 use crate::device::port;
@@ -63,8 +63,8 @@ impl Qp {
         source: Address,
         dest: Address,
         ack_delay: AckDelay,
-        first: &Packet<'a>,
-        mut more: impl FnMut() -> Option<Packet<'a>>,
+        first: &Run<'a>,
+        mut more: impl FnMut() -> Option<Run<'a>>,
     ) {
         if self.init.kind == QpType::Ud {
             return self.input_datagrams(now, source, dest, first, more);
@@ -72,14 +72,14 @@ impl Qp {
         match self.of_peer(source, dest) {
             Ok(mut inner) => {
                 let mut next = inner.receive(self, now, ack_delay, first, &mut more);
-                while let Some(packet) = next {
-                    next = inner.receive(self, now, ack_delay, &packet, &mut more);
+                while let Some(run) = next {
+                    next = inner.receive(self, now, ack_delay, &run, &mut more);
                 }
                 self.finish_step(inner, now);
             }
             Err(counter) => {
-                let dropped = 1 + std::iter::from_fn(more).count();
-                counter.fetch_add(dropped as u64, Ordering::Relaxed);
+                let dropped = first.count() + std::iter::from_fn(more).map(|run| run.count()).sum::<u32>();
+                counter.fetch_add(dropped.into(), Ordering::Relaxed);
             }
         }
     }
@@ -117,45 +117,50 @@ impl Qp {
 }
 
 impl Inner {
-    /// Gives the engine a packet from the peer, and those after it that change nothing but what
-    /// they complete. The state need not be looked at again for these. Returns the next packet,
+    /// Gives the engine a run from the peer, and those packets after it that change nothing but
+    /// what they complete. The state need not be looked at again for these. Returns the next run,
     /// which is for another call.
     fn receive<'a>(
         &mut self,
         qp: &Qp,
         now: Instant,
         ack_delay: AckDelay,
-        packet: &Packet<'_>,
-        more: &mut impl FnMut() -> Option<Packet<'a>>,
-    ) -> Option<Packet<'a>> {
-        if !self.lets_in(qp, packet.header.bth.pkey) {
+        run: &Run<'a>,
+        more: &mut impl FnMut() -> Option<Run<'a>>,
+    ) -> Option<Run<'a>> {
+        let pkey = run.first().header.bth.pkey;
+        if !self.lets_in(qp, pkey, run.count()) {
             return more();
         }
         let (engine, mut context) = self.split(qp);
-        engine.receive(now, packet, ack_delay, &mut context);
-        let (mut taken, mut next) = (1, more());
-        while let Some(packet) = &next
-            && port::is_of_partition(packet.header.bth.pkey)
-            && engine.receive_fast(packet, ack_delay, &mut context)
+        if run.count() == 1 || !engine.receive_run(now, run, ack_delay, &mut context) {
+            run.packets().for_each(|packet| engine.receive(now, &packet, ack_delay, &mut context));
+        }
+        let (mut taken, mut next) = (run.count(), more());
+        while let Some(run) = &next
+            && run.count() == 1
+            && port::is_of_partition(run.first().header.bth.pkey)
+            && engine.receive_fast(run.first(), ack_delay, &mut context)
         {
             taken += 1;
             next = more();
         }
-        qp.received.add(taken);
+        qp.received.add(taken.into());
         self.begin_rendezvous(qp);
         next
     }
 
-    /// Whether packets come in now, and this one is of our partition; else counts it.
+    /// Whether packets come in now, and so many with this key are of our partition; else counts
+    /// them.
     #[inline]
-    pub(super) fn lets_in(&self, qp: &Qp, pkey: Pkey) -> bool {
+    pub(super) fn lets_in(&self, qp: &Qp, pkey: Pkey, packets: u32) -> bool {
         let counters = &qp.pd.device.counters;
         if !matches!(self.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
-            counters.wrong_state.fetch_add(1, Ordering::Relaxed);
+            counters.wrong_state.fetch_add(packets.into(), Ordering::Relaxed);
             return false;
         }
         if !port::is_of_partition(pkey) {
-            counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
+            counters.wrong_pkey.fetch_add(packets.into(), Ordering::Relaxed);
             return false;
         }
         true

@@ -166,7 +166,7 @@ impl Qp {
             counter.fetch_add(1, Ordering::Relaxed);
             return true;
         }
-        if unlikely(!inner.lets_in(self, short.pkey)) {
+        if unlikely(!inner.lets_in(self, short.pkey, 1)) {
             return true;
         }
         let mut rest = Rest::Step;

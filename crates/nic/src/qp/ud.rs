@@ -10,6 +10,7 @@ use wire::Address;
 use wire::grh::Grh;
 use wire::icrc::ICRC_LEN;
 use wire::roce::{Packet, SendTail};
+use wire::run::Run;
 
 use crate::error::PostError;
 use crate::link::Path;
@@ -47,13 +48,14 @@ impl Qp {
         now: Instant,
         source: Address,
         dest: Address,
-        first: &Packet<'a>,
-        mut more: impl FnMut() -> Option<Packet<'a>>,
+        first: &Run<'a>,
+        mut more: impl FnMut() -> Option<Run<'a>>,
     ) {
         let mut inner = self.lock();
-        inner.receive_datagram(self, source, dest, first);
-        while let Some(packet) = more() {
-            inner.receive_datagram(self, source, dest, &packet);
+        let mut next = Some(*first);
+        while let Some(run) = next {
+            run.packets().for_each(|packet| inner.receive_datagram(self, source, dest, &packet));
+            next = more();
         }
         self.finish_step(inner, now);
     }

@@ -5,8 +5,10 @@ use std::task::Poll;
 
 use wire::Rkey;
 use wire::icrc::Remainder;
+use wire::run::Strided;
 
 use super::{Payload, SharedBytes, ZeroCopy};
+use crate::batch::Payloads;
 
 /// A piece of local memory (`struct ibv_sge`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,6 +150,15 @@ pub trait Memory {
     fn gather_for_icrc(&self, sges: &[Sge], at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
         self.gather(sges, at, dst).map(|()| None)
     }
+    /// Like [`Memory::gather_for_icrc`], for the payloads of several packets.
+    fn gather_run(&self, sges: &[Sge], at: u64, dst: &mut Payloads<'_>) -> Result<(), Fault> {
+        let mut at = at;
+        dst.iter_mut().try_for_each(|(payload, remainder)| {
+            *remainder = self.gather_for_icrc(sges, at, payload)?;
+            at += payload.len() as u64;
+            Ok(())
+        })
+    }
     /// Copies the first `dst.len()` bytes of one element out of local memory.
     #[inline]
     fn get(&self, from: &Sge, dst: &mut [u8]) -> Result<(), Fault> {
@@ -162,6 +173,10 @@ pub trait Memory {
     }
     /// Copies `src` to `at` bytes into the concatenation of `sges` (local write access).
     fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
+    /// Like [`Memory::scatter`], of several pieces.
+    fn scatter_strided(&self, sges: &[Sge], at: u64, src: Strided<'_>, tail: Tail) -> Result<(), Fault> {
+        each_piece(at, src, tail, |at, piece, tail| self.scatter(sges, at, piece, tail))
+    }
     /// Like [`Memory::scatter`], from memory that two processes share.
     fn scatter_shared(&self, sges: &[Sge], at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
         self.scatter(sges, at, &src.to_vec(), tail)
@@ -171,6 +186,7 @@ pub trait Memory {
     fn scatter_payload(&self, sges: &[Sge], at: u64, src: Payload<'_>, tail: Tail) -> Result<(), Fault> {
         match src {
             Payload::Own(bytes) => self.scatter(sges, at, bytes, tail),
+            Payload::Strided(pieces) => self.scatter_strided(sges, at, pieces, tail),
             Payload::Shared(bytes) => self.scatter_shared(sges, at, bytes, tail),
             Payload::ZeroCopy(ZeroCopy::Exported(from)) => self.scatter_exported(sges, at, from, tail),
             Payload::ZeroCopy(ZeroCopy::Placed(_)) => Ok(()),
@@ -185,6 +201,10 @@ pub trait Memory {
     fn check(&self, range: Remote, access: Access) -> Result<(), Fault>;
     /// A peer's RDMA WRITE: copies `src` to `at` bytes into `to`.
     fn write(&self, to: Remote, at: u64, src: &[u8], tail: Tail) -> Result<(), Fault>;
+    /// Like [`Memory::write`], of several pieces.
+    fn write_strided(&self, to: Remote, at: u64, src: Strided<'_>, tail: Tail) -> Result<(), Fault> {
+        each_piece(at, src, tail, |at, piece, tail| self.write(to, at, piece, tail))
+    }
     /// Like [`Memory::write`], from memory that two processes share.
     fn write_shared(&self, to: Remote, at: u64, src: SharedBytes<'_>, tail: Tail) -> Result<(), Fault> {
         self.write(to, at, &src.to_vec(), tail)
@@ -194,6 +214,7 @@ pub trait Memory {
     fn write_payload(&self, to: Remote, at: u64, src: Payload<'_>, tail: Tail) -> Result<(), Fault> {
         match src {
             Payload::Own(bytes) => self.write(to, at, bytes, tail),
+            Payload::Strided(pieces) => self.write_strided(to, at, pieces, tail),
             Payload::Shared(bytes) => self.write_shared(to, at, bytes, tail),
             Payload::ZeroCopy(ZeroCopy::Exported(from)) => self.write_exported(to, at, from, tail),
             Payload::ZeroCopy(ZeroCopy::Placed(_)) => Ok(()),
@@ -217,6 +238,15 @@ pub trait Memory {
     fn read_for_icrc(&self, from: Remote, at: u64, dst: &mut [u8]) -> Result<Option<Remainder>, Fault> {
         self.read(from, at, dst).map(|()| None)
     }
+    /// Like [`Memory::read_for_icrc`], for the payloads of several packets.
+    fn read_run(&self, from: Remote, at: u64, dst: &mut Payloads<'_>) -> Result<(), Fault> {
+        let mut at = at;
+        dst.iter_mut().try_for_each(|(payload, remainder)| {
+            *remainder = self.read_for_icrc(from, at, payload)?;
+            at += payload.len() as u64;
+            Ok(())
+        })
+    }
     /// A peer's atomic on the 8 bytes at `at`; returns the value before.
     fn atomic(&self, at: Remote, op: AtomicOp) -> Result<u64, Fault>;
     /// A peer's FLUSH. `Pending` where it takes long: the range and its rights are good, and the
@@ -233,4 +263,20 @@ pub trait Memory {
     fn invalidate(&self, _key: Rkey) -> Result<(), Fault> {
         Err(Fault::Key)
     }
+}
+
+/// Copies pieces one after the other by `copy`, which is told where each goes.
+fn each_piece(
+    at: u64,
+    src: Strided<'_>,
+    tail: Tail,
+    mut copy: impl FnMut(u64, &[u8], Tail) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let (mut at, mut left) = (at, src.pieces().len());
+    src.pieces().try_for_each(|piece| {
+        left -= 1;
+        copy(at, piece, if left == 0 { tail } else { Tail::More })?;
+        at += piece.len() as u64;
+        Ok(())
+    })
 }

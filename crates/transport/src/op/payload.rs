@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wire::Rkey;
+use wire::run::Strided;
 
 use super::Remote;
 
@@ -113,6 +114,8 @@ impl ZeroCopy {
 pub enum Payload<'a> {
     /// Bytes of our own: no other process changes them.
     Own(&'a [u8]),
+    /// Bytes of our own in several packets, which one read brought.
+    Strided(Strided<'a>),
     /// Bytes in memory that two processes share: each is looked at once, where it goes.
     Shared(SharedBytes<'a>),
     /// Bytes that have not come with the piece.
@@ -125,6 +128,7 @@ impl<'a> Payload<'a> {
     pub fn len(&self) -> usize {
         match self {
             Payload::Own(bytes) => bytes.len(),
+            Payload::Strided(pieces) => pieces.len(),
             Payload::Shared(bytes) => bytes.len(),
             Payload::ZeroCopy(place) => place.len(),
         }
@@ -134,19 +138,21 @@ impl<'a> Payload<'a> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The bytes that no other process changes; of others none.
+    /// The bytes of a single packet that no other process changes; of others none.
     #[inline]
     pub fn own(&self) -> &'a [u8] {
         match self {
             Payload::Own(bytes) => bytes,
-            Payload::Shared(_) | Payload::ZeroCopy(_) => &[],
+            Payload::Strided(_) | Payload::Shared(_) | Payload::ZeroCopy(_) => &[],
         }
     }
-    /// The first `len` of them, or as many as there are.
+    /// The first `len` of them, or as many as there are; of several packets, as many as are in the
+    /// first one.
     #[must_use]
     pub fn first(self, len: usize) -> Self {
         match self {
             Payload::Own(bytes) => Payload::Own(bytes.get(..len).unwrap_or(bytes)),
+            Payload::Strided(pieces) => Payload::Own(pieces.range(0, len).next().unwrap_or_default()),
             Payload::Shared(bytes) => Payload::Shared(SharedBytes::new(bytes.words(), len.min(bytes.len()))),
             Payload::ZeroCopy(ZeroCopy::Placed(most)) => {
                 Payload::ZeroCopy(ZeroCopy::Placed(u32::try_from(len).map_or(most, |len| len.min(most))))
@@ -163,7 +169,7 @@ impl<'a> Payload<'a> {
     pub fn part(self, part: Range<usize>) -> Self {
         match self {
             Payload::Own(bytes) => Payload::Own(bytes.get(part).unwrap_or_default()),
-            whole @ (Payload::Shared(_) | Payload::ZeroCopy(_)) => whole,
+            whole @ (Payload::Strided(_) | Payload::Shared(_) | Payload::ZeroCopy(_)) => whole,
         }
     }
 }

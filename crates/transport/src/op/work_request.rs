@@ -6,6 +6,7 @@ use wire::roce::SendTail;
 use wire::{Qpn, Rkey};
 
 use super::{AtomicOp, Completed, Completion, Fault, Flush, LocalOp, Memory, Sge, Status};
+use crate::batch::Payloads;
 
 /// Longest message in bytes (IBA 1.4 §9.7: 2^31).
 pub const MAX_MESSAGE: u64 = 1 << 31;
@@ -130,6 +131,26 @@ impl Data {
         let rest = usize::try_from(at).ok().and_then(|at| inline.get(at..)).ok_or(Fault::Range)?;
         dst.copy_from_slice(rest.get(..dst.len()).ok_or(Fault::Range)?);
         Ok(None)
+    }
+}
+
+impl Data {
+    /// Like [`Data::copy_out`], for the payloads of several packets.
+    pub(crate) fn copy_run_out(
+        &self,
+        at: u64,
+        dst: &mut Payloads<'_>,
+        memory: &impl Memory,
+    ) -> Result<(), Fault> {
+        if let Self::Sges(list) = self {
+            return memory.gather_run(list.as_slice(), at, dst);
+        }
+        let mut at = at;
+        dst.iter_mut().try_for_each(|(payload, _)| {
+            self.copy_out(at, payload, memory)?;
+            at += payload.len() as u64;
+            Ok(())
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use wire::roce::{Op, ReadAt};
 
 use super::Connection;
 use super::local::{Fragment, send_fragment};
-use crate::batch::{TxBatch, packet_len};
+use crate::batch::{MIN_RUN, Payloads, TxBatch, packet_len};
 use crate::op::{Context, Fault, Memory, Remote};
 
 /// Most answers kept. A requester that has more outstanding is not heard until some have left; it
@@ -285,6 +285,11 @@ fn fill_read(
                 Fragment::No => {}
             }
         }
+        if let Some(count) = fill_run(read, *spent, conn, batch, cx) {
+            read.next += count as u32;
+            *spent += count * conn.mtu.max(LEAST_COST);
+            continue;
+        }
         let header = conn.header(read.psn.add(read.next), read.op(1));
         let payload_len = conn.payload_len(from.length as u32, read.next);
         if *spent >= QUANTUM_BYTES || !batch.has_room(packet_len(&header, payload_len)) {
@@ -298,4 +303,30 @@ fn fill_read(
         *spent += payload_len.max(LEAST_COST);
     }
     Ok(true)
+}
+
+/// Writes packets from the midst of a READ's response that need not be looked at one by one; how
+/// many. `None` where these are too few, or memory refuses them: then nothing has changed.
+fn fill_run(
+    read: &Read,
+    spent: usize,
+    conn: &Connection,
+    batch: &mut TxBatch,
+    cx: &impl Context,
+) -> Option<usize> {
+    // Neither the first packet nor the last one.
+    let in_answer = if read.next == 0 { 0 } else { (read.packets - read.next).saturating_sub(1) };
+    let in_quantum = QUANTUM_BYTES.saturating_sub(spent) / conn.mtu.max(LEAST_COST);
+    let wanted = in_quantum.min(in_answer as usize);
+    if wanted < MIN_RUN {
+        return None;
+    }
+    let header = conn.header(read.psn.add(read.next), read.op(1));
+    let count = wanted.min(batch.room_for(packet_len(&header, conn.mtu)));
+    if count < MIN_RUN {
+        return None;
+    }
+    let at = u64::from(read.next) * conn.mtu as u64;
+    let copy = |payloads: &mut Payloads<'_>| cx.memory().read_run(read.from, at, payloads);
+    batch.push_run(&header, conn.mtu, count, copy).is_ok().then_some(count)
 }

@@ -1,16 +1,20 @@
 //! The way of most packets: a whole SEND that comes in its turn to a queue pair with nothing else
 //! in hand. It is executed here in a few steps, or not at all, and then goes through all of them.
-//! And the way of most messages to a process of this host, which need not look like packets.
+//! And the way of most messages to a process of this host, which need not look like packets, and
+//! of runs: packets in the midst of a message for which PSN, length, key, range and answer are
+//! settled once. A run that is not in its turn, or that would be refused, changes nothing.
 
 use std::time::Instant;
 
 use wire::Psn;
-use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
+use wire::roce::{Header, Op, Packet, ReadAt, SendAt, SendTail, Service, WriteAt};
+use wire::run::Run;
 
+use super::local::Arrival;
 use super::responder::Responder;
 use super::{AckDelay, Connection, Rc, Role, State, request};
 use crate::likely::{likely, unlikely};
-use crate::op::{Completed, Completion, Context, DirectOutcome, SendWr, Whole};
+use crate::op::{Completed, Completion, Context, DirectOutcome, Payload, SendWr, Whole};
 use crate::short::{Short, What};
 
 /// What is still to be done after a short message.
@@ -175,6 +179,36 @@ impl Rc {
         }
         is_simple
     }
+
+    /// Takes in a run of several packets from the midst of a message, as [`Rc::receive`] does with
+    /// one after the other. False where anything is unusual: then nothing has changed, and the
+    /// packets are for [`Rc::receive`].
+    pub fn receive_run(
+        &mut self,
+        now: Instant,
+        run: &Run<'_>,
+        ack_delay: AckDelay,
+        cx: &mut impl Context,
+    ) -> bool {
+        let header = &run.first().header;
+        let Some(payloads) = run.payloads() else { return false };
+        let works = self.conn.role == Role::Rc && matches!(self.state, State::Rts | State::Sqd);
+        if !works || header.service != Service::Rc {
+            return false;
+        }
+        let arrival = Arrival { header, payload: Payload::Strided(payloads), packets: run.count() };
+        match header.op {
+            Op::Send(SendAt::Middle) | Op::Write(WriteAt::Middle) => {
+                let is_taken = self.responder.request_run(&self.conn, &arrival, cx);
+                if is_taken {
+                    self.delay_ack(header.op, run.count(), ack_delay);
+                }
+                is_taken
+            }
+            Op::ReadResponse(ReadAt::Middle) => self.requester.response_run(now, &self.conn, &arrival, cx),
+            _ => false,
+        }
+    }
 }
 
 impl Responder {
@@ -191,9 +225,8 @@ impl Responder {
         ack_request: bool,
         cx: &mut impl Context,
     ) -> bool {
-        let is_due = psn == self.expected && self.flushing.is_none() && !self.answers.is_full();
         // The first request of a connection is an event for the adapter.
-        if unlikely(!is_due || !self.begun || message.bytes.len() > conn.mtu)
+        if unlikely(!self.is_due(psn) || !self.begun || message.bytes.len() > conn.mtu)
             || unlikely(!self.inbound.send_whole(message, cx))
         {
             return false;
@@ -204,5 +237,20 @@ impl Responder {
         }
         self.quiet = false;
         true
+    }
+
+    /// Executes packets from the midst of a SEND or a WRITE; false where nothing has changed.
+    fn request_run(&mut self, conn: &Connection, run: &Arrival<'_>, cx: &mut impl Context) -> bool {
+        if !self.is_due(run.header.bth.psn) || !self.begun {
+            return false;
+        }
+        let before = self.inbound.message;
+        let is_done = self.execute(conn, run, cx).is_ok();
+        if is_done {
+            self.quiet = false;
+        } else {
+            self.inbound.message = before;
+        }
+        is_done
     }
 }

@@ -182,6 +182,11 @@ impl Request {
         self.part = self.part.min(part_for(share));
     }
 
+    /// Whether it has been sent again, from somewhere on.
+    pub(super) fn has_resumed(&self) -> bool {
+        self.resumed
+    }
+
     /// Headers of the request packet at `at`, and its payload's length; none where it takes no
     /// packet. The ACK request is the caller's to add.
     pub(super) fn header(&self, conn: &Connection, psn: Psn, at: u32) -> Option<(Header, usize)> {

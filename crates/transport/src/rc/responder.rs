@@ -205,8 +205,14 @@ impl Responder {
         Ok(())
     }
 
+    /// Whether a request of this PSN is the one expected next, and may be executed now.
+    #[inline(always)]
+    pub(super) fn is_due(&self, psn: Psn) -> bool {
+        psn == self.expected && self.flushing.is_none() && !self.answers.is_full()
+    }
+
     /// The request expected next.
-    fn execute(
+    pub(super) fn execute(
         &mut self,
         conn: &Connection,
         packet: &Arrival<'_>,

@@ -14,6 +14,7 @@ mod requester;
 mod requester_limits;
 mod responder;
 mod responder_resources;
+mod runs;
 mod sharing;
 mod short;
 mod support;

@@ -15,6 +15,7 @@
 mod fast_path;
 mod recovery;
 mod responses;
+mod run;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -281,6 +282,9 @@ impl Requester {
             Left::Yes => return Ok(true),
             Left::Later => return Ok(false),
             Left::No => {}
+        }
+        if self.send_run(now, conn, share, batch, cx) {
+            return Ok(true);
         }
         let Cursor { request: index, packet: at } = self.cursor;
         let (under_way, has_room_for_read) = (self.under_way(), self.has_room_for_read());

@@ -10,7 +10,7 @@ use wire::roce::{Op, ReadAt};
 use super::{Connection, Cursor, Outcome, Requester, share};
 use crate::likely::unlikely;
 use crate::op::{Context, Fault, Payload, SendOp, Side, Status};
-use crate::rc::local::Arrival;
+use crate::rc::local::{Arrival, CopyPath};
 
 impl Requester {
     pub(crate) fn response(
@@ -183,6 +183,30 @@ impl Requester {
         }
         self.answered(now, conn, packet.packets, part_ends, cx);
         Ok(())
+    }
+
+    /// Takes in responses from the midst of the oldest READ, which are next, as one; false where
+    /// anything is unusual, and then nothing has changed.
+    pub(crate) fn response_run(
+        &mut self,
+        now: Instant,
+        conn: &Connection,
+        run: &Arrival<'_>,
+        cx: &mut impl Context,
+    ) -> bool {
+        let is_next = run.header.bth.psn == self.una && run.packets < self.high.since(self.una) as u32;
+        let is_taken = is_next
+            && self.queue.front().is_some_and(|front| {
+                matches!(front.wr.op, SendOp::Read { .. })
+                    && !front.has_resumed()
+                    && front.way != CopyPath::ZeroCopy
+                    && front.expects(conn, ReadAt::Middle, run)
+                    && front.copy_in(conn, run.payload, run.packets, &cx.memory()).is_ok()
+            });
+        if is_taken {
+            self.answered(now, conn, run.packets, false, cx);
+        }
+        is_taken
     }
 
     fn atomic_answer(

@@ -21,6 +21,7 @@ use std::sync::atomic::AtomicU64;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use transport::batch::Payloads;
 use transport::op::{
     Access, AtomicOp, Completion, Data, Flush, FragmentOutcome, LocalPath, NetworkHeader, Part, Payload,
     QpEvent, RecvWr, SendOp, SendWr, SharedBytes, Side, Source, Status, Tail, Whole,
@@ -55,6 +56,10 @@ pub struct TestMemory {
     pub flushed: RefCell<Vec<u64>>,
     /// How often a key was looked up.
     pub asked: Cell<u32>,
+    /// Payloads are copied out one by one, not those of several packets.
+    pub refuses_runs: bool,
+    /// How often those of several packets were.
+    pub runs_copied: Cell<u32>,
     /// What the peer exports, where it is reached.
     pub exported: RefCell<Option<Vec<u8>>>,
 }
@@ -94,6 +99,23 @@ impl TestMemory {
         let (region, start) = self.find(r.rkey, r.addr.wrapping_add(at), len as u64)?;
         if region.remote { Ok((region, start)) } else { Err(Fault::Rights) }
     }
+    fn copy_run(
+        &self,
+        at: u64,
+        dst: &mut Payloads<'_>,
+        mut copy: impl FnMut(u64, &mut [u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        if self.refuses_runs {
+            return Err(Fault::Key);
+        }
+        self.runs_copied.set(self.runs_copied.get() + 1);
+        let mut at = at;
+        dst.iter_mut().try_for_each(|(payload, _)| {
+            copy(at, payload)?;
+            at += payload.len() as u64;
+            Ok(())
+        })
+    }
     /// Bytes of a region.
     pub fn bytes(&self, region: usize) -> Vec<u8> {
         self.regions[region].bytes.borrow().clone()
@@ -107,6 +129,12 @@ impl Memory for &TestMemory {
             dst[done..done + n].copy_from_slice(&region.bytes.borrow()[start..start + n]);
             done += n;
         })
+    }
+    fn gather_run(&self, sges: &[Sge], at: u64, dst: &mut Payloads<'_>) -> Result<(), Fault> {
+        self.copy_run(at, dst, |at, payload| self.gather(sges, at, payload))
+    }
+    fn read_run(&self, from: Remote, at: u64, dst: &mut Payloads<'_>) -> Result<(), Fault> {
+        self.copy_run(at, dst, |at, payload| self.read(from, at, payload))
     }
     fn scatter(&self, sges: &[Sge], at: u64, src: &[u8], tail: Tail) -> Result<(), Fault> {
         let mut done = 0;
