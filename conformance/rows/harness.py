@@ -322,8 +322,8 @@ class Harness:
         tree = os.path.dirname(HERE)
         with self.building:
             if name not in self.examples:
-                sh("cargo", "build", "--quiet", "--release", "--locked", "--manifest-path", os.path.join(tree, "Cargo.toml"), "-p", package, "--example", name)
-                self.examples[name] = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(tree, "target")), "release", "examples", name)
+                sh("cargo", "build", "--quiet", "--locked", "--manifest-path", os.path.join(tree, "Cargo.toml"), "-p", package, "--example", name)
+                self.examples[name] = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(tree, "target")), "debug", "examples", name)
             return self.examples[name]
 
     def run(self, spec):
