@@ -358,11 +358,28 @@ impl Env for LinuxEnv {
 
     fn route(&self, query: RouteQuery) -> Result<Route, Errno> {
         self.check_ours()?;
-        self.routes.lock().ask(query, &self.interfaces, &self.requests)
+        self.routes.lock().ask(query, self.clock.now(), &self.interfaces, &self.requests)
     }
 
-    fn has_no_neighbour(&self, route: &Route) -> bool {
-        self.is_ours() && neighbours::has_none(route, &self.interfaces.current())
+    fn is_resolved(&self, route: &Route) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
+        if neighbours::has_none(route, &self.interfaces.current()) {
+            return true;
+        }
+        let forgotten = {
+            let routes = self.routes.lock();
+            if routes.is_resolved(route) {
+                return true;
+            }
+            routes.forgotten()
+        };
+        let is_resolved = neighbours::is_resolved(route, &self.requests);
+        if is_resolved {
+            self.routes.lock().resolved(route, forgotten);
+        }
+        is_resolved
     }
 
     fn resolve_neighbour(&self, ticket: u64, route: &Route) {

@@ -86,9 +86,7 @@ impl Neighbours {
     ) {
         let neighbour = Neighbour { interface: route.interface, address: route.next_hop };
         let mut state = self.lock();
-        if has_none(route, known)
-            || matches!(look_up(requests, neighbour), Some(found) if found & USABLE != 0)
-        {
+        if has_none(route, known) || is_usable(requests, neighbour) {
             state.answers.push((ticket, Ok(())));
             return;
         }
@@ -167,6 +165,11 @@ pub(crate) fn has_none(route: &Route, known: &Known) -> bool {
     route.local || route.dest.is_multicast() || known.has_no_neighbours(route.interface)
 }
 
+/// Whether the kernel's tables have the link-layer address of a route's next hop.
+pub(crate) fn is_resolved(route: &Route, requests: &Mutex<Netlink>) -> bool {
+    is_usable(requests, Neighbour { interface: route.interface, address: route.next_hop })
+}
+
 /// The Ethernet address that packets of a route are sent to: the group's, our own, or the next
 /// hop's, for which the caller is kept waiting up to three seconds.
 ///
@@ -234,6 +237,10 @@ fn settle(waiting: &mut Vec<Waiting>, answers: &mut Vec<Answer>, neighbour: Neig
         }
         other
     });
+}
+
+fn is_usable(requests: &Mutex<Netlink>, neighbour: Neighbour) -> bool {
+    look_up(requests, neighbour).is_some_and(|found| found & USABLE != 0)
 }
 
 /// The state of a neighbour, where the kernel knows it.

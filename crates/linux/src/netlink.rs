@@ -81,6 +81,12 @@ impl Netlink {
         })
     }
 
+    /// Has the kernel lose what does not fit the least buffer: a few notifications do.
+    #[cfg(test)]
+    pub(crate) fn leave_little_room(&self) {
+        sys::set_option(&self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF, 1).unwrap();
+    }
+
     /// Asks one question; `each` gets the answer.
     pub(crate) fn ask(&mut self, kind: u16, body: &[u8], each: impl FnMut(Message<'_>)) -> Result<(), Errno> {
         self.send(kind, NLM_F_REQUEST, body)?;

@@ -21,22 +21,36 @@ const RTMSG: usize = 12;
 
 /// So many answers are kept.
 const MAX_KEPT: usize = 64;
+/// How long the route to another host is kept at most. The kernel sends no notification of what it
+/// learns of a path: its MTU, a redirection.
+const MAX_AGE_NANOS: u64 = 1_000_000_000;
 
-/// Routes to addresses of this host that were asked for. They are good until the kernel tells of a
-/// change in what it made them of. Its notification is there before the call returns that changed
-/// something. Others are asked for each time: of what it learns of a path the kernel sends no
-/// notification.
+/// Answers of the routing table and of the neighbour tables. Any notification of the kernel ends
+/// all of them. Each question reads what has come, and a notification is there before the call
+/// returns that changed something. So an answer was true at some time during the question.
 #[derive(Default)]
 pub(crate) struct Routes {
-    kept: Vec<(RouteQuery, Route)>,
+    kept: Vec<Kept>,
     /// What was known of the interfaces, as [`Interfaces::version`] has it.
     version: u64,
+    /// How often all answers were forgotten.
+    forgotten: u64,
     /// `None` where nothing was asked for yet, or the kernel tells nothing.
     changes: Option<Netlink>,
 }
 
+/// An answer.
+struct Kept {
+    query: RouteQuery,
+    route: Route,
+    /// Until when it is good without a notification, on the environment's clock.
+    until: u64,
+    /// The next hop answers, or its link-layer address is known.
+    is_resolved: bool,
+}
+
 impl Routes {
-    /// Where packets to a destination go.
+    /// Where packets to a destination go. `now` is the time of the environment's clock.
     ///
     /// # Errors
     ///
@@ -44,21 +58,45 @@ impl Routes {
     pub(crate) fn ask(
         &mut self,
         query: RouteQuery,
+        now: u64,
         interfaces: &Interfaces,
         requests: &Mutex<Netlink>,
     ) -> Result<Route, Errno> {
         if self.have_changed(interfaces.version()) {
             self.kept.clear();
+            self.forgotten += 1;
         }
-        if let Some((_, route)) = self.kept.iter().find(|(asked, _)| *asked == query) {
-            return Ok(*route);
+        let is_old = |kept: &Kept| kept.query == query && kept.until <= now;
+        self.kept.retain(|kept| !is_old(kept));
+        if let Some(kept) = self.kept.iter().find(|kept| kept.query == query) {
+            return Ok(kept.route);
         }
         let route = route(&mut requests.lock(), &interfaces.current(), query)?;
-        if route.local && self.changes.is_some() {
+        if self.changes.is_some() {
+            let until = if route.local { u64::MAX } else { now.saturating_add(MAX_AGE_NANOS) };
             self.kept.truncate(MAX_KEPT - 1);
-            self.kept.insert(0, (query, route));
+            self.kept.insert(0, Kept { query, route, until, is_resolved: false });
         }
         Ok(route)
+    }
+
+    /// Whether the next hop of a route was known to answer when the route was asked for.
+    pub(crate) fn is_resolved(&self, route: &Route) -> bool {
+        self.kept.iter().any(|kept| kept.is_resolved && kept.route == *route)
+    }
+
+    /// How often all answers were forgotten, for [`Routes::resolved`].
+    pub(crate) const fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// Keeps that the next hop of a route answers, unless a notification was read since `forgotten`
+    /// was the number of [`Routes::forgotten`]: it may have been about this.
+    pub(crate) fn resolved(&mut self, route: &Route, forgotten: u64) {
+        if self.forgotten == forgotten {
+            let of_it = self.kept.iter_mut().filter(|kept| kept.route == *route);
+            of_it.for_each(|kept| kept.is_resolved = true);
+        }
     }
 
     /// Whether anything may be different than it was; what is kept from now on is not.
@@ -66,12 +104,14 @@ impl Routes {
         let Some(changes) = &mut self.changes else {
             let groups = [
                 libc::RTNLGRP_LINK,
+                libc::RTNLGRP_NEIGH,
                 libc::RTNLGRP_IPV4_IFADDR,
                 libc::RTNLGRP_IPV4_ROUTE,
                 libc::RTNLGRP_IPV4_RULE,
                 libc::RTNLGRP_IPV6_IFADDR,
                 libc::RTNLGRP_IPV6_ROUTE,
                 libc::RTNLGRP_IPV6_RULE,
+                libc::RTNLGRP_NEXTHOP,
             ];
             self.changes = Netlink::for_notifications(&groups).ok();
             return true;
@@ -191,5 +231,117 @@ impl Answer {
             }
         }
         answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use locks::Rank;
+
+    use super::*;
+
+    /// A network of the calling thread's own: 10.9.0.1 on a link to nowhere. `None` where the
+    /// system refuses.
+    fn network() -> Option<(Interfaces, Mutex<Netlink>)> {
+        if sys::unshare(libc::CLONE_NEWNET).is_err() {
+            eprintln!("skipped: needs a network namespace");
+            return None;
+        }
+        // Duplicate address detection is told of whenever it ends. The file is the network's own.
+        let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        ip("link set lo up");
+        ip("link add veth0 type veth peer name veth1");
+        ip("link set veth1 up");
+        ip("link set veth0 up");
+        ip("addr add 10.9.0.1/24 dev veth0");
+        // The kernel tells of a link that has come up a moment later.
+        let links = || String::from_utf8(Command::new("ip").arg("link").output().unwrap().stdout).unwrap();
+        while links().matches("state UP").count() < 2 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let mut requests = Netlink::for_requests().unwrap();
+        let interfaces = Interfaces::open(&mut requests).unwrap();
+        Some((interfaces, Mutex::new(Rank::NetlinkRequests, requests)))
+    }
+
+    fn ip(arguments: &str) {
+        let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+        assert!(status.success(), "ip {arguments}");
+    }
+
+    fn query(dest: &str) -> RouteQuery {
+        RouteQuery { dest: dest.parse().unwrap(), scope: 0, source: None }
+    }
+
+    /// The answer, for which the kernel is not asked: the lock over requests is not free.
+    fn kept(routes: &mut Routes, dest: &str, now: u64, on: &(Interfaces, Mutex<Netlink>)) -> Route {
+        let _held = on.1.lock();
+        routes.ask(query(dest), now, &on.0, &on.1).unwrap()
+    }
+
+    #[test]
+    fn a_route_to_another_host_is_kept_for_a_second_and_one_to_this_host_for_longer() {
+        let Some(on) = network() else { return };
+        let mut routes = Routes::default();
+        for dest in ["10.9.0.1", "10.9.0.2"] {
+            let route = routes.ask(query(dest), 5, &on.0, &on.1).unwrap();
+            assert_eq!(kept(&mut routes, dest, 4 + MAX_AGE_NANOS, &on), route);
+        }
+        assert_eq!(routes.kept.len(), 2);
+        kept(&mut routes, "10.9.0.1", u64::MAX - 1, &on);
+        let now = 5 + MAX_AGE_NANOS;
+        routes.ask(query("10.9.0.2"), now, &on.0, &on.1).unwrap();
+        let ends: Vec<u64> = routes.kept.iter().map(|kept| kept.until).collect();
+        assert_eq!(ends, [now + MAX_AGE_NANOS, u64::MAX]);
+    }
+
+    #[test]
+    fn as_many_answers_are_kept_as_there_is_room_for_and_none_after_a_notification() {
+        let Some(on) = network() else { return };
+        let mut routes = Routes::default();
+        for round in 0..2 {
+            for host in 2..2 + MAX_KEPT + 5 {
+                routes.ask(query(&format!("10.9.0.{host}")), 0, &on.0, &on.1).unwrap();
+            }
+            assert!(round == 0 || routes.kept.len() == MAX_KEPT);
+        }
+        ip("neigh replace 10.9.0.9 lladdr 02:00:00:00:00:01 dev veth0 nud permanent");
+        routes.ask(query("10.9.0.2"), 0, &on.0, &on.1).unwrap();
+        assert_eq!(routes.kept.len(), 1);
+    }
+
+    #[test]
+    fn a_lost_notification_ends_what_is_kept() {
+        let Some(on) = network() else { return };
+        let mut routes = Routes::default();
+        routes.ask(query("10.9.0.2"), 0, &on.0, &on.1).unwrap();
+        routes.changes.as_ref().unwrap().leave_little_room();
+        for host in 100..120 {
+            ip(&format!("route add 192.0.2.{host} via 10.9.0.2"));
+        }
+        // This one is lost without an error, as others are that were not read yet.
+        ip("route add prohibit 198.51.100.1");
+        routes.ask(query("10.9.0.3"), 0, &on.0, &on.1).unwrap();
+        assert_eq!(routes.kept.len(), 1);
+        assert_eq!(routes.ask(query("198.51.100.1"), 0, &on.0, &on.1), Err(Errno::EACCES));
+    }
+
+    #[test]
+    fn a_next_hop_is_not_known_any_more_where_a_notification_was_read_while_it_was_asked_for() {
+        let Some(on) = network() else { return };
+        let mut routes = Routes::default();
+        let route = routes.ask(query("10.9.0.2"), 0, &on.0, &on.1).unwrap();
+        let forgotten = routes.forgotten();
+        ip("neigh replace 10.9.0.2 lladdr 02:00:00:00:00:01 dev veth0 nud permanent");
+        routes.ask(query("10.9.0.2"), 0, &on.0, &on.1).unwrap();
+        routes.resolved(&route, forgotten);
+        assert!(!routes.is_resolved(&route));
+        routes.resolved(&route, routes.forgotten());
+        assert!(routes.is_resolved(&route));
+        ip("neigh del 10.9.0.2 dev veth0");
+        routes.ask(query("10.9.0.2"), 0, &on.0, &on.1).unwrap();
+        assert!(!routes.is_resolved(&route));
     }
 }

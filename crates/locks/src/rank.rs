@@ -209,7 +209,7 @@ ranks! {
     Neighbours,
     /// The system: the socket for notifications about interfaces.
     InterfaceChanges,
-    /// The system: routes that were asked for.
+    /// The system: routes and neighbours that were asked for.
     Routes,
     /// The system: the socket for questions to the kernel, held until the answer is there.
     NetlinkRequests,

@@ -214,9 +214,9 @@ pub trait Env: Link + Frames + Platform {
     fn attach(&self, interface: u32) -> Result<(), Errno>;
     /// Asks the routing table. ENETUNREACH, EHOSTUNREACH and the like where no route leads there.
     fn route(&self, query: RouteQuery) -> Result<Route, Errno>;
-    /// Whether the next hop of a route needs no finding out: this host itself, or on a link that
-    /// has no neighbours.
-    fn has_no_neighbour(&self, _route: &Route) -> bool {
+    /// Whether the next hop of a route that was just asked for needs no finding out: it is this
+    /// host, its link has no neighbours, or the system has its link-layer address.
+    fn is_resolved(&self, _route: &Route) -> bool {
         false
     }
     /// Starts to find out whether the next hop of a route answers (ARP, ND). [`Input::Resolved`]

@@ -108,8 +108,8 @@ impl<W: Env> Node<W> {
     /// Finds the neighbour that a route leads to; `finish_resolve` follows, at the latest after
     /// `timeout`.
     fn resolve_neighbour(&self, id: &Arc<Id>, route: &Route, timeout: Duration) {
-        if route.dest.is_multicast() || self.env.has_no_neighbour(route) {
-            // There is no neighbour to wait for: a group's hardware address follows from its own.
+        if route.dest.is_multicast() || self.env.is_resolved(route) {
+            // There is nothing to wait for: a group's hardware address follows from its own.
             return self.finish_resolve(id, Ok(()));
         }
         let ticket = self.cm_agent.start_resolving(id, self.env.now() + timeout);

@@ -176,6 +176,56 @@ fn a_route_to_ourselves_is_another_one_as_soon_as_the_tables_say_so() {
 }
 
 #[test]
+fn a_change_of_routes_or_neighbours_changes_the_very_next_answer() {
+    let alone = alone();
+    if !alone.own_namespace {
+        return eprintln!("skipped: needs a network namespace");
+    }
+    let host = start();
+    let env = host.env();
+    let (_, _far) = veth(env);
+    let next_hop = |dest: &str| env.route(query(dest)).map(|route| route.next_hop);
+    let is_resolved = |dest: &str| env.is_resolved(&env.route(query(dest)).unwrap());
+    // Without this a nexthop object is told of with the routes that use it, too.
+    std::fs::write("/proc/sys/net/ipv4/nexthop_compat_mode", "0").unwrap();
+    ip("nexthop add id 1 via 10.9.0.2 dev veth0");
+    ip("route add 198.51.100.0/24 nhid 1");
+    ip("route add 192.0.2.0/24 via 10.9.0.2");
+    for (ticket, hop) in [(1, "10.9.0.2"), (2, "10.9.0.3"), (3, "10.9.0.2"), (4, "10.9.0.3")] {
+        ip(&format!("route replace 192.0.2.0/24 via {hop}"));
+        assert_eq!(next_hop("192.0.2.1"), Ok(address(hop)));
+        ip(&format!("nexthop replace id 1 via {hop} dev veth0"));
+        assert_eq!(next_hop("198.51.100.1"), Ok(address(hop)));
+
+        for dest in ["10.9.0.2", "fd09::2"] {
+            env.resolve_neighbour(ticket, &env.route(query(dest)).unwrap());
+            assert_eq!(host.handler().resolved(ticket), Some(Ok(())));
+            assert!(is_resolved(dest) && is_resolved(dest));
+            ip(&format!("neigh replace {dest} lladdr 02:00:00:00:00:0{ticket} dev veth0 nud permanent"));
+            assert!(is_resolved(dest));
+            assert_eq!(env.ethernet_address(query(dest)), Ok(([2, 0, 0, 0, 0, ticket as u8], None)));
+            ip(&format!("neigh del {dest} dev veth0"));
+            assert!(!is_resolved(dest));
+        }
+        ip("rule add to 10.9.0.2 prohibit pref 10");
+        assert_eq!(next_hop("10.9.0.2"), Err(Errno::EACCES));
+        ip("rule del pref 10");
+        assert_eq!(next_hop("10.9.0.2"), Ok(address("10.9.0.2")));
+    }
+    ip("link set veth0 mtu 1400");
+    let end = std::time::Instant::now() + support::TIMEOUT;
+    while env.route(query("10.9.0.2")).unwrap().mtu != 1400 {
+        // The engine follows the interfaces.
+        assert!(std::time::Instant::now() < end, "the old MTU");
+    }
+    ip("addr del 10.9.0.1/24 dev veth0");
+    assert_eq!(next_hop("10.9.0.2"), Err(Errno::ENETUNREACH));
+    assert_eq!(next_hop("fd09::2"), Ok(address("fd09::2")));
+    ip("link set veth0 down");
+    assert_eq!(next_hop("fd09::2"), Err(Errno::ENETUNREACH));
+}
+
+#[test]
 fn over_a_veth_pair_routes_neighbours_and_address_changes_are_as_on_any_network() {
     let alone = alone();
     if !alone.own_namespace {
