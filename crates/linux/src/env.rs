@@ -406,6 +406,12 @@ impl Env for LinuxEnv {
         self.is_ours() && self.hand_over_here(names, path, batch)
     }
 
+    fn has_flow(&self, path: &Path) -> bool {
+        // A ring to a process of this host is no port: a request must not go to its reader by it.
+        let by_ring = || self.config.same_host && self.interfaces.current().at_end(path).is_some();
+        self.is_ours() && self.tx.has_flow(path) && !by_ring()
+    }
+
     fn is_known(&self, name: Name) -> bool {
         self.names.known(name).is_some()
     }

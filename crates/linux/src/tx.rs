@@ -182,6 +182,12 @@ impl Tx {
         is_new
     }
 
+    /// Whether there is a socket for this path.
+    pub(crate) fn has_flow(&self, path: &Path) -> bool {
+        let ends = path.source.ip().zip(path.dest.ip());
+        ends.is_some_and(|ends| self.sockets.read().contains_key(&Key::of(path, ends)))
+    }
+
     /// Closes all sockets of addresses that are gone.
     pub(crate) fn retain(&self, ours: impl Fn(IpAddr) -> bool, reactor: &Reactor) {
         let mut sockets = self.sockets.write();

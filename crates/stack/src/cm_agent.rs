@@ -24,6 +24,7 @@ use crate::datagram::on_sidr_reply;
 use crate::device_events::Everyone;
 use crate::env::Env;
 use crate::event::{Event, EventChannel};
+use crate::flows::Acceptors;
 use crate::graceful_close::Waiting;
 use crate::id::{Id, Progress};
 use crate::kept_ports::KeptPort;
@@ -57,6 +58,8 @@ pub(crate) struct Core {
     pub(crate) listeners: BTreeMap<ListenKey, Listener>,
     /// Ports that nothing listens on any more, and whose names still lead here.
     pub(crate) kept_ports: Vec<KeptPort>,
+    /// The queue pairs that accepted connections of this process.
+    pub(crate) acceptors: Acceptors,
     /// Accepted connections whose RTU has not come, by queue pair: data says as much.
     pub(crate) unheard: BTreeMap<Qpn, ConnKey>,
     /// Ends of connections that wait for ACKs, by the queue pair that these are for.
@@ -81,6 +84,7 @@ impl CmAgent {
             ids: BTreeMap::new(),
             listeners: BTreeMap::new(),
             kept_ports: Vec::new(),
+            acceptors: Acceptors::default(),
             unheard: BTreeMap::new(),
             waiting_ends: BTreeMap::new(),
             arrived: Vec::new(),

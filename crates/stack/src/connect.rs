@@ -104,6 +104,7 @@ impl<W: Env> Node<W> {
             // An error says that the connection has ended.
             _ = cm.established(now, conn);
         }
+        self.note_acceptor(core, key);
         id.lock().progress = Progress::Connected;
         Ok(())
     }

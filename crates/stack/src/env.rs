@@ -235,6 +235,11 @@ pub trait Env: Link + Frames + Platform {
     fn hand_over(&self, _names: &[Name], _path: &Path, _batch: &mut TxBatch) -> bool {
         false
     }
+    /// Whether packets on this path left lately, from a port of this path. The peer's kernel may
+    /// deliver packets from that port to one process directly.
+    fn has_flow(&self, _path: &Path) -> bool {
+        false
+    }
     /// Whether [`Env::forward`] to `name` is cheap, because its owner is known from earlier.
     fn is_known(&self, name: Name) -> bool;
     /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where no

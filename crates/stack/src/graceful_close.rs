@@ -71,8 +71,12 @@ impl<W: Env> Node<W> {
         mad: &Mad,
         attempt: u32,
     ) -> Path {
-        let qp = conn.filter(|_| is_last_message(mad)).and_then(|conn| core.qp((device, conn)));
-        way(path, mad, attempt, qp.and_then(|qp| qp.let_acks_go(now)))
+        let Some(key) = conn.map(|conn| (device, conn)) else { return way(path, mad, attempt, None) };
+        if is_last_message(mad) {
+            let data = core.qp(key).and_then(|qp| qp.let_acks_go(now));
+            return way(path, mad, attempt, data);
+        }
+        self.flow(core, key, path, mad, attempt).unwrap_or_else(|| gsi_path(path, attempt))
     }
 
     /// Whether the message is a DREQ that has to wait; if so it does.
@@ -174,10 +178,9 @@ fn is_last_message(mad: &Mad) -> bool {
     }
 }
 
-/// The way of a message. One that ends a connection takes that of its data, where that is known,
-/// the first time.
-pub(crate) fn way(path: &cm::PathRecord, mad: &Mad, attempt: u32, data: Option<Path>) -> Path {
-    let way = Path {
+/// The path from a port that messages to all peers share.
+pub(crate) fn gsi_path(path: &cm::PathRecord, attempt: u32) -> Path {
+    Path {
         source: path.source(),
         dest: path.dest(),
         interface: path.link,
@@ -186,7 +189,13 @@ pub(crate) fn way(path: &cm::PathRecord, mad: &Mad, attempt: u32, data: Option<P
         hop_limit: path.hop_limit,
         source_port_epoch: attempt,
         no_multicast_loop: false,
-    };
+    }
+}
+
+/// The way of a message. One that ends a connection takes that of its data, where that is known,
+/// the first time.
+pub(crate) fn way(path: &cm::PathRecord, mad: &Mad, attempt: u32, data: Option<Path>) -> Path {
+    let way = gsi_path(path, attempt);
     match &mad.message {
         _ if attempt > 0 || !is_last_message(mad) => way,
         _ if data.is_some_and(|data| (data.source, data.dest) == (way.source, way.dest)) => {

@@ -20,6 +20,7 @@
 //! | [`accept`] | the side that is asked: rdma_listen, requests, rdma_accept, rdma_reject |
 //! | [`listener`] | requests that wait at a listener |
 //! | `disconnect` | how connections end |
+//! | `flows` | which port a message of a connection leaves from |
 //! | `graceful_close` | what was acknowledged before a connection ends |
 //! | [`datagram`], `multicast` | datagram services and groups |
 //! | [`queue_pair`] | the queue pair of an identifier, moved to RTS |
@@ -69,6 +70,7 @@ mod disconnect;
 mod dispatch;
 pub mod env;
 pub mod event;
+mod flows;
 mod graceful_close;
 mod gsi;
 pub mod id;

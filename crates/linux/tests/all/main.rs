@@ -4,6 +4,7 @@ mod batches;
 mod deputy;
 mod descriptors;
 mod driver_slot;
+mod flows;
 mod fragments;
 mod frames;
 mod hostile;

@@ -91,6 +91,21 @@ fn a_flow_that_was_forwarded_again_and_again_comes_directly() {
 }
 
 #[test]
+fn a_flow_is_known_once_packets_took_it_unless_memory_of_this_host_is_another_way() {
+    let _alone = alone();
+    for same_host in [false, true] {
+        let host = support::start_with(linux::Config { same_host, ..linux::Config::default() });
+        let (path, env) = (path(V4), host.env());
+        assert!(!env.has_flow(&path));
+        env.send(&path, &mut batch(1, &[64]));
+        assert_eq!(env.has_flow(&path), !same_host);
+        // To another process, and from another port.
+        assert!(!env.has_flow(&nic::Path { dest_qpn: wire::Qpn::new(0x124_456), ..path }));
+        assert!(!env.has_flow(&nic::Path { source_port_epoch: 1, ..path }));
+    }
+}
+
+#[test]
 fn a_process_that_leaves_the_port_gets_no_more_and_hands_on_what_it_has() {
     for address in [V4, V6] {
         let _alone = alone();

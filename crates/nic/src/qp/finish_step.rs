@@ -112,6 +112,11 @@ impl Qp {
         only.into_iter().chain(several).for_each(Notification::send);
     }
 
+    /// The path of its packets; `None` where it has no peer.
+    pub fn path(&self) -> Option<Path> {
+        self.lock().carrier.datagram().map(|carrier| carrier.path)
+    }
+
     /// An ACK held back leaves now; by which way. What is said next by the same way does not
     /// overtake it.
     pub fn let_acks_go(&self, now: Instant) -> Option<Path> {
