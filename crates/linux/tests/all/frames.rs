@@ -58,7 +58,10 @@ fn over_a_cable_frames_keep_their_vlan_tag_and_are_marked_where_they_leave() {
     let index = |name| {
         loop {
             let interfaces = linux::interfaces().unwrap();
-            if let Some(found) = interfaces.iter().find(|i| i.name == name && i.up) {
+            // A link has its carrier before it has a queue: till then what is sent is dropped.
+            let link = std::process::Command::new("ip").args(["link", "show", name]).output().unwrap();
+            let has_queue = String::from_utf8_lossy(&link.stdout).contains("state UP");
+            if let Some(found) = interfaces.iter().find(|i| i.name == name && i.up && has_queue) {
                 return found.index;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
