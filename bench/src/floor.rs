@@ -1,4 +1,5 @@
-//! What plain sockets give on the loopback interface: the floor under each of Verbena's figures.
+//! What plain sockets give: the floor under each of Verbena's figures. Both ends are on the loopback
+//! interface, or on two hosts ([`Sockets`]).
 
 use std::hint;
 use std::io::{self, Read, Write};
@@ -8,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
+use wire::icrc::Remainder;
 
 use crate::pin;
 
@@ -15,13 +17,16 @@ use crate::pin;
 const SEND_LEN: usize = 80;
 /// BTH (12), AETH (4), ICRC (4).
 const ACK_LEN: usize = 20;
-/// BTH (12), 4096 bytes, ICRC (4): one packet of a WRITE at the loopback interface's path MTU.
-const SEGMENT_LEN: usize = 4112;
-const SEGMENT_PAYLOAD: usize = 4096;
+/// BTH and ICRC, around the payload of a packet in the midst of a message.
+const HEADERS: usize = 16;
+/// The payload of such a packet at the loopback interface's path MTU.
+pub(crate) const PAGE: usize = 4096;
 /// RETH, ICRC and BTH: what a WRITE of one packet adds to its payload.
 const WRITE_LEN: usize = 32;
-/// As many segments as fit into one UDP_SEGMENT send of at most 65,507 bytes.
-const BATCH: usize = 15;
+/// Bytes of a UDP_SEGMENT send, at most.
+const MAX_SEND: usize = 65_507;
+/// Segments of one, at most (UDP_MAX_SEGMENTS of older kernels).
+const MAX_SEGMENTS: usize = 64;
 
 const ROUNDS: usize = 9;
 const PINGS: usize = 20_000;
@@ -46,8 +51,11 @@ fn socket() -> io::Result<UdpSocket> {
     UdpSocket::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
 }
 
-/// Two sockets connected to each other.
-fn socket_pair() -> io::Result<(UdpSocket, UdpSocket)> {
+/// What makes two sockets that are connected to each other.
+pub(crate) type Sockets<'a> = &'a dyn Fn() -> io::Result<(UdpSocket, UdpSocket)>;
+
+/// Two sockets connected to each other, on the loopback interface.
+pub(crate) fn socket_pair() -> io::Result<(UdpSocket, UdpSocket)> {
     let (a, b) = (socket()?, socket()?);
     a.connect(b.local_addr()?)?;
     b.connect(a.local_addr()?)?;
@@ -79,8 +87,8 @@ fn take_ping(socket: &UdpSocket, acks: Acks) -> io::Result<()> {
 ///
 /// # Errors
 /// What the sockets say.
-pub(crate) fn ping_pong(acks: Acks) -> io::Result<f64> {
-    let (here, there) = socket_pair()?;
+pub(crate) fn ping_pong(sockets: Sockets<'_>, acks: Acks) -> io::Result<f64> {
+    let (here, there) = sockets()?;
     here.set_nonblocking(true)?;
     there.set_nonblocking(true)?;
     let pings = (ROUNDS + 1) * PINGS;
@@ -114,31 +122,36 @@ pub(crate) fn ping_pong(acks: Acks) -> io::Result<f64> {
 /// Messages of `size` bytes, each sent by itself, in GSO batches where it takes more than one
 /// datagram, and received as GRO batches, with the window in which they are fastest just now, of
 /// those in which nothing is lost.
-pub(crate) struct Fastest {
+pub(crate) struct Fastest<'a> {
+    sockets: Sockets<'a>,
     size: usize,
     stream: Stream,
 }
 
-impl Fastest {
-    /// Tries several windows.
+impl<'a> Fastest<'a> {
+    /// Tries several windows. A datagram has so many bytes of a message, and a CRC that the sender
+    /// computes as it copies them there, and the receiver as it copies them away, or none.
     ///
     /// # Errors
     /// What the sockets say; `TimedOut` when every window lost datagrams.
-    pub(crate) fn find(size: usize) -> io::Result<Self> {
-        let (segment, segments) = if size <= SEGMENT_PAYLOAD {
-            (size + WRITE_LEN, 1)
-        } else {
-            (SEGMENT_LEN, size / SEGMENT_PAYLOAD)
-        };
+    pub(crate) fn find(
+        sockets: Sockets<'a>,
+        size: usize,
+        payload: usize,
+        copies_and_crc: bool,
+    ) -> io::Result<Self> {
+        let (segment, segments) =
+            if size <= payload { (size + WRITE_LEN, 1) } else { (payload + HEADERS, size / payload) };
         let messages = STREAM_BYTES.div_ceil(size).min(MAX_MESSAGES);
         // No more than that many messages: a small datagram takes far more of a receive buffer than
         // its bytes.
         let most = OUTSTANDING * segment * segments;
-        let stream = Stream { messages, segment, segments, window: 0, credit: (1 << 15).min(most / 4) };
+        let credit = (1 << 15).min(most / 4);
+        let stream = Stream { copies_and_crc, messages, segment, segments, window: 0, credit };
         // The smallest has room for a batch and for what the receiver has not told of yet.
         let windows = [128, 192, 256, 384, 512, 1024, 2048, 4096].map(|kib| (kib << 10).min(most));
-        let (_, window) = best_window(windows, &stream)?;
-        Ok(Self { size, stream: Stream { window, ..stream } })
+        let (_, window) = best_window(sockets, windows, &stream)?;
+        Ok(Self { sockets, size, stream: Stream { window, ..stream } })
     }
 
     /// Bytes a second, in GB/s.
@@ -147,7 +160,7 @@ impl Fastest {
     /// What the sockets say; `TimedOut` when datagrams were lost again and again.
     pub(crate) fn measure(&self) -> io::Result<f64> {
         for _ in 0..LOSSES {
-            if let Some(took) = self.stream.run_lossless()? {
+            if let Some(took) = self.stream.run_lossless(self.sockets)? {
                 return Ok((self.stream.messages * self.size) as f64 / took.as_secs_f64() / 1e9);
             }
         }
@@ -161,18 +174,28 @@ impl Fastest {
 /// What the sockets say; `TimedOut` when datagrams were lost.
 pub(crate) fn rate(list: usize) -> io::Result<f64> {
     let window = OUTSTANDING * SEND_LEN;
-    let stream =
-        Stream { messages: SENDS / list, segment: SEND_LEN, segments: list, window, credit: window / 4 };
-    let (took, _) = best_window([window], &stream)?;
+    let stream = Stream {
+        copies_and_crc: false,
+        messages: SENDS / list,
+        segment: SEND_LEN,
+        segments: list,
+        window,
+        credit: window / 4,
+    };
+    let (took, _) = best_window(&socket_pair, [window], &stream)?;
     Ok(SENDS as f64 / took.as_secs_f64())
 }
 
 /// The shortest of the times with each of `windows`, of those in which no datagram was lost, and
 /// that window.
-fn best_window<const N: usize>(windows: [usize; N], stream: &Stream) -> io::Result<(Duration, usize)> {
+fn best_window<const N: usize>(
+    sockets: Sockets<'_>,
+    windows: [usize; N],
+    stream: &Stream,
+) -> io::Result<(Duration, usize)> {
     let mut best: Option<(Duration, usize)> = None;
     for window in windows {
-        if let Some(took) = (Stream { window, ..*stream }).run_lossless()? {
+        if let Some(took) = (Stream { window, ..*stream }).run_lossless(sockets)? {
             best = Some(best.map_or((took, window), |best| best.min((took, window))));
         }
     }
@@ -182,6 +205,8 @@ fn best_window<const N: usize>(windows: [usize; N], stream: &Stream) -> io::Resu
 /// Messages one way, credits the other.
 #[derive(Clone, Copy)]
 struct Stream {
+    /// Both ends copy the bytes of a datagram and compute its CRC.
+    copies_and_crc: bool,
     messages: usize,
     /// Bytes of a datagram.
     segment: usize,
@@ -195,15 +220,15 @@ struct Stream {
 
 impl Stream {
     /// How long it took; `None` where datagrams were lost.
-    fn run_lossless(self) -> io::Result<Option<Duration>> {
-        match self.run() {
+    fn run_lossless(self, sockets: Sockets<'_>) -> io::Result<Option<Duration>> {
+        match self.run(sockets) {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => Ok(None),
             ran => ran.map(Some),
         }
     }
 
-    fn run(self) -> io::Result<Duration> {
-        let (here, there) = socket_pair()?;
+    fn run(self, sockets: Sockets<'_>) -> io::Result<Duration> {
+        let (here, there) = sockets()?;
         set_udp_option(&here, libc::UDP_SEGMENT, self.segment as libc::c_int)?;
         set_udp_option(&there, libc::UDP_GRO, 1)?;
         SockRef::from(&there).set_recv_buffer_size(RECEIVE_BUFFER)?;
@@ -224,10 +249,14 @@ impl Stream {
         pin::to_core(1)?;
         let expected = self.messages * self.segments * self.segment;
         let mut buffer = vec![0; 1 << 16];
+        let mut memory = vec![0; 1 << 16];
         let (mut total, mut told, mut heard) = (0, 0, Instant::now());
         while total < expected {
             match socket.recv(&mut buffer) {
                 Ok(n) => {
+                    if self.copies_and_crc {
+                        self.copy(&buffer[..n], &mut memory[..n]);
+                    }
                     total += n;
                     heard = Instant::now();
                     if total - told >= self.credit || total == expected {
@@ -245,11 +274,19 @@ impl Stream {
         Ok(())
     }
 
+    /// Copies datagrams and computes the CRC of each.
+    fn copy(&self, from: &[u8], to: &mut [u8]) {
+        to.copy_from_slice(from);
+        for datagram in to.chunks(self.segment) {
+            hint::black_box(Remainder::of(datagram));
+        }
+    }
+
     fn send(&self, socket: &UdpSocket) -> io::Result<Duration> {
         pin::to_core(0)?;
-        let most = BATCH.max(self.segments.min(OUTSTANDING / 2));
-        let batch = vec![0x5a_u8; (most * self.segment).min(BATCH * SEGMENT_LEN)];
-        let most = batch.len() / self.segment;
+        let most = (MAX_SEND / self.segment).min(MAX_SEGMENTS).min(self.segments);
+        let mut batch = vec![0x5a_u8; most * self.segment];
+        let memory = vec![0x5a_u8; most * self.segment];
         let (mut sent, mut credited) = (0, 0);
         let begin = Instant::now();
         for _ in 0..self.messages {
@@ -257,6 +294,9 @@ impl Stream {
             while left > 0 {
                 let bytes = left.min(most) * self.segment;
                 wait_for_credit(socket, &mut credited, (sent + bytes).saturating_sub(self.window))?;
+                if self.copies_and_crc {
+                    self.copy(&memory[..bytes], &mut batch[..bytes]);
+                }
                 sent += socket.send(&batch[..bytes])?;
                 left -= left.min(most);
             }
@@ -288,6 +328,38 @@ fn wait_for_credit(socket: &UdpSocket, credited: &mut usize, wanted: usize) -> i
         }
     }
     Ok(())
+}
+
+/// Half of the round trip of a SEND's bytes by TCP, in microseconds, where both ends sleep until they
+/// are there. Each end is on a core.
+///
+/// # Errors
+/// What the sockets say.
+pub(crate) fn tcp_ping_pong((mut here, mut there): (TcpStream, TcpStream)) -> io::Result<f64> {
+    let answering = thread::spawn(move || -> io::Result<()> {
+        pin::to_core(1)?;
+        there.set_nodelay(true)?;
+        let mut bytes = [0; SEND_LEN];
+        for _ in 0..PINGS {
+            there.read_exact(&mut bytes)?;
+            there.write_all(&bytes)?;
+        }
+        Ok(())
+    });
+    let asking = thread::spawn(move || -> io::Result<f64> {
+        pin::to_core(0)?;
+        here.set_nodelay(true)?;
+        let begin = Instant::now();
+        let mut bytes = [0; SEND_LEN];
+        for _ in 0..PINGS {
+            here.write_all(&bytes)?;
+            here.read_exact(&mut bytes)?;
+        }
+        Ok(begin.elapsed().as_secs_f64() * 1e6 / PINGS as f64 / 2.0)
+    });
+    let half = join(asking)?;
+    join(answering)?;
+    Ok(half)
 }
 
 /// TCP connections a second from as many threads as `clients`, each of which makes `each`, one

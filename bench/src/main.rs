@@ -6,7 +6,8 @@
 //! compares the Rust crate with it and with TCP by the programs of `rust`, `persist` librpma's two
 //! libraries by `rpma_bench.c`, `peers` what carries messages between processes of one host, with
 //! `hop`, the time of a cache line, `copies`, the kernel's calls, `refused`, programs that may not
-//! make them, and `picture`, `guests` the kernel's rdma_rxe; `report` writes the tables.
+//! make them, and `picture`, `hosts` compares two hosts with sockets, `guests` with the kernel's
+//! rdma_rxe; `report` writes the tables.
 
 mod beside;
 mod connections;
@@ -14,6 +15,7 @@ mod copies;
 mod floor;
 mod guests;
 mod hop;
+mod hosts;
 mod network;
 mod peers;
 mod persist;
@@ -58,6 +60,9 @@ struct Args {
     /// How often processes of one host are measured: the figures are medians.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..))]
     turns: u8,
+    /// Measure between two hosts, network namespaces that a veth joins, only; needs root.
+    #[arg(long = "hosts")]
+    of_hosts: bool,
     /// Measure between two guests, beside the kernel's rdma_rxe, only; needs root.
     #[arg(long = "kernel")]
     of_kernel: bool,
@@ -112,19 +117,44 @@ fn of_peers(args: &Args, program: Option<&rdma::Program>) -> io::Result<String> 
     Ok(measured.page() + &calls.map_or_else(String::new, |figures| report::calls_table(&figures)))
 }
 
+/// The table of two hosts, where there can be any.
+fn between_hosts(args: &Args) -> String {
+    if args.floors {
+        return String::new();
+    }
+    hosts::figures(&args.verbena).map_or_else(
+        |e| {
+            eprintln!("left out: between hosts ({e})");
+            String::new()
+        },
+        |figures| report::hosts_table(&figures),
+    )
+}
+
 fn publish(args: &Args, page: &str) -> io::Result<()> {
     print!("{page}");
     args.write.as_ref().map_or(Ok(()), |path| std::fs::write(path, page))
 }
 
-fn measure(args: &Args) -> io::Result<()> {
-    if args.of_asleep {
+/// The one table that is wanted, where it is measured without `rdma_bench.c`.
+fn alone(args: &Args) -> io::Result<Option<String>> {
+    Ok(if args.of_asleep {
         let turn = |_| peers::asleep::measure(&std::path::absolute(&args.verbena)?);
-        print!("{}", peers::asleep::table(&(0..args.turns).map(turn).collect::<io::Result<Vec<_>>>()?));
-        return Ok(());
-    }
+        Some(peers::asleep::table(&(0..args.turns).map(turn).collect::<io::Result<Vec<_>>>()?))
+    } else if args.of_hosts {
+        Some(report::hosts_table(&hosts::figures(&args.verbena)?))
+    } else {
+        None
+    })
+}
+
+fn measure(args: &Args) -> io::Result<()> {
     if args.of_kernel {
         return publish(args, &report::guests_page(&guests::figures(&args.kernel_peer, &args.verbena)?));
+    }
+    if let Some(table) = alone(args)? {
+        print!("{table}");
+        return Ok(());
     }
     let compile = |name, libraries: &[&str]| {
         let compiled = || rdma::Program::compile(&args.verbena, &args.sources, name, libraries);
@@ -173,5 +203,7 @@ fn measure(args: &Args) -> io::Result<()> {
     if let Some(program) = &rpma {
         table += &report::rpma_table(&of_rpma(program)?);
     }
+    // Last: it takes this process away from the network that it was in.
+    table += &between_hosts(args);
     publish(args, &table)
 }

@@ -35,7 +35,7 @@ pub(crate) fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
     ] {
         let (medians, [ratio, _]) = by_turns_beside_last(TURNS, |at| match at {
             0 => ours(&["lat", "64", "1"]),
-            _ => floor::ping_pong(acks),
+            _ => floor::ping_pong(&floor::socket_pair, acks),
         })?;
         figures.push(line(what.to_owned(), "us", medians, ratio, floor_is));
     }
@@ -48,7 +48,7 @@ pub(crate) fn figures(program: Option<&Program>) -> io::Result<Vec<Figure>> {
         figures.push(line(what, "1/s", medians, ratio, "UDP, datagrams of 80 bytes, a call for each list"));
     }
     for size in WRITE_SIZES {
-        let fastest = Fastest::find(size)?;
+        let fastest = Fastest::find(&floor::socket_pair, size, floor::PAGE, false)?;
         // A queue pair has no floor of its own: the sockets' is one flow.
         let ([one, many, floor], [of_one, of_many, _]) = by_turns_beside_last(TURNS, |at| match at {
             0 => ours(&["bw", &size.to_string(), "1"]),

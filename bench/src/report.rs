@@ -77,6 +77,16 @@ pub(crate) fn table(figures: &[Figure]) -> String {
     text
 }
 
+/// The table of two hosts.
+pub(crate) fn hosts_table(figures: &[Figure]) -> String {
+    let mut text = "\n## Between two hosts\n\n\
+        `bench/run --hosts`: two network namespaces joined by a veth, perftest under `verbena run --wire`, client and server each on one core. Medians of five by turns, and the \
+        ratios are those of neighbouring turns. WRITEs and READs: the target does not poll.\n\n"
+        .to_owned();
+    rows(&mut text, "floor", "the floor is", figures);
+    text
+}
+
 /// The Rust crate's table.
 pub(crate) fn crate_table(figures: &[Figure]) -> String {
     let mut text = "\n## The Rust crate\n\n\

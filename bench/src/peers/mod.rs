@@ -64,7 +64,7 @@ impl Test {
 
     /// Messages of a measurement: it lasts some tenths of a second, by the slowest peers some
     /// seconds, so that what a program's first messages take more weighs little.
-    fn iterations(self, size: usize) -> usize {
+    pub(crate) fn iterations(self, size: usize) -> usize {
         if self.is_latency() {
             (LATENCY_BYTES / size).clamp(64, 8_000)
         } else {

@@ -107,7 +107,7 @@ impl Process {
     /// `TimedOut`; when it has ended.
     pub(crate) fn listens(&mut self, port: u16) -> io::Result<()> {
         let until = Instant::now() + AT_ITS_ENDS;
-        while !is_listened_at(port)? {
+        while !is_listened_at(self.child.id(), port)? {
             if self.child.try_wait()?.is_some() {
                 self.end(AT_ITS_ENDS)?;
                 return Err(io::Error::other(format!("{} has ended before it listened", self.name)));
@@ -170,11 +170,11 @@ fn end_of(said: &str) -> String {
     line[cut..].to_owned()
 }
 
-/// Whether a socket listens at the port, whatever the address.
-fn is_listened_at(port: u16) -> io::Result<bool> {
-    // Without IPv6 the second file is not there.
-    let others = fs::read_to_string("/proc/net/tcp6").unwrap_or_default();
-    let sockets = fs::read_to_string("/proc/net/tcp")? + &others;
+/// Whether a socket listens at the port on the host of a process, whatever the address.
+fn is_listened_at(pid: u32, port: u16) -> io::Result<bool> {
+    let table = |name| fs::read_to_string(format!("/proc/{pid}/net/{name}"));
+    // Without IPv6 the second file is not there; without the process neither.
+    let sockets = table("tcp").unwrap_or_default() + &table("tcp6").unwrap_or_default();
     let suffix = format!(":{port:04X}");
     Ok(sockets.lines().any(|line| {
         let mut fields = line.split_whitespace().skip(1);
@@ -190,9 +190,9 @@ mod tests {
     fn a_listening_port_is_seen_until_it_is_closed() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(is_listened_at(port).unwrap());
+        assert!(is_listened_at(std::process::id(), port).unwrap());
         drop(listener);
-        assert!(!is_listened_at(port).unwrap());
+        assert!(!is_listened_at(std::process::id(), port).unwrap());
     }
 
     #[test]
