@@ -1,11 +1,11 @@
 //! How a thread waits for an event: it reads rings and sockets for a moment, then sleeps in the
 //! driver slot, where it is woken by what comes by rings, or at its counter, where the engine wakes
-//! it.
+//! it. A task looks for a moment likewise, before its thread goes back to its runtime.
 
 use std::time::Duration;
 
 use local::Drained;
-use local::rings::adaptive_spin::Spun;
+use local::rings::adaptive_spin::{AdaptiveSpin, Spun};
 use local::rings::driver_slot::LOOK_NANOS;
 use stack::InputHandler;
 
@@ -21,6 +21,10 @@ const AT_SOCKETS: Duration = Duration::from_micros(100);
 /// look is a system call.
 const SOCKET_LOOKS: u32 = 4;
 
+/// A task that looks for so long has lost the processor to others: a thread that sleeps is woken
+/// sooner.
+const LOST: Duration = Duration::from_millis(1);
+
 impl<G: InputHandler> Host<G> {
     /// For a thread that is about to block until `counter` has an event: it reads rings and sockets
     /// for a moment. Then, where it may, it reads the rings from now on, so that what comes by them
@@ -35,7 +39,7 @@ impl<G: InputHandler> Host<G> {
             return Wait::AtCounter;
         }
         if rings.is_empty() {
-            return sys::thread::not_cancelled(|| self.spin_at_sockets(counter));
+            return sys::thread::not_cancelled(|| self.wait_at_sockets(counter));
         }
         if !rings.driver_slot.take() {
             return Wait::AtCounter;
@@ -123,63 +127,110 @@ impl<G: InputHandler> Host<G> {
     /// Whether there is an event, or one comes in a moment, of a counter where that is likely. The
     /// thread is in the driver slot.
     fn spins(&self, counter: &Counter) -> bool {
+        counter.spin().may() && self.spin_at_rings(counter.spin(), || counter.has_events()) == Spun::Found
+    }
+
+    /// Reads rings, and sockets that are due, for a moment or until there is an event, where that
+    /// is likely. The rings wake no thread afterwards. Should this thread stay away the engine
+    /// looks.
+    fn spin_at_rings(&self, spin: &AdaptiveSpin, has_event: impl Fn() -> bool) -> Spun {
         let LinuxEnv { rings, alarm, clock, rx_sockets, .. } = &*self.env;
-        if !counter.spin().may() {
-            return false;
-        }
         alarm.set(clock.now() + LOOK_NANOS);
         let to = self.env.delivery(&*self.handler);
         let (mut awake, mut at_sockets) = (false, false);
-        let spun = counter.spin().run(
-            counter.spin().moment(),
-            clock,
-            || counter.has_events(),
-            |looks, now| {
-                // No thread is woken for what is written to rings from now on.
-                if !std::mem::replace(&mut awake, true) {
-                    rings.stay_awake();
+        let spun = spin.run(spin.moment(), clock, &has_event, |looks, now| {
+            // No thread is woken for what is written to rings from now on.
+            if !std::mem::replace(&mut awake, true) {
+                rings.stay_awake();
+            }
+            let mut brought = rings.look(looks, &to.of_rings());
+            if !brought && !has_event() && rings.sockets_are_due(now) {
+                at_sockets = true;
+                brought = rx_sockets.poll(clock.instant(now), &to) != Drained::Empty;
+                if brought {
+                    rings.sockets_brought(now);
                 }
-                let mut brought = rings.look(looks, &to.of_rings());
-                if !brought && !counter.has_events() && rings.sockets_are_due(now) {
-                    at_sockets = true;
-                    brought = rx_sockets.poll(clock.instant(now), &to) != Drained::Empty;
-                    if brought {
-                        rings.sockets_brought(now);
-                    }
-                    self.handler.release(true);
-                }
-                brought
-            },
-        );
+                self.handler.release(true);
+            }
+            if brought {
+                self.later.run();
+            }
+            brought
+        });
         if spun == Spun::InVain && at_sockets {
             rx_sockets.end_polling(&self.env.reactor);
         }
-        spun == Spun::Found
+        spun
     }
 
     /// For a thread that is about to block where no process sends by a ring: reads the sockets for
     /// a moment, so that an answer that is near wakes no thread. In vain, the engine has them back
     /// at once.
-    fn spin_at_sockets(&self, counter: &Counter) -> Wait {
-        let LinuxEnv { clock, rx_sockets, reactor, .. } = &*self.env;
-        if !counter.spin().may() || rx_sockets.is_empty() {
+    fn wait_at_sockets(&self, counter: &Counter) -> Wait {
+        if !counter.spin().may() {
             return Wait::AtCounter;
         }
         let taker = counter.taker();
-        let spun = counter.spin().run(
-            counter.spin().moment().max(AT_SOCKETS),
-            clock,
-            || counter.has_events(),
-            |looks, _| {
-                let looks = looks.min(SOCKET_LOOKS);
-                (0..looks).any(|_| self.look() != Drained::Empty || counter.has_events())
-            },
-        );
+        self.spin_at_sockets(counter.spin(), || counter.has_events());
         drop(taker);
+        if counter.take_inline() { Wait::Over } else { Wait::AtCounter }
+    }
+
+    /// Reads the sockets for a moment or until there is an event, where that is likely.
+    fn spin_at_sockets(&self, spin: &AdaptiveSpin, has_event: impl Fn() -> bool) -> Spun {
+        let LinuxEnv { clock, rx_sockets, reactor, .. } = &*self.env;
+        if rx_sockets.is_empty() {
+            return Spun::NotTried;
+        }
+        let spun = spin.run(spin.moment().max(AT_SOCKETS), clock, &has_event, |looks, _| {
+            let looks = looks.min(SOCKET_LOOKS);
+            (0..looks).any(|_| self.look() != Drained::Empty || has_event())
+        });
         if spun == Spun::InVain {
             rx_sockets.end_polling(reactor);
         }
-        if counter.take_inline() { Wait::Over } else { Wait::AtCounter }
+        spun
+    }
+
+    /// For a task that is about to wait: its thread reads rings and sockets for a moment, as one
+    /// does that is about to block, or until `has_event`. Where that is in vain the engine has them
+    /// back at once. Where a thread drives in the driver slot it brings what comes. Call it with no
+    /// lock of the input handler held. A panic in the input handler comes through.
+    pub fn spin_for_task(&self, spin: &AdaptiveSpin, has_event: impl Fn() -> bool) {
+        let LinuxEnv { rings, alarm, clock, .. } = &*self.env;
+        let slot = &rings.driver_slot;
+        if !self.is_ours() || slot.is_taken() {
+            return;
+        }
+        if rings.is_empty() {
+            self.spin_at_sockets(spin, has_event);
+            return;
+        }
+        let polled = rings.lease.end();
+        let lost_at = clock.now() + LOST.as_nanos() as u64;
+        let mut spun = self.spin_at_rings(spin, || has_event() || clock.now() > lost_at);
+        if spun != Spun::NotTried && clock.now() > lost_at {
+            spun = Spun::InVain;
+            spin.weigh(true);
+        } else if spun == Spun::Found {
+            spin.weigh(false);
+        }
+        // A thread that took the slot meanwhile may sleep by now, and no writer would wake it.
+        if slot.is_taken() {
+            slot.stays_away();
+            slot.ring();
+            return;
+        }
+        // Threads that run tasks come and leave as those do that take events in the driver slot.
+        if spun == Spun::Found
+            && let Some(back_by) = slot.leaves_for_a_moment(clock.now())
+        {
+            alarm.set(back_by);
+            return;
+        }
+        if (slot.stays_away() || polled || spun != Spun::NotTried) && !rings.sleep(false) {
+            alarm.set(0);
+        }
     }
 
     /// Reads the rings until nothing is there; false where there is an event first.

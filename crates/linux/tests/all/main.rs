@@ -16,4 +16,5 @@ mod rings;
 mod sharing;
 mod spin;
 mod support;
+mod tasks;
 mod unsolicited;

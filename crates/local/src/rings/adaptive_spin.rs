@@ -33,6 +33,10 @@ const CPU_BOUND_NANOS: u64 = 500_000;
 /// Where there are CPU-bound threads one in so many waits looks, to see whether they are gone, and
 /// not more often than this: each time takes some 3 ms.
 const HARDLY_EVER: u32 = 512;
+/// A look that lost the processor costs as much as so many sleeps; and how many such looks, less
+/// the sleeps that others saved, say that there are CPU-bound threads.
+const SLEEPS_A_LOSS: u32 = 64;
+const LOSSES: u32 = 4;
 const TRY_NANOS: u64 = 100_000_000;
 
 /// For how long a thread looks that waits for one kind of event, and whether that was of use
@@ -43,6 +47,8 @@ pub struct AdaptiveSpin {
     waits: AtomicU32,
     /// Others had the processor for long when they had it last.
     others_wait: AtomicBool,
+    /// Sleeps that looks have cost, less those that they saved.
+    lost: AtomicU32,
     cpu_contention: CpuContention,
 }
 
@@ -123,6 +129,7 @@ impl AdaptiveSpin {
             in_vain: AtomicU32::new(0),
             waits: AtomicU32::new(0),
             others_wait: AtomicBool::new(false),
+            lost: AtomicU32::new(0),
             cpu_contention: CpuContention::default(),
         }
     }
@@ -153,6 +160,20 @@ impl AdaptiveSpin {
     fn note(&self, found: bool) {
         let before = self.in_vain.load(Ordering::Relaxed);
         self.in_vain.store(if found { 0 } else { FEW.min(before + 1) }, Ordering::Relaxed);
+    }
+
+    /// For waits that are cheap where a thread sleeps at once: the thread that looked lost the
+    /// processor for long, or found its event soon.
+    pub fn weigh(&self, is_lost: bool) {
+        let before = self.lost.load(Ordering::Relaxed);
+        let lost = if is_lost { before + SLEEPS_A_LOSS } else { before.saturating_sub(1) };
+        let too_many = lost >= LOSSES * SLEEPS_A_LOSS;
+        if too_many {
+            self.cpu_contention.are_there.store(true, Ordering::Relaxed);
+        }
+        if lost != before {
+            self.lost.store(if too_many { 0 } else { lost }, Ordering::Relaxed);
+        }
     }
 
     /// Looks for an event, for `moment` or until there is one, where that is likely. `look` is one
@@ -245,6 +266,20 @@ mod tests {
         assert_eq!(tries(10 * SELDOM), 10);
         spin.note(true);
         assert_eq!(tries(100), 100);
+    }
+
+    #[test]
+    fn who_loses_the_processor_more_often_than_it_saves_sleeps_hardly_ever_looks() {
+        let spin = AdaptiveSpin::new(Duration::from_micros(1));
+        for _ in 0..10 * LOSSES {
+            spin.weigh(true);
+            (0..SLEEPS_A_LOSS).for_each(|_| spin.weigh(false));
+        }
+        assert!(spin.is_worth_it(0), "each loss was made up for");
+        (0..LOSSES).for_each(|_| spin.weigh(true));
+        assert!(!spin.is_worth_it(0));
+        (0..IN_A_ROW).for_each(|_| spin.cpu_contention.tried(false));
+        assert!(spin.is_worth_it(0), "they are gone");
     }
 
     #[test]

@@ -143,6 +143,11 @@ impl DriverSlot {
         }
     }
 
+    /// Whether a thread drives here.
+    pub fn is_taken(&self) -> bool {
+        self.wake_target() == WakeTarget::AppThread
+    }
+
     /// The calling thread takes the slot; false where it may not.
     pub fn take(&self) -> bool {
         let me = u64::from(thread::own_thread());
@@ -177,6 +182,11 @@ impl DriverSlot {
         let back_by = (soon >= OFTEN).then_some(now + MOMENT_NANOS)?;
         self.back_by.store(back_by, Ordering::SeqCst);
         Some(back_by)
+    }
+
+    /// A thread that was expected back does not come; false where none was.
+    pub fn stays_away(&self) -> bool {
+        self.back_by.load(Ordering::Relaxed) != 0 && self.back_by.swap(0, Ordering::SeqCst) != 0
     }
 
     /// For the engine: until when a thread is expected back, which reads the rings then.
