@@ -6,6 +6,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+#[cfg(feature = "software")]
+use local::rings::adaptive_spin::AdaptiveSpin;
 use nic::DeferredWork;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -153,6 +155,16 @@ impl Stack {
             return true;
         }
         false
+    }
+    /// For a task that is about to wait: takes what arrives, in this thread, for a moment or until
+    /// `has_event`, where that is likely. Where it is in vain the engine thread takes what arrives
+    /// from now on.
+    #[cfg(feature = "software")]
+    pub(crate) fn spin(&self, spin: &AdaptiveSpin, has_event: impl Fn() -> bool) {
+        #[allow(irrefutable_let_patterns, reason = "where there is one stack only")]
+        if let Self::Ours(Ours::Software(instance)) = self {
+            instance.host.spin_for_task(spin, has_event);
+        }
     }
     /// This thread polls no more for now: the engine thread takes what arrives.
     pub(crate) fn end_polling(&self) {

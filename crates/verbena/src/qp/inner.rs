@@ -9,6 +9,7 @@
 mod census;
 mod looking;
 mod place;
+mod spinning;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -39,6 +40,7 @@ use crate::op::{Completion, Request};
 use crate::provider::{Pd, Stack};
 use crate::thread_safe::ThreadSafe;
 pub(crate) use place::Place;
+use spinning::TaskSpin;
 
 /// How a send request ended; of an atomic with the value that was there before.
 pub(crate) type Ended = Result<(Completion, u64)>;
@@ -71,6 +73,8 @@ pub(crate) struct Parts {
     /// Goes up with each completion that was taken, and with the end: a thread that polls again and
     /// again looks when it has changed.
     news: AtomicU32,
+    /// Whether a task that waits for a message looks for a moment before it sleeps.
+    task_spin: TaskSpin,
 }
 
 /// Both queues, as the program sees them.
@@ -88,6 +92,8 @@ pub(super) struct Queues {
     ready: VecDeque<Message>,
     /// Tasks that wait for a message.
     receivers: Waiters,
+    /// One of them was woken, and has not looked yet.
+    woken: bool,
     /// The connection is no more.
     ended: bool,
     failure: Option<Error>,
@@ -139,6 +145,7 @@ impl QpInner {
             places: (0..recv_depth).rev().collect(),
             ready: VecDeque::new(),
             receivers: Waiters::default(),
+            woken: false,
             ended: false,
             failure: None,
             failure_told: false,
@@ -159,6 +166,7 @@ impl QpInner {
                 owner: OnceLock::new(),
                 polled: AtomicBool::new(false),
                 news: AtomicU32::new(0),
+                task_spin: TaskSpin::new(),
             }))
         });
         signal.is_for(inner.me.clone());
@@ -366,6 +374,7 @@ impl QpInner {
             }
             queues.destroyed = true;
             queues.ended = true;
+            queues.looks();
             self.tell_pollers();
             let flushed = || Err(Error::new(ErrorKind::Completion(WcStatus::Flushed), "ibv_destroy_qp"));
             queues.sends.complete_all(flushed).into_iter().for_each(|left| afterwards.add(Some(left)));
@@ -444,7 +453,10 @@ impl Queues {
         }
         buffer.set_filled(if what.written.is_some() { 0 } else { completion.byte_len as usize });
         self.ready.push_back(Message::new(home, buffer, self.head, what));
-        afterwards.wake(&mut self.receivers);
+        if !self.receivers.is_empty() {
+            self.wakes_for_message();
+            afterwards.wake(&mut self.receivers);
+        }
     }
 }
 

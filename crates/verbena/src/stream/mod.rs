@@ -7,7 +7,6 @@
 //! | `wire` | what goes over the wire: the greeting, and the word that each message carries |
 //! | `shared` | both directions: messages in, credits, messages out, the end |
 //! | `split` | the two halves |
-//! | `bulk` | whether it is worth while to stay awake |
 //! | `listener` | [`RdmaListener`] |
 //! | `tokio` | tokio's traits |
 //!
@@ -20,7 +19,6 @@
 //! was read. A FIN says that nothing comes after it in that direction; the other goes on. A message
 //! that breaks these rules is `InvalidData`.
 
-mod bulk;
 mod listener;
 mod shared;
 mod split;

@@ -14,12 +14,10 @@ use std::task::{Context, Poll, ready};
 use arrayvec::ArrayVec;
 use locks::{Mutex, Rank};
 
-use super::bulk::{self, Bulk};
 use super::split::{End, Places};
 use super::wire::{CONTROL, Greeting, Word, worth_telling};
 use crate::cm::Connection;
 use crate::error::{Error, ErrorKind, Result, WcStatus};
-use crate::exec;
 use crate::op::Sending;
 use crate::op::kind::Copied;
 use crate::qp::Message;
@@ -27,13 +25,15 @@ use crate::qp::Message;
 /// Bytes that are copied into the work request itself.
 pub(super) const INLINE: usize = 64;
 
+/// Bytes of a message of which there may be many.
+const BULK: usize = 16 << 10;
+
 /// What both halves share. Dropped, it ends the connection.
 pub(super) struct Core {
     conn: Connection,
     /// The smaller of both sides': data messages on their way, and bytes of each, in either
     /// direction.
     agreed: Greeting,
-    bulk: Bulk,
     state: Mutex<State>,
 }
 
@@ -77,7 +77,7 @@ impl Core {
             fin: false,
             over: None,
         };
-        Ok(Self { conn, agreed, bulk: Bulk::default(), state: Mutex::new(Rank::Stream, state) })
+        Ok(Self { conn, agreed, state: Mutex::new(Rank::Stream, state) })
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -102,9 +102,8 @@ impl Core {
         }
     }
 
-    /// Looks, leaves a waker for the next message, and looks again. While much comes or goes it
-    /// takes what has arrived, in this thread, and asks to be polled again instead of sleeping:
-    /// were it the engine thread's to bring, each message cost two switches of threads.
+    /// Looks, for a moment where that is likely to be of use, leaves a waker for the next message,
+    /// and looks again.
     fn wait<T>(
         &self,
         places: &mut Places,
@@ -115,34 +114,18 @@ impl Core {
             return Poll::Ready(found);
         }
         let inner = self.conn.inner();
-        if self.polls() && self.bulk.is_near() {
-            self.bulk.polls();
-            inner.stack().poll_until(|| inner.has_messages());
-            let found = self.look(&mut look);
-            if found.is_pending() {
-                nic::program::wake_now(cx);
-            }
-            return found;
+        if inner.lets_others_run(cx) {
+            return Poll::Pending;
+        }
+        let found = inner.spin(|| match self.look(&mut look) {
+            Poll::Ready(found) => Some(found),
+            Poll::Pending => None,
+        });
+        if let Some(found) = found {
+            return Poll::Ready(found);
         }
         inner.wake_on_message(&mut places.messages, cx);
-        let found = self.look(look);
-        if found.is_pending() {
-            self.sleeps();
-        }
-        found
-    }
-
-    /// This task waits: what comes from now on is the engine thread's to bring.
-    fn sleeps(&self) {
-        if self.bulk.polls_no_more() {
-            self.conn.inner().stack().end_polling();
-        }
-    }
-
-    /// Whether this thread is to take what arrives: where that gains something, and no caller
-    /// further up does it.
-    fn polls(&self) -> bool {
-        self.conn.inner().stack().gains_by_polling() && !exec::polls()
+        self.look(look)
     }
 
     // ---- receiving ----
@@ -240,7 +223,7 @@ impl Core {
                 ErrorKind::QueueFull | ErrorKind::Exhausted
                     if self.conn.inner().wait_for_room(&mut places.room, cx) =>
                 {
-                    self.sleeps();
+                    self.conn.inner().sleeps();
                     return Poll::Pending;
                 }
                 ErrorKind::QueueFull => {}
@@ -281,12 +264,12 @@ impl Core {
                         return Poll::Ready(Err(self.why(error)));
                     }
                     if self.conn.inner().wait_for_room(&mut places.room, cx) {
-                        self.sleeps();
+                        self.conn.inner().sleeps();
                         return Poll::Pending;
                     }
                 }
                 End::Sent(sending) => {
-                    self.sleeps();
+                    self.conn.inner().sleeps();
                     let ended = ready!(Pin::new(sending).poll(cx)).map(drop);
                     *end = End::Over(ended.or_else(|error| self.all_the_same(error)));
                 }
@@ -316,9 +299,7 @@ impl Core {
             // The completion has no owner: a failure ends the connection.
             return self.conn.send_inline(inline).imm(imm).post().map(drop).map_err(Error::from);
         }
-        if len >= bulk::LEAST && self.polls() {
-            self.bulk.note();
-            self.bulk.polls();
+        if len >= BULK && self.conn.inner().task_polls() {
             // ACKs and credits that have come: cheaper now than by the engine thread in the midst
             // of the next message.
             self.conn.inner().stack().poll();
@@ -372,9 +353,6 @@ impl State {
         }
         if message.is_empty() {
             return Ok(Some(message));
-        }
-        if message.len() >= bulk::LEAST && core.polls() {
-            core.bulk.note();
         }
         self.outstanding += 1;
         if self.outstanding > core.agreed.window.into() {

@@ -12,13 +12,6 @@ use nic::Arm;
 use super::{QpInner, Queues};
 
 impl QpInner {
-    /// Whether there is a message that no task has taken, or never will be one.
-    pub(crate) fn has_messages(&self) -> bool {
-        self.catch_up();
-        let queues = self.lock();
-        !queues.ready.is_empty() || queues.ended || queues.failure.is_some()
-    }
-
     /// From now on completions are taken when a thread polls ([`QpInner::poll_now`]).
     pub(crate) fn only_polled(&self) {
         self.polled.store(true, Ordering::Release);

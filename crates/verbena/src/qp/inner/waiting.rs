@@ -95,6 +95,7 @@ impl QpInner {
     ) -> Poll<Result<Option<Message>>> {
         let waits = waits.map(|(place, cx)| (place, Kept::of(cx)));
         let mut queues = self.lock();
+        queues.looks();
         if queues.ready.is_empty() && self.carrier.has_completions() {
             drop(queues);
             self.catch_up();
