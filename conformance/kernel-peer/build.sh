@@ -6,41 +6,19 @@ here=$(cd "$(dirname "$0")" && pwd)
 cache=${KERNEL_PEER_CACHE:-$HOME/.cache/kernel-peer}
 suite=${KERNEL_PEER_SUITE:-trixie}          # trixie: 6.12; bookworm: 6.1
 D=$cache/$suite
-say() { echo "kernel-peer: $*" >&2; }
+. "$here/common.sh"
 mkdir -p "$D"
 exec 9> "$cache/lock"; flock 9
 
 # 1. packages of this machine's own release
 need=(qemu-system-x86 busybox-static cpio zstd xz-utils kmod rdmacm-utils ibverbs-utils ibverbs-providers perftest
       rdma-core iproute2 strace tcpdump python3)
-missing=()
-for p in "${need[@]}"; do
-	[ "$(dpkg-query -W -f '${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing+=("$p")
-done
-if [ ${#missing[@]} -gt 0 ]; then
-	say "installing ${missing[*]}"
-	inst() { DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" > "$cache/apt.log" 2>&1; }
-	inst || { apt-get update -qq >> "$cache/apt.log" 2>&1; inst; } || { tail -5 "$cache/apt.log" >&2; exit 1; }
-fi
+have "${need[@]}" || exit 1
 
-# 2. the kernel, through a private apt state for $suite at the mirror this machine already uses
-apt_opts=(-o "Dir::Etc::SourceList=$D/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$D/apt/lists"
-          -o "Dir::Cache=$D/apt/cache" -o APT::Sandbox::User=root -o Dir::Etc::PreferencesParts=/dev/null -o "Dir::State::status=$D/apt/status")
-private_apt() {
-	[ -e "$D/apt/ok" ] && return
-	local codename uri
-	codename=$(. /etc/os-release && echo "$VERSION_CODENAME")
-	uri=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' | awk -v c="$codename" '$1 == c && $2 == "main" {print $3; exit}')
-	[ -n "$uri" ] || { say "no apt source for $codename main found on this machine"; exit 1; }
-	mkdir -p "$D/apt/lists/partial" "$D/apt/cache/archives/partial"
-	: > "$D/apt/status"             # nothing counts as installed
-	echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $uri $suite main" > "$D/apt/sources.list"
-	apt-get "${apt_opts[@]}" -qq update
-	touch "$D/apt/ok"
-}
+# 2. the kernel
 if [ ! -e "$D/kern/ok" ]; then
 	say "fetching the $suite kernel"
-	private_apt
+	private_apt "$D" "$suite" || exit 1
 	pkg=$(apt-cache "${apt_opts[@]}" depends linux-image-amd64 | awk '/Depends: linux-image-[0-9]/ {print $2; exit}')
 	rm -rf "$D/kern"; mkdir -p "$D/kern"
 	t=$(mktemp -d "$D/deb.XXXXXX")
@@ -54,7 +32,7 @@ fi
 V=$(cat "$D/kern/ok")
 
 # 3. the initramfs; its name is a hash of all that it is made of
-key=$( (cat "$here/build.sh" "$here"/guest/*; dpkg-query -W "${need[@]}" libc6; echo "$V") | sha256sum | cut -c1-16)
+key=$( (cat "$here"/{build,common}.sh "$here"/guest/*; dpkg-query -W "${need[@]}" libc6; echo "$V") | sha256sum | cut -c1-16)
 if [ ! -e "$D/initrd-$key" ]; then
 	say "building the initramfs for $V"
 	R=$(mktemp -d "$D/root.XXXXXX"); trap 'rm -rf "$R"' EXIT
@@ -65,12 +43,13 @@ if [ ! -e "$D/initrd-$key" ]; then
 	cp /bin/dash "$R/bin/sh"                # not busybox's sh: it would prefer its own ip, ping... to the files in /bin
 	progs=$( (echo /bin/dash; dpkg -L rdmacm-utils ibverbs-utils perftest | grep /bin/; command -v rdma ip tc ss strace tcpdump) | xargs -n1 readlink -f | sort -u | grep -v run_perftest)
 	for p in $progs; do cp "$p" "$R/bin/"; done
-	extra="$(ls /usr/lib/x86_64-linux-gnu/libibverbs/librxe-*.so) /usr/libexec/coreutils/libstdbuf.so /usr/lib/x86_64-linux-gnu/libnss_files.so.2
+	extra="$(ls /usr/lib/x86_64-linux-gnu/libibverbs/lib{rxe,siw}-*.so) /usr/libexec/coreutils/libstdbuf.so /usr/lib/x86_64-linux-gnu/libnss_files.so.2
 		/lib/x86_64-linux-gnu/libgcc_s.so.1"        # what pthread_cancel needs
 	for l in $extra; do mkdir -p "$R${l%/*}"; cp -Ln "$l" "$R$l"; done
 	libs $progs $extra
-	cp /etc/libibverbs.d/rxe.driver "$R/etc/libibverbs.d/"
+	cp /etc/libibverbs.d/{rxe,siw}.driver "$R/etc/libibverbs.d/"
 	cp "$here/guest/agent" "$R/bin/"; cp "$here/guest/init" "$R/init"; chmod +x "$R/init" "$R/bin/agent"
+	echo "$V" > "$R/m/release"
 	mods="virtio_pci virtio_net crc32_generic crc32_pclmul crc32c_generic libcrc32c ib_uverbs ib_umad rdma_ucm rdma_rxe sch_netem 8021q"
 	for m in $mods; do modprobe -d "$D/kern" -S "$V" --show-depends "$m"; done | awk '/^insmod/ && !seen[$2]++ {print $2}' |
 	while read -r f; do
