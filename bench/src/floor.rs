@@ -1,5 +1,5 @@
-//! What plain sockets give: the floor under each of Verbena's figures. Both ends are on the loopback
-//! interface, or on two hosts ([`Sockets`]).
+//! What plain sockets give: the floor under each of Verbena's figures. Both ends are on the
+//! loopback interface, or on two hosts ([`Sockets`]).
 
 use std::hint;
 use std::io::{self, Read, Write};
@@ -330,8 +330,8 @@ fn wait_for_credit(socket: &UdpSocket, credited: &mut usize, wanted: usize) -> i
     Ok(())
 }
 
-/// Half of the round trip of a SEND's bytes by TCP, in microseconds, where both ends sleep until they
-/// are there. Each end is on a core.
+/// Half of the round trip of a SEND's bytes by TCP, in microseconds, where both ends sleep until
+/// they are there. Each end is on a core.
 ///
 /// # Errors
 /// What the sockets say.
