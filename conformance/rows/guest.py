@@ -68,8 +68,7 @@ class Text:
 
 
 class Guest:
-    """A kernel guest, booted when the first row of a worker wants it and taken down at exit. A and B have rdma_rxe, V has not:
-    Verbena runs there, see `ours`."""
+    """A kernel guest, booted when the first row of a worker wants it and taken down at exit."""
 
     # By worker and name. Each worker's guests are on a bridge in a network namespace of their own.
     up = {}
@@ -89,13 +88,13 @@ class Guest:
             raise LeftOut(cls.unavailable)
         key = (worker.number, name)
         if key not in cls.up:
-            n = {"A": 2, "B": 3, "V": 4}[name]
+            n = {"A": 2, "B": 3}[name]
             g = cls(name, f"10.77.0.{n}", f"fd77::{n}")
             if not os.path.exists("/dev/net/tun") or not shutil.which("apt-get"):
                 cls.unavailable = "the kernel guest needs /dev/net/tun and apt"
                 raise LeftOut(cls.unavailable)
             cls.up[key] = g
-            r = subprocess.run([KERNEL_PEER, "up", "--name", name, "--ip", g.ip, "--dev", "none" if name == "V" else "rxe"], env=g.env, stdin=subprocess.DEVNULL,
+            r = subprocess.run([KERNEL_PEER, "up", "--name", name, "--ip", g.ip], env=g.env, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if r.returncode != 0:
                 cls.unavailable = "the kernel guest did not boot"
@@ -119,14 +118,6 @@ class Guest:
                 g.k("down", name, check=False)
                 del cls.up[number, name]
         return said
-
-    def ours(self, verbena):
-        """How a program is called in the guest that is to go by Verbena, which is given to it."""
-        for name in ("verbena", "libverbena_rdma.so"):
-            if name not in self.given:
-                self.k("put", self.name, os.path.join(os.path.dirname(verbena), name), f"/ours/{name}")
-                self.given.add(name)
-        return ["/ours/verbena", "run", "--"]
 
     def answers(self):
         r = subprocess.run([KERNEL_PEER, "exec", "-t", "20", self.name, "--", "true"], env=self.env, stdin=subprocess.DEVNULL, capture_output=True)
