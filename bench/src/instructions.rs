@@ -16,8 +16,8 @@ use wire::mad::PortSpace;
 use wire::roce::SendTail;
 
 const PORT: u16 = 7471;
-/// Bytes of registered memory of an end.
-const MEMORY_LEN: usize = 64 << 10;
+/// Bytes of registered memory of an end, where no message is longer.
+const MEMORY_LEN: usize = 8192;
 /// Virtual time in which whatever has begun on a perfect network is over.
 const A_WHILE: Duration = Duration::from_millis(10);
 
@@ -39,6 +39,7 @@ struct Endpoint {
 /// A client and a server, on one host or on two.
 struct Pair {
     sim: Sim,
+    memory_len: usize,
     client: Process,
     server: Process,
     _listener: Arc<Id>,
@@ -65,7 +66,7 @@ impl Process {
 }
 
 impl Endpoint {
-    fn new(process: &Process, id: &Arc<Id>) -> Self {
+    fn new(process: &Process, id: &Arc<Id>, memory_len: usize) -> Self {
         let device = process.node.devices()[0].clone();
         let pd: Arc<Pd> = Arc::new(device.alloc_pd().expect("a protection domain"));
         let events = AsyncEventQueue::new(Box::new(Mark::default()));
@@ -85,7 +86,7 @@ impl Endpoint {
         let qp = Qp::create(&device, &pd, init).expect("a queue pair");
         process.node.set_qp(id, &qp).expect("an identifier without a queue pair");
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-        let memory = Buffer::new(&pd, MEMORY_LEN, 0x10_0000, rights).expect("a region");
+        let memory = Buffer::new(&pd, memory_len, 0x10_0000, rights).expect("a region");
         Self { qp, sends, receives, memory }
     }
 
@@ -116,11 +117,11 @@ fn completed(cq: &Cq) {
 
 impl Pair {
     fn new(one_host: bool) -> Self {
-        Self::on_link(one_host, 9000)
+        Self::on_link(one_host, 9000, MEMORY_LEN)
     }
 
-    /// On a link of this MTU.
-    fn on_link(one_host: bool, mtu: u32) -> Self {
+    /// On a link of this MTU, with as much memory at either end.
+    fn on_link(one_host: bool, mtu: u32, memory_len: usize) -> Self {
         let mut sim = Sim::new(1, Faults::none());
         let addresses = [1, if one_host { 1 } else { 2 }].map(|n| IpAddr::from([10, 0, 0, n]));
         let here = sim.add_host(&addresses[..1], mtu);
@@ -130,7 +131,7 @@ impl Pair {
         let listener = server.node.create_id(&server.channel, PortSpace::Tcp);
         server.node.bind(&listener, SocketAddr::from(([0, 0, 0, 0], PORT))).expect("a free port");
         server.node.listen(&listener, 0).expect("a bound identifier");
-        Self { sim, client, server, _listener: listener }
+        Self { sim, memory_len, client, server, _listener: listener }
     }
 
     fn connect(&mut self) -> Connection {
@@ -150,11 +151,11 @@ impl Pair {
         client.event(EventKind::AddrResolved);
         client.node.resolve_route(&id).expect("an address");
         client.event(EventKind::RouteResolved);
-        let ours = Endpoint::new(client, &id);
+        let ours = Endpoint::new(client, &id, self.memory_len);
         client.node.connect(&id, &param, &[]).expect("a route and a queue pair");
         self.sim.run_for(A_WHILE);
         let request = server.event(EventKind::ConnectRequest);
-        let theirs = Endpoint::new(server, &request.id);
+        let theirs = Endpoint::new(server, &request.id, self.memory_len);
         server.node.accept(&request.id, None, &[]).expect("a request");
         self.sim.run_for(A_WHILE);
         server.event(EventKind::Established);
@@ -229,7 +230,7 @@ fn main() -> ExitCode {
         "send-64" => send(true, 64, turns),
         "write-8" => write(Pair::new(true), 8, turns),
         "send-4096-wire" => send(false, 4096, turns),
-        "write-65536-wire" => write(Pair::on_link(false, 1500), 65536, turns),
+        "write-65536-wire" => write(Pair::on_link(false, 1500, 64 << 10), 64 << 10, turns),
         "connect" => connect(turns),
         "poll-empty" => poll_empty(turns),
         _ => {
