@@ -222,7 +222,10 @@ impl Stream {
     /// How long it took; `None` where datagrams were lost.
     fn run_lossless(self, sockets: Sockets<'_>) -> io::Result<Option<Duration>> {
         match self.run(sockets) {
-            Err(e) if e.kind() == io::ErrorKind::TimedOut => Ok(None),
+            // Whichever end gives up first refuses what the other one still sends.
+            Err(e) if matches!(e.kind(), io::ErrorKind::TimedOut | io::ErrorKind::ConnectionRefused) => {
+                Ok(None)
+            }
             ran => ran.map(Some),
         }
     }
