@@ -42,6 +42,9 @@ ranks! {
     Provider,
     /// The process: its one instance, held while that is made.
     Instance,
+    /// The process: what it has added to the counters below /sys/class/infiniband. Held while more
+    /// is added, for which each of its queue pairs is looked at.
+    PortCounters,
     /// The process: the engine thread's handle.
     Engine,
     /// The C functions: the list of devices. Held while it is made from the instance's.
@@ -107,6 +110,9 @@ ranks! {
     /// The C functions: C objects of one kind by their addresses. Held while one is looked at, so
     /// that it is not freed.
     Objects,
+    /// The C functions: what a program does, for `verbena run --check`. Queue pairs are looked at
+    /// meanwhile.
+    Checked,
     /// The C functions: what such an object keeps alive.
     Kept,
     /// The C functions: a completion event is taken from its channel, and counted as handed out.
@@ -146,6 +152,8 @@ ranks! {
     Identifier,
     /// Connections: what unsolicited traffic has been granted.
     Unsolicited,
+    /// Connections: the interfaces, as the environment told of them last.
+    KnownInterfaces,
 
     /// The adapter: XRC domains by their files.
     XrcDomains,
@@ -178,6 +186,8 @@ ranks! {
     LargePages,
     /// The adapter: congestion windows by their destinations.
     CongestionWindows,
+    /// The adapter: what befell queue pairs that are gone.
+    Mishaps,
     /// The adapter: the pace of a port.
     Pace,
     /// The adapter: queue pairs that hold an ACK back.
@@ -203,6 +213,8 @@ ranks! {
     /// claimed.
     NumberBlocks,
 
+    /// The system: what has passed on the paths of queue pairs. Held while one of them is added.
+    Meters,
     /// The system: work of a storage until a thread takes it.
     Storage,
     /// The system: which callers wait for which neighbour.
@@ -251,4 +263,8 @@ ranks! {
     Buffers,
     /// The system: the neighbours that were given such a buffer.
     BufferGiven,
+    /// The system: packets that a fault holds up, and what faults remember.
+    HeldPackets,
+    /// The system: packets that wait for the collector of a capture.
+    Capture,
 }

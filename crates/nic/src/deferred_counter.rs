@@ -19,6 +19,11 @@ impl DeferredCounter {
         self.count.store(self.count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// All that was counted.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
     /// Brings what has not been brought yet to a counter, always the same. Each thread that reads
     /// that may do so, also several at once.
     pub fn fold_into(&self, counter: &AtomicU64) {

@@ -13,6 +13,8 @@
 //! | [`cq`] | completion queues, their channels, moderation, completion counters |
 //! | [`srq`] | shared receive queues, tag matching |
 //! | [`qp`] | queue pairs: calls (`post`, `modify`, `receive`), the engine of each transport, what they travel on (`carrier`), what follows each step (`finish_step`, `schedule`), XRC domains |
+//! | [`faults`] | faults that a link brings about on purpose, as the adapter and the node meet them |
+//! | [`fate`] | what becomes of a packet that arrives, and its counter |
 //! | [`rdma_cm`] | events, connection parameters and limits of rdma_cm, as every provider has them |
 //! | [`peer_memory`] | what the adapter asks of an environment whose processes reach each other's memory |
 //! | [`steering`] | which queue pair gets what names none: flow rules, multicast groups, the hash over work queues |
@@ -78,6 +80,8 @@ pub mod deferred_work;
 pub mod device;
 mod errno;
 mod error;
+pub mod fate;
+pub mod faults;
 pub mod limits;
 pub mod link;
 #[expect(unsafe_code, reason = "memory of the program is read and written here, and nowhere else")]
@@ -101,7 +105,9 @@ pub use device::gid::{GidEntry, GidTable};
 pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
 pub use errno::Errno;
 pub use error::{Error, PostError, Value, in_range};
-pub use link::{Frames, Link, Path, PathCache, Persist, Platform, Signal, Storage};
+pub use fate::{Arrival, Fate};
+pub use faults::Faults;
+pub use link::{Frames, Link, Path, PathCache, Persist, Platform, Signal, Storage, Tap};
 pub use memory::buffer::Buffer;
 pub use memory::pd::Pd;
 pub use memory::{Access, Advice, Mr, Mw, WindowType};

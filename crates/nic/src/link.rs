@@ -14,6 +14,8 @@ use transport::op::{Fault, SharedBytes};
 use wire::{Address, Qpn};
 
 use crate::errno::Errno;
+use crate::fate::{Arrival, Fate};
+use crate::faults::Faults;
 use crate::peer_memory::LocalLink;
 
 /// Where packets go, and from which address.
@@ -48,6 +50,10 @@ pub trait Link: Send + Sync + 'static {
     /// Seals (ICRC) and sends the packets of `batch`, in order. What can not be sent is lost and
     /// counted, as on any wire; protocols above retransmit.
     fn send(&self, path: &Path, batch: &mut TxBatch);
+    /// Like [`Link::send`], for the queue pair whose way is `cache`, and which is locked.
+    fn send_connected(&self, path: &Path, batch: &mut TxBatch, _cache: &mut PathCache) {
+        self.send(path, batch);
+    }
     /// Whether packets can go to an address at all. Asked when a queue pair or an address handle
     /// learns its peer.
     ///
@@ -58,8 +64,24 @@ pub trait Link: Send + Sync + 'static {
         Ok(())
     }
     /// The way to processes of the same host beside packets, where there is one. A link that
-    /// decorates another one, to capture or to lose packets, has none: then all goes as packets.
+    /// captures has none: then all goes as packets.
     fn local(&self) -> Option<&dyn LocalLink> {
+        None
+    }
+    /// The UDP port that packets of a path leave from, once one has left. Link layers without ports
+    /// have none.
+    fn source_port(&self, _path: &Path) -> Option<u16> {
+        None
+    }
+    /// A packet of a path does not leave, or leaves otherwise: a fault of this name befell it, in a
+    /// link over this one.
+    fn fault(&self, _path: &Path, _packet: &[u8], _what: &'static str) {}
+    /// What sees the packets that arrive before the node does, where anything is to.
+    fn tap(&self) -> Option<&dyn Tap> {
+        None
+    }
+    /// The faults that it brings about by itself, where there are any.
+    fn faults(&self) -> Option<&dyn Faults> {
         None
     }
     /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not
@@ -73,39 +95,70 @@ pub trait Link: Send + Sync + 'static {
     fn leave(&self, interface: u32, group: IpAddr);
 }
 
+/// Sees each packet that arrives: to show it, or to lose, change or repeat it.
+pub trait Tap {
+    /// Packets of one sender have arrived, `size` bytes each but for the last, which may be
+    /// shorter. Called before [`Tap::arrived`], and not for those that another process of this host
+    /// passes on.
+    fn arrive(&self, _run: &Arrival<'_>, _size: usize) {}
+    /// Whether each packet is to be shown by [`Tap::arrived`]; else they go to the node together.
+    fn sees_each(&self) -> bool {
+        true
+    }
+    /// A packet has arrived. `deliver` takes one on to the node; what became of it is known
+    /// then.
+    fn arrived(&self, packet: &Arrival<'_>, deliver: &mut dyn FnMut(&[u8]) -> Fate);
+}
+
 /// What an environment knows of the way of short messages and copies on one path, from one to the
 /// next. The queue pair that has it gives it with that path only, and forgets it when nothing is to
 /// be sent any more.
 #[derive(Default)]
-pub struct PathCache(Option<Box<dyn Any + Send + Sync>>);
+pub struct PathCache {
+    known: Option<Box<dyn Any + Send + Sync>>,
+    /// What a link that decorates the environment's keeps beside it.
+    beside: Option<Box<dyn Any + Send + Sync>>,
+}
 
 impl PathCache {
     /// Whether the last one left something.
     #[inline]
     pub fn is_known(&self) -> bool {
-        self.0.is_some()
+        self.known.is_some()
     }
 
     /// What the last one left, if it is such.
     #[inline]
     pub fn known<T: Any>(&self) -> Option<&T> {
-        self.0.as_ref()?.downcast_ref()
+        self.known.as_ref()?.downcast_ref()
     }
 
     /// Like [`PathCache::known`], to be changed.
     #[inline]
     pub fn known_mut<T: Any>(&mut self) -> Option<&mut T> {
-        self.0.as_mut()?.downcast_mut()
+        self.known.as_mut()?.downcast_mut()
     }
 
     /// The next one finds this.
     pub fn know<T: Any + Send + Sync>(&mut self, known: T) {
-        self.0 = Some(Box::new(known));
+        self.known = Some(Box::new(known));
+    }
+
+    /// The queue pair has another path from now on, or none: nothing stays.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
     }
 
     /// The next one has to find its way.
     pub fn forget(&mut self) {
-        self.0 = None;
+        self.known = None;
+    }
+
+    /// What a decorating link keeps of the path, made where there is nothing yet; `None` where
+    /// another kind of link has left something. It stays until the queue pair forgets all.
+    #[inline]
+    pub fn beside<T: Any + Send + Sync>(&mut self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.beside.get_or_insert_with(|| Box::new(make())).downcast_ref()
     }
 }
 

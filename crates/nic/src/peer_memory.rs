@@ -90,6 +90,11 @@ pub trait LocalLink: Send + Sync {
     }
     /// Whether a path leads to this host.
     fn is_local(&self, path: &Path) -> bool;
+    /// Whether there is a way by memory to the process at the end of a path, and packets on it take
+    /// that way.
+    fn carries(&self, _path: &Path) -> bool {
+        false
+    }
     /// The channel to the process of this host at the end of a path, by number, and for how many
     /// bytes of packets there is room in it. `None` where packets go as by a network.
     fn channel(&self, _path: &Path) -> Option<(u16, u32)> {

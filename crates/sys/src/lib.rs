@@ -147,6 +147,19 @@ pub fn inode(fd: &Fd) -> io::Result<u64> {
     Ok(about.st_ino)
 }
 
+/// Sends a signal to a process (kill(2)).
+///
+/// # Errors
+///
+/// ESRCH where there is no such process, EPERM where it is not ours.
+pub fn send_signal(process: u32, signal: c_int) -> io::Result<()> {
+    // SAFETY: no pointers.
+    match unsafe { libc::kill(process.cast_signed(), signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// The effective user of this process.
 pub fn own_uid() -> u32 {
     // SAFETY: it takes nothing and can not fail.
@@ -243,6 +256,25 @@ pub fn try_copies() -> io::Result<()> {
         };
         check(read.min(written) as c_int).map(drop)
     })
+}
+
+/// Copies bytes of this process, wherever they are.
+///
+/// # Errors
+///
+/// EFAULT where they are not all there to be read; EPERM or ENOSYS where the system refuses the
+/// call.
+pub fn read_own(addr: u64, bytes: &mut [u8]) -> io::Result<()> {
+    let to = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let from =
+        libc::iovec { iov_base: std::ptr::without_provenance_mut(addr as usize), iov_len: bytes.len() };
+    // SAFETY: the kernel writes to the caller's bytes, and says so where it cannot read the others.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const to, 1, &raw const from, 1, 0) };
+    match usize::try_from(read) {
+        Ok(read) if read == bytes.len() => Ok(()),
+        Ok(_) => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Runs `attempt` in a forked child, and tells how it ended. Where the process has several threads

@@ -1,6 +1,7 @@
 //! What is asked of the system about the calling thread, or its process.
 
 use std::cell::Cell;
+use std::io;
 use std::mem::MaybeUninit;
 
 use crate::fork;
@@ -88,6 +89,21 @@ pub fn with_signals_blocked<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: initialized above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     result
+}
+
+/// Makes another user the effective user of the calling thread, and of no other (setresuid(2)).
+/// What the thread connects to takes it for that user. For a thread that ends soon.
+///
+/// # Errors
+///
+/// EPERM without CAP_SETUID.
+pub fn act_as(uid: u32) -> io::Result<()> {
+    const UNCHANGED: libc::uid_t = libc::uid_t::MAX;
+    // SAFETY: integers only. Not by the C library's function, which changes all threads.
+    match unsafe { libc::syscall(libc::SYS_setresuid, UNCHANGED, uid, UNCHANGED) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Lets timers of the calling thread run out to the microsecond; the default lets them be 50 us

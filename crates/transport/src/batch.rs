@@ -273,6 +273,16 @@ impl TxBatch {
             _ => self.runs.push(Run { size: len, len, count: 1 }),
         }
     }
+    /// Appends a packet as it is, BTH to ICRC: what a link does that repeats some. The caller has
+    /// asked [`TxBatch::has_room`].
+    pub fn push_packet(&mut self, packet: &[u8]) {
+        let end = self.used + packet.len();
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[self.used..end].copy_from_slice(packet);
+        self.took(packet.len(), None);
+    }
     /// Keeps the packets, in their order, for which `keep` says so: what a link does that loses
     /// some.
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8]) -> bool) {

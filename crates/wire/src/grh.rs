@@ -160,8 +160,9 @@ impl Grh {
     }
 }
 
-/// RFC 1071, over an even number of bytes, few enough not to overflow.
-fn internet_checksum(bytes: &[u8]) -> u16 {
+/// The checksum of the Internet protocols (RFC 1071), over an even number of bytes, as many as a
+/// datagram has at most.
+pub fn internet_checksum(bytes: &[u8]) -> u16 {
     let sum: u32 = bytes.as_chunks().0.iter().map(|&pair| u32::from(u16::from_be_bytes(pair))).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     !((folded & 0xffff) + (folded >> 16)) as u16

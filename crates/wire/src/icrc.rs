@@ -205,6 +205,13 @@ impl Icrc {
         Err(Malformed::Icrc)
     }
 
+    /// The identification that the IPv4 header of a packet with a good ICRC bore ([`Icrc::open`]).
+    /// `None` where the ICRC matches no header.
+    pub fn identification(&mut self, packet: &[u8]) -> Option<u16> {
+        self.open(packet).ok()?;
+        Some(self.next_id.wrapping_sub(1))
+    }
+
     /// Whether the ICRC `received` is the one `computed` with identification `next_id` over `len`
     /// bytes from the BTH, or would be with another identification; the packet after it
     /// probably bears the next one.

@@ -21,6 +21,15 @@ impl Qpn {
     pub const fn get(self) -> u32 {
         self.0
     }
+    /// The number as a user writes it, decimal or hexadecimal: `17`, `0x11`. `None` for what is
+    /// none, or has more than 24 bits.
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = match text.strip_prefix("0x") {
+            Some(digits) => u32::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        number.ok().filter(|number| *number <= Self::MULTICAST.0).map(Self)
+    }
 }
 
 /// A packet sequence number: 24 bits in serial arithmetic (IBA 1.4 §9.7.1).

@@ -282,11 +282,17 @@ pub(super) fn apr(transaction_id: u64, lap: &Lap, status: u8) -> Mad {
 
 /// "No such service", the way each kind of request is told.
 pub(super) fn unknown_service(request: &Message) -> Option<Message> {
+    refusal(request, reason::INVALID_SERVICE_ID, sidr_status::UNSUPPORTED)
+}
+
+/// The answer to a request that is refused for this reason, or with this status where it is one for
+/// datagrams; `None` for what is no request.
+pub(super) fn refusal(request: &Message, why: u16, status: u8) -> Option<Message> {
     match request {
-        Message::Req(req) => Some(rej_of_req(req, reason::INVALID_SERVICE_ID)),
+        Message::Req(req) => Some(rej_of_req(req, why)),
         Message::SidrReq(req) => Some(Message::SidrRep(SidrRep {
             request_id: req.request_id,
-            status: sidr_status::UNSUPPORTED,
+            status,
             info_len: 0,
             qpn: Qpn::default(),
             service_id: req.service_id,

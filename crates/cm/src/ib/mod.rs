@@ -67,7 +67,7 @@ pub mod timing;
 pub use config::Config;
 pub use messages::is_question;
 pub(crate) use protocol::{PRIVATE_DATA, start};
-pub use routing::{Destination, Undelivered, destination, refuse_unknown_service, undelivered};
+pub use routing::{Destination, Undelivered, destination, refuse, refuse_unknown_service, undelivered};
 pub use table::Cm;
 pub use timing::Timing;
 

@@ -2,9 +2,9 @@
 //! finds out here whether it is its own, and what to say about it where it is no process's.
 
 use wire::CommId;
-use wire::mad::{Mad, Message};
+use wire::mad::{Mad, Message, sidr_status};
 
-use super::messages::{service_of, unknown_service};
+use super::messages::{refusal, service_of, unknown_service};
 use super::sidr::NO_GUID;
 use super::table::Cm;
 use crate::mads::Origin;
@@ -39,6 +39,13 @@ pub fn destination(mad: &Mad) -> Destination {
 /// The answer to a request for a service that is not served here; `None` for what is no request.
 pub fn refuse_unknown_service(request: &Mad) -> Option<Mad> {
     let message = unknown_service(&request.message)?;
+    Some(Mad { transaction_id: request.transaction_id, message })
+}
+
+/// The answer to a request that is refused for this reason (IBA 1.4 table 109); `None` for what is
+/// no request.
+pub fn refuse(request: &Mad, why: u16) -> Option<Mad> {
+    let message = refusal(&request.message, why, sidr_status::REJECTED)?;
     Some(Mad { transaction_id: request.transaction_id, message })
 }
 

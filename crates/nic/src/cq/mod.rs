@@ -368,6 +368,11 @@ impl Cq {
         state.armed = None;
         notifications.push(Notification::Channel(channel.clone(), me));
     }
+    /// Completions in the queue, and those that were ever added. It takes no lock.
+    pub fn fill(&self) -> (u32, u64) {
+        let (added, taken) = self.passed();
+        ((added - taken) as u32, added)
+    }
     /// Whether completions were lost because the queue was full.
     pub fn is_overrun(&self) -> bool {
         self.lock().overrun

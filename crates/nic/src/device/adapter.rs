@@ -17,8 +17,12 @@ use wire::{Address, Gid, Guid, Qpn};
 use crate::cq::moderation::Moderated;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
 use crate::device::gid::{GidEntry, is_interface_local};
+use crate::device::mishaps::Mishaps;
 use crate::device::port::Port;
+use crate::errno::Errno;
 use crate::error::Error;
+use crate::fate::DropCounter;
+use crate::faults::Object;
 use crate::limits;
 use crate::link::{Frames, Link, Platform};
 use crate::memory::table::Table;
@@ -71,37 +75,45 @@ pub struct DeviceConfig {
 }
 
 /// The outcome of a device's packets, one counter a reason.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     /// Packets dropped: the queue pair does not exist.
-    pub unknown_qp: AtomicU64,
+    pub unknown_qp: DropCounter,
     /// Packets dropped: the queue pair is connected to another address.
-    pub wrong_peer: AtomicU64,
+    pub wrong_peer: DropCounter,
     /// Packets dropped: the queue pair is not connected or has failed.
-    pub wrong_state: AtomicU64,
+    pub wrong_state: DropCounter,
     /// Packets dropped: their partition key is not that of the queue pair.
-    pub wrong_pkey: AtomicU64,
+    pub wrong_pkey: DropCounter,
     /// Datagrams dropped: their Q_Key is not that of the queue pair.
-    pub wrong_qkey: AtomicU64,
+    pub wrong_qkey: DropCounter,
     /// Datagrams and unreliable messages dropped: no receive was posted.
-    pub no_receive: AtomicU64,
+    pub no_receive: DropCounter,
     /// Packets delivered to a queue pair.
     pub received: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            unknown_qp: DropCounter::new("unknown_qp"),
+            wrong_peer: DropCounter::new("wrong_peer"),
+            wrong_state: DropCounter::new("wrong_state"),
+            wrong_pkey: DropCounter::new("wrong_pkey"),
+            wrong_qkey: DropCounter::new("wrong_qkey"),
+            no_receive: DropCounter::new("no_receive"),
+            received: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Counters {
     /// All of them with their names.
     pub fn snapshot(&self) -> [(&'static str, u64); 7] {
-        [
-            ("unknown_qp", &self.unknown_qp),
-            ("wrong_peer", &self.wrong_peer),
-            ("wrong_state", &self.wrong_state),
-            ("wrong_pkey", &self.wrong_pkey),
-            ("wrong_qkey", &self.wrong_qkey),
-            ("no_receive", &self.no_receive),
-            ("received", &self.received),
-        ]
-        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+        let Self { unknown_qp, wrong_peer, wrong_state, wrong_pkey, wrong_qkey, no_receive, received } = self;
+        let [a, b, c, d, e, f] = [unknown_qp, wrong_peer, wrong_state, wrong_pkey, wrong_qkey, no_receive]
+            .map(DropCounter::snapshot);
+        [a, b, c, d, e, f, ("received", received.load(Ordering::Relaxed))]
     }
 }
 
@@ -122,6 +134,8 @@ pub struct Adapter {
     pub(crate) quotas: Quotas,
     pub(crate) srq_numbers: SrqNumbers,
     pub(crate) next_pd: AtomicU32,
+    /// What befell queue pairs that are gone.
+    pub(crate) mishaps: Mutex<Mishaps>,
     moderated: Arc<Moderated>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
@@ -158,6 +172,7 @@ impl Adapter {
             quotas: Quotas::default(),
             srq_numbers: SrqNumbers::default(),
             next_pd: AtomicU32::new(1),
+            mishaps: Mutex::new(Rank::Mishaps, Mishaps::default()),
             moderated: Arc::new(Moderated::new(env)),
             numbers,
             port: ArcSwap::from_pointee(port),
@@ -262,12 +277,27 @@ impl Adapter {
         &self.moderated
     }
 
+    /// Whether an object may be made.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM, by a fault.
+    pub(crate) fn allow(&self, object: Object) -> Result<(), Error> {
+        match self.link.faults() {
+            Some(faults) if faults.refuses(Some(self.config.interface), object) => {
+                Err(Error::System(Errno::ENOMEM))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Counts a completion queue in.
     ///
     /// # Errors
     ///
-    /// `Limit` at [`limits::MAX_CQ`].
+    /// `Limit` at [`limits::MAX_CQ`]; `System` by a fault.
     pub fn take_cq(self: &Arc<Self>) -> Result<CqSlot, Error> {
+        self.allow(Object::Cq)?;
         self.quotas.cqs.take(1)?;
         Ok(CqSlot(self.clone()))
     }
@@ -293,13 +323,12 @@ impl Adapter {
 
     /// Counts the outcome of a message that no peer acknowledges.
     pub(crate) fn count(&self, taken: Taken) {
-        let counter = match taken {
-            Taken::Yes => &self.counters.received,
-            Taken::NotForUs => &self.counters.wrong_state,
-            Taken::QkeyViolation => &self.counters.wrong_qkey,
-            Taken::NoRoom => &self.counters.no_receive,
-        };
-        counter.fetch_add(1, Ordering::Relaxed);
+        match taken {
+            Taken::Yes => _ = self.counters.received.fetch_add(1, Ordering::Relaxed),
+            Taken::NotForUs => self.counters.wrong_state.add(1),
+            Taken::QkeyViolation => self.counters.wrong_qkey.add(1),
+            Taken::NoRoom => self.counters.no_receive.add(1),
+        }
     }
 
     pub(crate) fn give_qpn(&self, qpn: Qpn) {

@@ -56,6 +56,11 @@ impl<T> EventQueue<T> {
             self.signal_all(&mut inner);
         }
     }
+    /// Events that may be taken.
+    pub fn waiting(&self) -> usize {
+        let inner = self.lock();
+        inner.queue.len() - inner.unsignalled
+    }
     /// Takes the oldest event. The calling thread has consumed one signal.
     pub fn pop(&self) -> Option<T> {
         let mut inner = self.lock();
@@ -119,6 +124,7 @@ mod tests {
         queue.push(1);
         queue.enqueue(2);
         queue.enqueue(3);
+        assert_eq!(queue.waiting(), 1, "those that are published");
         assert_eq!((signalled(), queue.pop(), queue.pop()), (1, Some(1), None));
         queue.push(4);
         assert_eq!(signalled(), 4, "each event once");

@@ -5,6 +5,7 @@ pub mod adapter;
 pub mod async_events;
 pub mod event_queue;
 pub mod gid;
+pub mod mishaps;
 pub mod objects;
 pub mod port;
 pub(crate) mod timers;
@@ -12,7 +13,6 @@ pub(crate) mod timers;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use locks::{Rank, RwLock};
@@ -145,8 +145,12 @@ impl Device {
 
     /// The outcome of its packets, with the names of the counters; waits for no lock.
     pub fn counted(&self) -> [(&'static str, u64); 7] {
-        if let Some(qps) = self.qps.try_read() {
-            qps.values().for_each(|qp| qp.tell_received());
+        let mut from = 0;
+        while let Some(qps) = self.qps.try_read() {
+            let Some((number, qp)) = qps.range(from..).next().map(|(n, qp)| (*n, qp.clone())) else { break };
+            drop(qps);
+            from = number + 1;
+            qp.tell_received();
         }
         self.counters.snapshot()
     }
@@ -154,6 +158,16 @@ impl Device {
     /// All queue pairs.
     pub fn qps(&self) -> Vec<Arc<Qp>> {
         self.qps.read().values().cloned().collect()
+    }
+
+    /// The queue pairs by number, one after the other: their list is locked for one look-up each.
+    pub fn qps_one_by_one(&self) -> impl Iterator<Item = Arc<Qp>> + '_ {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let (number, qp) = self.qps.read().range(from..).next().map(|(n, qp)| (*n, qp.clone()))?;
+            from = number + 1;
+            Some(qp)
+        })
     }
 
     /// Packets whose ICRC is good, and those to the same queue pair that came with them, as `more`
@@ -172,7 +186,7 @@ impl Device {
             Some(qp) => qp.input(now, source, dest, ack_delay, first, more),
             None => {
                 let count = first.count() + std::iter::from_fn(&mut more).map(|run| run.count()).sum::<u32>();
-                self.counters.unknown_qp.fetch_add(count.into(), Ordering::Relaxed);
+                self.counters.unknown_qp.add(count);
             }
         }
     }
@@ -191,7 +205,7 @@ impl Device {
         let qp = self.qp(short.dest_qp);
         let taken = qp.as_ref().is_some_and(|qp| qp.input_short(now, ends, ack_delay, short, bytes));
         if !taken {
-            self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
+            self.counters.unknown_qp.add(1);
         }
         qp
     }
@@ -209,7 +223,7 @@ impl Device {
         match self.qp(header.bth.dest_qp) {
             Some(qp) => qp.input_fragment(now, ends, ack_delay, (header, mtu), payload),
             None => {
-                self.counters.unknown_qp.fetch_add(1, Ordering::Relaxed);
+                self.counters.unknown_qp.add(1);
             }
         }
     }

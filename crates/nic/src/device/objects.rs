@@ -1,6 +1,7 @@
 //! How many objects of a device there are: tests ask, that nothing is left behind.
 
 use crate::device::Device;
+use crate::memory::RegionSnapshot;
 
 /// Objects that exist in this process, by what a verbs user calls them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,10 +20,15 @@ pub struct Objects {
 }
 
 impl Device {
+    /// Hands each memory region that exists now to `each`, without its keys.
+    pub fn each_region(&self, each: impl FnMut(RegionSnapshot)) {
+        self.memory.each_region(each);
+    }
+
     /// The objects that exist now.
     pub fn objects(&self) -> Objects {
         Objects {
-            qps: self.qps().len() as u64,
+            qps: self.qps.read().len() as u64,
             cqs: self.quotas.cqs.used(),
             pds: self.quotas.pds.used(),
             regions: self.memory.used(),

@@ -12,6 +12,7 @@ use super::table::Mr;
 use super::window::{Mw, WindowType};
 use crate::device::adapter::Adapter;
 use crate::error::Error;
+use crate::faults::Object;
 
 /// A protection domain. Regions, queues and address handles keep it, and it keeps its device; it is
 /// gone with the last of them.
@@ -31,6 +32,7 @@ impl Drop for Pd {
 impl Pd {
     /// A new one; see [`Device::alloc_pd`](crate::Device::alloc_pd).
     pub(crate) fn alloc(device: &Arc<Adapter>) -> Result<Self, Error> {
+        device.allow(Object::Pd)?;
         device.quotas.pds.take(1)?;
         Ok(Self { device: device.clone(), id: device.next_pd.fetch_add(1, Ordering::Relaxed) })
     }
@@ -43,6 +45,7 @@ impl Pd {
     ///
     /// That of [`Table::register`](super::Table::register).
     pub unsafe fn register(&self, addr: u64, len: u64, iova: u64, access: u32) -> Result<Mr, Error> {
+        self.device.allow(Object::Mr)?;
         // SAFETY: as the caller says.
         unsafe { self.device.memory.register(self.id, addr, len, iova, access, self.device.random()) }
     }
@@ -84,6 +87,7 @@ impl Pd {
     }
     /// A window that is not bound.
     pub fn alloc_window(&self, kind: WindowType) -> Result<Mw, Error> {
+        self.device.allow(Object::Mw)?;
         self.device.memory.alloc_window(self.id, kind, self.device.random())
     }
     /// Gives a window back.

@@ -17,6 +17,23 @@ pub mod Access {
     pub const OPTIONAL: u32 = 0x3ff0_0000;
 }
 
+/// The rights in a set of [`Access`], as ibv_reg_mr(3) names them, without IBV_ACCESS_.
+pub fn access_names(access: u32) -> impl Iterator<Item = &'static str> {
+    const NAMES: [(u32, &str); 10] = [
+        (Access::LOCAL_WRITE, "LOCAL_WRITE"),
+        (Access::REMOTE_WRITE, "REMOTE_WRITE"),
+        (Access::REMOTE_READ, "REMOTE_READ"),
+        (Access::REMOTE_ATOMIC, "REMOTE_ATOMIC"),
+        (Access::MW_BIND, "MW_BIND"),
+        (Access::ZERO_BASED, "ZERO_BASED"),
+        (Access::ON_DEMAND, "ON_DEMAND"),
+        (Access::HUGETLB, "HUGETLB"),
+        (Access::FLUSH_GLOBAL, "FLUSH_GLOBAL"),
+        (Access::FLUSH_PERSISTENT, "FLUSH_PERSISTENT"),
+    ];
+    NAMES.into_iter().filter(move |(bit, _)| access & bit != 0).map(|(_, name)| name)
+}
+
 /// What the responder asks of a request beside rights, which the request fits or not whatever its
 /// bytes are: bits of a [`Grant`](crate::peer_memory::Grant) that stand beside rights, where queue
 /// pairs have none.

@@ -8,10 +8,24 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use transport::likely::unlikely;
 use transport::op::Fault;
 
+use super::late::LATE;
 use crate::limits;
 
 /// Slots of a table, the one that is not used included.
 pub(super) const SLOTS: usize = limits::MAX_MR as usize + 1;
+
+/// A region as an operator may see it: not by its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSnapshot {
+    /// Number of the protection domain.
+    pub pd: u32,
+    /// Where it begins.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Rights: bits of `enum ibv_access_flags`.
+    pub access: u32,
+}
 
 /// See the table in [`memory`](super).
 #[repr(C, align(64))]
@@ -60,6 +74,17 @@ impl Slot {
     /// Whether it is a region with memory.
     pub(super) fn is_region(&self) -> bool {
         self.kind.load(Ordering::Relaxed) == kind::REGION
+    }
+    /// The region in it, where it is one with memory and has a key.
+    pub(super) fn snapshot(&self) -> Option<RegionSnapshot> {
+        let _guard = InFlight::enter(&self.in_flight);
+        let is_there = self.key.load(Ordering::SeqCst) != 0 && self.is_region();
+        is_there.then(|| RegionSnapshot {
+            pd: self.pd.load(Ordering::Relaxed),
+            addr: self.addr.load(Ordering::Relaxed),
+            len: self.len.load(Ordering::Relaxed),
+            access: self.access.load(Ordering::Relaxed) & !LATE,
+        })
     }
     /// Whether it is a region that has a part of a range.
     pub(super) fn is_under(&self, range: &Range<u64>) -> bool {

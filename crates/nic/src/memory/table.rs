@@ -16,7 +16,7 @@ use super::late::LATE;
 use super::lock_pinned::LockPinned;
 use super::pages::bring_in;
 use super::rights::Access;
-use super::slot::{InFlight, SLOTS, Slot, Slots, kind};
+use super::slot::{InFlight, RegionSnapshot, SLOTS, Slot, Slots, kind};
 use crate::error::Error;
 #[cfg(doc)]
 use crate::limits;
@@ -171,6 +171,22 @@ impl Table {
         found.then(|| (Mr { key: Rkey(key) }, slot.len.load(Ordering::Relaxed)))
     }
 
+    /// Hands each region that exists now to `each`, without its keys. No lock is held meanwhile.
+    pub fn each_region(&self, mut each: impl FnMut(RegionSnapshot)) {
+        // Slots are taken in no order. A slot that was never used is not written to.
+        let mut left = self.used();
+        for index in 1..SLOTS as u32 {
+            if left == 0 {
+                break;
+            }
+            let slot = self.slot(index);
+            if slot.key.load(Ordering::Relaxed) != 0 {
+                left -= 1;
+                slot.snapshot().into_iter().for_each(&mut each);
+            }
+        }
+    }
+
     /// Takes the key back and waits until no copy uses the region any more. `Busy` while windows
     /// are bound to it.
     pub fn deregister(&self, mr: Mr) -> Result<(), Error> {
@@ -275,5 +291,36 @@ impl Table {
 impl Default for Table {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::access_names;
+
+    #[test]
+    fn an_observer_sees_the_regions_that_exist_and_no_windows_or_bits_of_our_own() {
+        const RIGHTS: u32 = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        let (table, bytes) = (Table::new(), vec![0_u8; 64]);
+        let addr = bytes.as_ptr() as u64;
+        // SAFETY: no queue pair uses the bytes, which live until the regions are gone.
+        let register = |access| unsafe { table.register(1, addr, 64, addr, access, 0xabcd).unwrap() };
+        let (mr, other) = (register(RIGHTS), register(Access::LOCAL_WRITE));
+        let _null = table.register_null(1, 0xffff_0000).unwrap();
+        let seen = || {
+            let mut seen = Vec::new();
+            table.each_region(|region| seen.push(region));
+            seen.sort_by_key(|region| region.access);
+            seen
+        };
+        let says = |access| RegionSnapshot { pd: 1, addr, len: 64, access };
+        assert_eq!(seen(), [says(Access::LOCAL_WRITE), says(RIGHTS)]);
+        table.deregister(mr).unwrap();
+        assert_eq!(seen(), [says(Access::LOCAL_WRITE)]);
+        table.deregister(other).unwrap();
+        assert_eq!(seen(), []);
+        let names: Vec<_> = access_names(RIGHTS).collect();
+        assert_eq!(names, ["LOCAL_WRITE", "REMOTE_READ"]);
     }
 }

@@ -8,6 +8,7 @@ use transport::ud::Destination;
 use wire::{Qkey, Qpn};
 
 use crate::error::{Error, PostError, in_range};
+use crate::faults::Object;
 use crate::link::Path;
 use crate::memory::pd::Pd;
 use crate::qp::Qp;
@@ -41,6 +42,7 @@ impl Ah {
     /// `Value`: a `dgid` of another address family.
     pub fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Self, Error> {
         in_range("port_num", av.port, 1_u8, 1_u8)?;
+        pd.device.allow(Object::Ah)?;
         // What can be wrong with the address is found out here; how it is reached is asked again
         // with each request, as interfaces change.
         pd.checked_path_to(&av, Qpn::default())?;

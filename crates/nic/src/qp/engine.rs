@@ -293,6 +293,14 @@ impl Engine {
             e.expire(now, cx);
         }
     }
+    /// The PSN of the next new request, of a connection.
+    pub(crate) fn sq_psn(&self) -> Option<Psn> {
+        match self {
+            Self::Rc(e) => Some(e.sq_psn()),
+            Self::Uc(e) => Some(e.sq_psn()),
+            Self::Ud(_) | Self::Raw(_) => None,
+        }
+    }
     /// The PSN expected next, of a connection.
     pub(crate) fn rq_psn(&self) -> Option<Psn> {
         match self {

@@ -198,7 +198,7 @@ impl<'a> EngineContext<'a> {
     /// What came from the peer just now bore the numbers of the connection, if anything came: it is
     /// known then in which process of this host the peer is.
     #[inline]
-    fn hear(&mut self) {
+    pub(super) fn hear(&mut self) {
         if unlikely(!self.engine_state.has_received) && self.local_path.is_some() {
             self.engine_state.has_received =
                 self.peer().is_some_and(|(local, _)| local.has_received(self.qp.qpn));

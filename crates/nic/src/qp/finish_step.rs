@@ -42,18 +42,14 @@ impl Qp {
     /// Like [`Qp::finish_step`], after a step that leaves more to do.
     #[inline(never)]
     fn finish_step_in_full(&self, mut inner: MutexGuard<'_, Inner>, now: Instant) {
-        if inner.current_state() == QpState::Error && inner.state != QpState::Error {
-            inner.fail(self);
-        }
+        inner.follow_engine(self, now);
         // Before the answer leaves: the peer that has it may reach us.
         let is_heard = inner.state == QpState::Rtr && !inner.is_open && inner.engine.is_established();
         if inner.engine.take_begun() || is_heard {
             inner.open_or_close(self);
         }
         inner.transmit(self, now);
-        if inner.current_state() == QpState::Error && inner.state != QpState::Error {
-            inner.fail(self);
-        }
+        inner.follow_engine(self, now);
         if inner.drain_awaited && inner.state == QpState::Sqd && inner.engine.drained() {
             inner.drain_awaited = false;
             inner.engine_state.notifications.extend(self.note(EventKind::SqDrained));
@@ -164,6 +160,14 @@ impl Inner {
         }
     }
 
+    /// An engine that failed takes the queue pair with it.
+    fn follow_engine(&mut self, qp: &Qp, now: Instant) {
+        if self.current_state() == QpState::Error && self.state != QpState::Error {
+            self.failed_at = Some(now);
+            self.fail(qp);
+        }
+    }
+
     /// Sends what the engine has, batch by batch.
     fn transmit(&mut self, qp: &Qp, now: Instant) {
         match &mut self.carrier {
@@ -192,7 +196,7 @@ impl Inner {
                 if batch.is_empty() {
                     break;
                 }
-                qp.pd.device.link.send(path, batch);
+                qp.pd.device.link.send_connected(path, batch, &mut self.engine_state.cache);
                 if self.engine.is_at_rest() {
                     break;
                 }

@@ -1,7 +1,6 @@
 //! Several packets of a message to or from a process of this host, as one piece: copied from memory
 //! of the program to the ring between the two, and from there to where they belong.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::op::{
@@ -209,7 +208,7 @@ impl Qp {
                 self.finish_step(inner, now);
             }
             Err(counter) => {
-                counter.fetch_add(1, Ordering::Relaxed);
+                counter.add(1);
             }
         }
     }

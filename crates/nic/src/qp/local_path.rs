@@ -16,6 +16,9 @@ impl LocalPath for HostPath<'_, '_> {
     fn reaches(&self) -> bool {
         self.context.may_be_zero_copy()
     }
+    fn hear(&mut self) {
+        self.context.hear();
+    }
     fn is_mapped(&self, wr: &SendWr) -> bool {
         self.context.is_mapped(wr)
     }

@@ -17,8 +17,10 @@
 //! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
 //! | [`raw_packet`] | whole Ethernet frames, and the rules that steer them |
 //! | [`xrc`] | XRC: targets, and the domains that they share |
+//! | `injected` | requests that fail on purpose |
 //! | `flush`, `rendezvous` | work beside the engine: FLUSH to persistence, the READ of a tag that matched |
 //! | `scratch` | what a thread builds packets and frames in |
+//! | [`snapshot`] | a queue pair as it is now, for an operator |
 
 mod advertised;
 pub mod ah;
@@ -35,6 +37,7 @@ mod finish_step;
 mod flow_priming;
 mod flush;
 mod fragments;
+mod injected;
 mod local_path;
 mod modify;
 mod multicast;
@@ -47,6 +50,7 @@ pub(crate) mod run_queue;
 mod schedule;
 pub(crate) mod scratch;
 pub(crate) mod short;
+pub mod snapshot;
 pub(crate) mod source_port;
 mod sq_occupancy;
 pub(crate) mod ud;
@@ -65,6 +69,7 @@ use crate::deferred_counter::DeferredCounter;
 use crate::device::Device;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::error::{Error, in_range};
+use crate::faults::Object;
 use crate::limits;
 use crate::memory::lock_pinned::PinningLock;
 use crate::memory::pd::Pd;
@@ -164,6 +169,8 @@ struct Inner {
     is_open: bool,
     /// The peer could reach memory once, and may be at it still.
     was_open: bool,
+    /// When the engine failed by itself.
+    failed_at: Option<Instant>,
 }
 
 impl PinningLock for Qp {
@@ -229,6 +236,7 @@ impl Qp {
         in_range("max_send_sge", cap.max_send_sge, 0_u32, limits::MAX_SGE)?;
         in_range("max_recv_sge", cap.max_recv_sge, 0_u32, limits::MAX_SGE)?;
         in_range("max_inline_data", cap.max_inline_data, 0_u32, limits::MAX_INLINE)?;
+        device.allow(Object::Qp)?;
         let kind = init.kind;
         if kind == QpType::RawPacket {
             device.frames.open_frames(device.config.interface).map_err(Error::System)?;
@@ -264,6 +272,7 @@ impl Qp {
                     acknowledged: None,
                     is_open: false,
                     was_open: false,
+                    failed_at: None,
                 },
             ),
             spread: OnceLock::new(),
@@ -320,8 +329,9 @@ impl Qp {
             context.discard_completions = true;
             engine.fail(&mut context);
             inner.engine_state.receives.clear();
-            inner.engine_state.cache.forget();
+            inner.engine_state.cache.clear();
             self.tell_received();
+            inner.leave_mishaps(self);
             self.pd.device.memory.forget_pinning_lock(self.as_ref());
             inner.no_ack_waits(self);
             inner.engine_state.counted = None;

@@ -69,14 +69,16 @@ impl Inner {
         let (engine, mut context) = self.split(qp);
         context.discard_completions = true;
         engine.fail(&mut context);
+        self.leave_mishaps(qp);
         self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
         self.engine_state.receives.clear();
         self.engine_state.advertised.forget();
         self.engine_state.sq_occupancy = SqOccupancy::default();
         self.attr = QpAttr::default();
+        self.failed_at = None;
         self.carrier = Carrier::new(qp.init.kind);
-        self.engine_state.cache.forget();
+        self.engine_state.cache.clear();
         qp.init.send_cq.forget_qp(qp.qpn);
         qp.init.recv_cq.forget_qp(qp.qpn);
     }
@@ -123,7 +125,7 @@ impl Inner {
         }
         if let Some(path) = path {
             self.carrier.connect(path, next.path_mtu, &qp.pd.device);
-            self.engine_state.cache.forget();
+            self.engine_state.cache.clear();
         }
         self.attr = next;
         match (from, to) {

@@ -1,6 +1,5 @@
 //! What a queue pair receives: the requests that programs post for it, and the packets of its peer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use locks::MutexGuard;
@@ -12,6 +11,7 @@ use wire::{Address, Pkey};
 
 use crate::device::port;
 use crate::error::PostError;
+use crate::fate::DropCounter;
 use crate::qp::attr::{QpState, QpType};
 use crate::qp::{Inner, Qp};
 
@@ -79,7 +79,7 @@ impl Qp {
             }
             Err(counter) => {
                 let dropped = first.count() + std::iter::from_fn(more).map(|run| run.count()).sum::<u32>();
-                counter.fetch_add(dropped.into(), Ordering::Relaxed);
+                counter.add(dropped);
             }
         }
     }
@@ -90,7 +90,7 @@ impl Qp {
         &self,
         source: Address,
         dest: Address,
-    ) -> Result<MutexGuard<'_, Inner>, &AtomicU64> {
+    ) -> Result<MutexGuard<'_, Inner>, &DropCounter> {
         let inner = self.lock();
         match self.source_mismatch(&inner, source, dest) {
             Some(counter) => Err(counter),
@@ -106,7 +106,7 @@ impl Qp {
         inner: &Inner,
         source: Address,
         dest: Address,
-    ) -> Option<&AtomicU64> {
+    ) -> Option<&DropCounter> {
         let counters = &self.pd.device.counters;
         match inner.carrier.datagram() {
             None => Some(&counters.wrong_state),
@@ -156,11 +156,11 @@ impl Inner {
     pub(super) fn lets_in(&self, qp: &Qp, pkey: Pkey, packets: u32) -> bool {
         let counters = &qp.pd.device.counters;
         if !matches!(self.current_state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
-            counters.wrong_state.fetch_add(packets.into(), Ordering::Relaxed);
+            counters.wrong_state.add(packets);
             return false;
         }
         if !port::is_of_partition(pkey) {
-            counters.wrong_pkey.fetch_add(packets.into(), Ordering::Relaxed);
+            counters.wrong_pkey.add(packets);
             return false;
         }
         true

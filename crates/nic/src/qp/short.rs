@@ -2,7 +2,6 @@
 //! ([`LocalLink::send_short`](crate::LocalLink::send_short)): such a SEND leaves as soon as it is
 //! posted, where nothing of its queue pair waits before it.
 
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use transport::likely::{likely, rare, unlikely};
@@ -163,7 +162,7 @@ impl Qp {
         }
         if let Some(counter) = self.source_mismatch(&inner, source, dest) {
             rare();
-            counter.fetch_add(1, Ordering::Relaxed);
+            counter.add(1);
             return true;
         }
         if unlikely(!inner.lets_in(self, short.pkey, 1)) {

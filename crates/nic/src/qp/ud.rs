@@ -66,7 +66,7 @@ impl Inner {
     fn receive_datagram(&mut self, qp: &Qp, source: Address, dest: Address, packet: &Packet<'_>) {
         let device = &qp.pd().device;
         if !crate::device::port::is_of_partition(packet.header.bth.pkey) {
-            device.counters.wrong_pkey.fetch_add(1, Ordering::Relaxed);
+            device.counters.wrong_pkey.add(1);
             return;
         }
         let grh = header(source, dest, packet).filter(|_| !self.destroyed);

@@ -15,6 +15,7 @@ use transport::op::RecvWr;
 use crate::cq::{Cq, Notification};
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
 use crate::error::{Error, PostError, in_range};
+use crate::faults::Object;
 use crate::limits;
 use crate::memory::pd::Pd;
 use crate::qp::xrc::domain::Xrcd;
@@ -108,6 +109,7 @@ impl Srq {
     ) -> Result<Arc<Self>, Error> {
         in_range("max_wr", attr.max_wr, 1_u32, limits::MAX_SRQ_WR)?;
         in_range("max_sge", attr.max_sge, 0_u32, limits::MAX_SGE)?;
+        pd.device.allow(Object::Srq)?;
         let number = pd.device.srq_numbers.take(|| pd.device.random())?;
         let srq = Arc::new_cyclic(|me| Self {
             me: me.clone(),

@@ -78,6 +78,8 @@ pub trait LocalPath {
     fn reaches(&self) -> bool {
         false
     }
+    /// What came from the peer just now, in this thread, was a request of this connection.
+    fn hear(&mut self) {}
     /// Whether both processes map the memory that a WRITE, READ or atomic names at the peer.
     fn is_mapped(&self, _wr: &SendWr) -> bool {
         false

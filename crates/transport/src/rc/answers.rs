@@ -85,6 +85,8 @@ pub(super) struct Answers {
     repeated: usize,
     /// What of [`QUANTUM_BYTES`] is used up.
     spent: usize,
+    /// RNR NAKs that were ever queued.
+    pub rnr_naks: u32,
 }
 
 impl Answers {
@@ -151,6 +153,7 @@ impl Answers {
         self.queue.push_back(Answer::Acknowledge(psn, Aeth { syndrome: Syndrome::Nak(code), msn }));
     }
     pub(super) fn rnr_nak(&mut self, psn: Psn, msn: u32, timer: u8) {
+        self.rnr_naks += 1;
         self.queue.push_back(Answer::Acknowledge(psn, Aeth { syndrome: Syndrome::RnrNak { timer }, msn }));
     }
     pub(super) fn atomic(&mut self, psn: Psn, msn: u32, original: u64, repeated: bool) {

@@ -12,7 +12,9 @@
 mod answers;
 mod connection;
 mod fast_path;
+mod injected;
 mod local;
+mod observed;
 mod request;
 mod requester;
 mod resources;
@@ -21,7 +23,7 @@ mod timers;
 
 use std::time::Instant;
 
-use wire::bth::{Aeth, Bth};
+use wire::bth::{Aeth, Bth, NakCode};
 use wire::icrc::ICRC_LEN;
 use wire::roce::{Op, Packet, SendAt, Service, WriteAt};
 use wire::{Mtu, Pkey, Psn, Qpn};
@@ -33,9 +35,10 @@ pub(crate) use answers::ack;
 use connection::Connection;
 pub use fast_path::Rest;
 use local::Arrival;
+pub use observed::{Failure, OutOfOrder, Recoveries};
 use requester::Requester;
 pub use responder::FlushTask;
-use responder::Responder;
+use responder::{Broken, Responder};
 pub use timers::{rnr_timer_of, timeout_of};
 
 /// How long an ACK may wait, as the thread that reads the packets knows.
@@ -51,8 +54,7 @@ pub enum AckDelay {
     ForProgram,
 }
 
-/// An ACK that answers for so many request packets does not wait for the program: the sender, whose
-/// window may be used up, works while the program does.
+/// An ACK for so many packets does not wait for the program: the sender's window may be used up.
 const MANY: u32 = 16;
 
 /// Bytes of an ACK, BTH to ICRC.
@@ -130,6 +132,7 @@ pub struct Rc {
     held: AckDelay,
     /// Request packets that came since an answer left.
     unanswered: u32,
+    failure: Option<Failure>,
 }
 
 impl Rc {
@@ -155,6 +158,7 @@ impl Rc {
             responder: Responder::default(),
             held: AckDelay::No,
             unanswered: 0,
+            failure: None,
         }
     }
     /// Current state.
@@ -219,14 +223,6 @@ impl Rc {
     pub fn set_depths(&mut self, initiator_depth: u8, responder_resources: u8) {
         self.requester.set_depth(initiator_depth);
         self.responder.set_resources(responder_resources);
-    }
-    /// The PSN the next new request packet will bear.
-    pub fn sq_psn(&self) -> Psn {
-        self.requester.sq_psn()
-    }
-    /// The PSN the responder expects next.
-    pub fn rq_psn(&self) -> Psn {
-        self.responder.rq_psn()
     }
     /// To the error state: everything outstanding on the send queue, and a receive half filled,
     /// completes with `WrFlush`, in order. Posted receives that no packet has touched are the
@@ -382,6 +378,7 @@ impl Rc {
     fn respond(&mut self, batch: &mut TxBatch, cx: &mut impl Context) {
         self.unanswered = 0;
         if self.responder.fill(&self.conn, batch, cx).is_err() && self.state != State::Error {
+            self.failure = Some(Failure::Refused(NakCode::RemoteAccess));
             cx.event(QpEvent::AccessError);
             self.enter_error(cx);
         }
@@ -442,7 +439,8 @@ impl Rc {
     /// The FLUSH that [`Rc::take_flush`] told of is done, or can not be: the peer learns of it with
     /// the next [`Rc::fill`].
     pub fn flushed(&mut self, result: Result<(), Fault>, cx: &mut impl Context) {
-        if self.responder.flushed(result, cx).is_err() {
+        if let Err(Broken(code)) = self.responder.flushed(result, cx) {
+            self.failure = Some(Failure::Refused(code));
             self.enter_error(cx);
         }
     }
@@ -464,7 +462,8 @@ impl Rc {
         if !self.takes_requests(cx) {
             return;
         }
-        if self.responder.request(&self.conn, packet, srq, cx).is_err() {
+        if let Err(Broken(code)) = self.responder.request(&self.conn, packet, srq, cx) {
+            self.failure = Some(Failure::Refused(code));
             self.enter_error(cx);
         }
     }
@@ -473,6 +472,7 @@ impl Rc {
     /// others are flushed.
     fn fail_if(&mut self, outcome: Result<(), Status>, cx: &mut impl Context) {
         if let Err(status) = outcome {
+            self.failure = Some(Failure::Request(status));
             self.requester.fail_oldest(status, &self.conn, cx);
             self.responder.cut_off();
             self.enter_error(cx);

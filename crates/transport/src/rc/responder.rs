@@ -10,10 +10,10 @@ use wire::roce::{Op, SendAt, WriteAt};
 use super::answers::{Answers, Read, ack};
 use super::local::Arrival;
 use super::resources::{Executed, Resources};
-use super::{Connection, RtrAttr};
+use super::{Connection, OutOfOrder, RtrAttr};
 use crate::TxBatch;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::{AtomicOp, Context, Fault, Payload, QpEvent, Remote, ZeroCopy};
+use crate::op::{AtomicOp, Context, Fault, LocalPath, Payload, QpEvent, Remote, ZeroCopy};
 use crate::segmentation::{check_len, remote, send_place, write_place};
 
 pub use flush::FlushTask;
@@ -49,11 +49,12 @@ pub(super) struct Responder {
     /// The latest request that came again since a new one came.
     repeated: Option<Psn>,
     path_suspect: bool,
+    pub(super) out_of_order: OutOfOrder,
 }
 
 /// The queue pair goes to the error state; the NAK is queued.
 #[derive(Debug)]
-pub(super) struct Broken;
+pub(super) struct Broken(pub NakCode);
 
 impl Responder {
     pub(super) fn start(&mut self, attr: RtrAttr) {
@@ -144,10 +145,12 @@ impl Responder {
             return Ok(());
         }
         if ahead < 0 {
+            self.out_of_order.duplicates = self.out_of_order.duplicates.wrapping_add(packet.packets);
             self.repeat(conn, packet, srq);
             return Ok(());
         }
         if ahead > 0 {
+            self.out_of_order.early = self.out_of_order.early.wrapping_add(packet.packets);
             if !std::mem::replace(&mut self.quiet, true) {
                 self.answers.nak(self.expected, self.msn, NakCode::PsnSequence);
             }
@@ -191,7 +194,7 @@ impl Responder {
         self.inbound.fail(refusal, conn.ends(), cx);
         self.answers.nak(psn, self.msn, code);
         event.into_iter().for_each(|e| cx.event(e));
-        Err(Broken)
+        Err(Broken(code))
     }
 
     /// Turns to the shared receive queue of a request: of this domain, one for a whole message.
@@ -308,6 +311,10 @@ impl Responder {
         self.check_resources()?;
         let from = remote(reth);
         self.inbound.check_read(from, cx)?;
+        if place.is_some() {
+            // Nothing completes here, by which the peer would be heard.
+            cx.local().hear();
+        }
         let packets = conn.packets(reth.length);
         self.take(packets, true);
         let (msn, srq) = (self.msn, self.srq);

@@ -64,8 +64,10 @@ fn hear_late(a: &mut End, answers: &[Vec<u8>]) {
 fn each_end_copies_half_of_a_read_and_all_arrives_whole() {
     let (mut a, mut b) = readers();
     a.post(long_read(1));
+    b.cx.heard = false;
     let expected = [(false, FRAGMENT_LEN), (true, FRAGMENT_LEN), (false, FRAGMENT_LEN), (true, FRAGMENT_LEN)];
     assert_eq!(lens(&exchange(&mut a, &mut b)), expected);
+    assert!(b.cx.heard, "a program that only READs completes nothing at the responder");
     assert_eq!(a.completed(), [(1, OK)]);
     assert_eq!(came(&a, LONG), bytes(0, LONG as usize));
     // Two of some length, and one of less.

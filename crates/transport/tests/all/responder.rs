@@ -3,7 +3,7 @@
 
 use crate::support::*;
 use transport::op::{QpEvent, Side, Status, Tail};
-use transport::rc::{AckDelay, State};
+use transport::rc::{AckDelay, OutOfOrder, State};
 use wire::bth::{AtomicEth, Feth, NakCode, Reth};
 use wire::roce::{Op, ReadAt, SendAt, SendTail, WriteAt};
 use wire::{Mtu, Rkey};
@@ -73,6 +73,8 @@ fn a_gap_is_nakked_once_until_the_missing_packet_comes() {
     b.hear(2, ONLY, &[1]);
     assert_eq!(answers(&mut b), [(0, ack(1)), (1, nak(NakCode::PsnSequence, 1))]);
     assert_eq!(b.completed().len(), 1);
+    b.hear(0, ONLY, &[1]);
+    assert_eq!(b.rc.out_of_order(), OutOfOrder { duplicates: 1, early: 4 });
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! ibv_query_pkey(3)).
 
 use std::ffi::{c_char, c_int, c_uint};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use nic::device::port;
+use nic::fate::DropCounter;
 use nic::limits;
 use rdma_core_abi::verbs::{
     _compat_ibv_port_attr, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device_attr,
@@ -217,8 +217,8 @@ fn port_attr(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
 }
 
 /// A counter of 16 bits that stays at its highest (IBA 1.4 §14.2.5.6).
-fn port_counter(counter: &AtomicU64) -> u32 {
-    counter.load(Ordering::Relaxed).min(0xffff) as u32
+fn port_counter(counter: &DropCounter) -> u32 {
+    counter.get().min(0xffff) as u32
 }
 
 /// ibv_query_port(3), the exported form that programs built against old headers call.

@@ -2,10 +2,11 @@
 //! host.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use nic::{Access, Buffer, QpAttr, QpState, mask};
-use sim::{Faults, ProcessId, Sim};
+use nic::{Access, Buffer, Link, QpAttr, QpState, mask};
+use sim::{Faults, ProcessId, Sim, SimEnv};
 use transport::Sge;
 use transport::op::{Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::roce::SendTail;
@@ -155,6 +156,32 @@ impl Pair {
         }
         self.pass();
         assert_eq!((self.a.sent(), self.b.sent()), (vec![(0, Status::Success)], vec![(0, Status::Success)]));
+    }
+
+    /// Two hosts, each of whose processes is on the link that `decorate` puts over the host's own.
+    pub(crate) fn on_links(mut sim: Sim, mut decorate: impl FnMut(u8, Arc<SimEnv>) -> Arc<dyn Link>) -> Self {
+        let [a, b] = [1, 2].map(|n| {
+            let address = IpAddr::from([10, 0, 0, n]);
+            let host = sim.add_host(&[address], 1500);
+            let process = sim.start_on(host, &stack::Config::default(), |link| decorate(n, link));
+            End::new(&sim, process, address)
+        });
+        connect(&a, &b, &WIRING);
+        Self { sim, a, b, way: Way::Wire }
+    }
+
+    /// Sends so many messages of `len` bytes, one after the other: all arrive whole.
+    pub(crate) fn send_each(&mut self, count: u64, len: usize) {
+        for n in 0..count {
+            let bytes = vec![n as u8; len];
+            self.a.memory.write(0, &bytes);
+            self.b.receive(n, 0, len);
+            self.a.request(n, SEND, 0, len);
+            self.pass();
+            assert_eq!(self.a.sent(), [(n, Status::Success)]);
+            assert_eq!(self.b.received(), [(n, Status::Success)]);
+            assert!(self.b.memory.holds(0, &bytes), "message {n}");
+        }
     }
 
     /// Time for all that is under way.

@@ -24,7 +24,7 @@ use wire::Psn;
 
 use super::local::{Left, Local};
 use super::request::Request;
-use super::{Connection, Role, RtsAttr, timeout_of};
+use super::{Connection, Recoveries, Role, RtsAttr, timeout_of};
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, LocalOp, Memory, SendWr, Side, Status};
 
@@ -65,6 +65,7 @@ pub(super) struct Requester {
     /// was posted.
     entered: bool,
     path_suspect: bool,
+    pub(super) recoveries: Recoveries,
     /// What a peer on the same host adds.
     pub(super) local: Local,
 }

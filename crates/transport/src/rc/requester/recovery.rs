@@ -26,6 +26,7 @@ impl Requester {
             // We are there already and have sent nothing since.
             return Ok(());
         }
+        self.recoveries.psn_naks = self.recoveries.psn_naks.wrapping_add(1);
         if self.refused_exported() {
             // Nothing was lost.
             self.go_back(cx);
@@ -43,6 +44,7 @@ impl Requester {
             // The wait is on, or nothing was sent since it ended: the same NAK again.
             return Ok(());
         }
+        self.recoveries.rnr_naks += 1;
         if self.limits.rnr_retry != RNR_FOR_EVER {
             self.limits.rnr_retries_left =
                 self.limits.rnr_retries_left.checked_sub(1).ok_or(Status::RnrRetryExceeded)?;
@@ -61,6 +63,7 @@ impl Requester {
 
     pub(in crate::rc) fn go_back(&mut self, cx: &mut impl Context) {
         self.drop_zero_copy_reads();
+        self.recoveries.retransmissions += 1;
         self.next = self.una;
         self.reads = 0;
         self.unasked = 0;
@@ -104,6 +107,7 @@ impl Requester {
             return Ok(());
         }
         self.timer = None;
+        self.recoveries.timeouts += 1;
         self.limits.retries_left = self.limits.retries_left.checked_sub(1).ok_or(Status::RetryExceeded)?;
         self.path_suspect = true;
         self.recover = None;

@@ -54,12 +54,12 @@ impl Responder {
             // Nothing is wrong with the request (IBA 1.4 §9.7.5.2.7).
             Err(Fault::Storage) => {
                 self.answers.nak(psn, self.msn, NakCode::RemoteOperational);
-                return Err(Broken);
+                return Err(Broken(NakCode::RemoteOperational));
             }
             Err(_) => {
                 self.answers.nak(psn, self.msn, NakCode::RemoteAccess);
                 cx.event(QpEvent::AccessError);
-                return Err(Broken);
+                return Err(Broken(NakCode::RemoteAccess));
             }
         }
         self.flush_done(psn, rkey);

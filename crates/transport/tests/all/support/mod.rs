@@ -221,6 +221,8 @@ pub(crate) struct TestContext {
     pub fragments: RefCell<Vec<Vec<u8>>>,
     /// Each process may copy to and from memory of the other one.
     pub reaches: bool,
+    /// A request of the peer's bore the numbers of the connection, where nothing completed.
+    pub heard: bool,
     /// Receive buffers are advertised.
     pub advertises: bool,
     /// The peer's access has ended.

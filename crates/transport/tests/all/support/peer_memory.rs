@@ -69,6 +69,9 @@ impl LocalPath for TestLocalPath<'_> {
     fn reaches(&self) -> bool {
         self.cx.reaches
     }
+    fn hear(&mut self) {
+        self.cx.heard = true;
+    }
     fn is_stream(&self, _: &SendWr) -> bool {
         self.cx.stream
     }
