@@ -5,12 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::support::Way;
-use crate::support::both_ways::{End, Pair, SEND, WIRING, connect};
+use crate::support::both_ways::Pair;
 use nic::{Errno, Link, Path};
 use sim::{Faults, Sim, SimEnv};
 use transport::TxBatch;
-use transport::op::Status;
 
 /// Loses every hundredth packet.
 struct EveryHundredth {
@@ -47,27 +45,9 @@ impl Link for EveryHundredth {
 #[test]
 fn a_connection_survives_a_link_that_loses_every_hundredth_packet() {
     const LEN: usize = 5_000;
-    let mut sim = Sim::new(1, Faults::none());
+    let sim = Sim::new(1, Faults::none());
     let counts = Arc::new(Counts::default());
-    let [a, b] = [1, 2].map(|n| {
-        let address = IpAddr::from([10, 0, 0, n]);
-        let host = sim.add_host(&[address], 1500);
-        let process = sim.start_on(host, &stack::Config::default(), |link| {
-            Arc::new(EveryHundredth { link, counts: counts.clone() })
-        });
-        End::new(&sim, process, address)
-    });
-    connect(&a, &b, &WIRING);
-    let mut pair = Pair { sim, a, b, way: Way::Wire };
-    for n in 0..500 {
-        let bytes = vec![n as u8; LEN];
-        pair.a.memory.write(0, &bytes);
-        pair.b.receive(n, 0, LEN);
-        pair.a.request(n, SEND, 0, LEN);
-        pair.pass();
-        assert_eq!(pair.a.sent(), [(n, Status::Success)]);
-        assert_eq!(pair.b.received(), [(n, Status::Success)]);
-        assert!(pair.b.memory.holds(0, &bytes), "message {n}");
-    }
+    let mut pair = Pair::on_links(sim, |_, link| Arc::new(EveryHundredth { link, counts: counts.clone() }));
+    pair.send_each(500, LEN);
     assert!(counts.lost.load(Ordering::Relaxed) >= 25, "some were lost");
 }

@@ -1,0 +1,74 @@
+//! Which packets are shown.
+
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use wire::Qpn;
+use wire::bth::Bth;
+
+/// Which packets are shown: all, or those of a queue pair or a peer. Where several are named a
+/// packet of any of them is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    qps: Vec<Qpn>,
+    peers: Vec<IpAddr>,
+}
+
+/// A filter that says nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFilter(String);
+
+impl std::fmt::Display for BadFilter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "'{}' is neither qp=NUMBER nor peer=ADDRESS", self.0)
+    }
+}
+
+impl std::error::Error for BadFilter {}
+
+impl Filter {
+    /// Whether a packet is shown, BTH first, between us and a peer. Packets bear the queue pair
+    /// they go to only.
+    pub fn shows(&self, peer: IpAddr, packet: &[u8]) -> bool {
+        let is_of_qp = || Bth::peek_dest_qp(packet).is_some_and(|qp| self.qps.contains(&qp));
+        (self.qps.is_empty() && self.peers.is_empty())
+            || self.peers.contains(&peer.to_canonical())
+            || is_of_qp()
+    }
+}
+
+/// `qp=17,qp=0x12,peer=10.0.0.2`.
+impl FromStr for Filter {
+    type Err = BadFilter;
+
+    fn from_str(text: &str) -> Result<Self, BadFilter> {
+        let mut filter = Self::default();
+        for term in text.split(',').map(str::trim).filter(|term| !term.is_empty()) {
+            let bad = || BadFilter(term.to_owned());
+            match term.split_once('=').ok_or_else(bad)? {
+                ("qp", number) => filter.qps.push(Qpn::parse(number).ok_or_else(bad)?),
+                ("peer", address) => filter.peers.push(address.parse().map_err(|_| bad())?),
+                _ => return Err(bad()),
+            }
+        }
+        Ok(filter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_shows_packets_of_its_queue_pairs_and_peers() {
+        let filter: Filter = "qp=0x11, peer=10.0.0.2".parse().unwrap();
+        let to = |qp: u8| [4, 0, 0xff, 0xff, 0, 0, 0, qp, 0, 0, 0, 0];
+        let [near, far] = ["10.0.0.2", "10.0.0.3"].map(|text| text.parse().unwrap());
+        assert!(filter.shows(near, &to(9)) && filter.shows(far, &to(0x11)));
+        assert!(!filter.shows(far, &to(9)) && !filter.shows(far, &[]));
+        assert!(Filter::default().shows(far, &to(9)));
+        for bad in ["qp", "qp=x", "qp=0x1000000", "peer=me", "host=10.0.0.1"] {
+            assert_eq!(bad.parse::<Filter>(), Err(BadFilter(bad.to_owned())));
+        }
+    }
+}

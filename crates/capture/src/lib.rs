@@ -1,0 +1,38 @@
+//! Packets as pcapng: a link that shows what passes it, and the file that tshark and Wireshark
+//! read.
+//!
+//! Internal to Verbena: it promises no stability.
+//!
+//! | module | what |
+//! |---|---|
+//! | `link` | [`CaptureLink`]: decorates a [`nic::Link`], and shows each packet to a [`Recorder`] |
+//! | [`filter`] | which packets are shown: those of a queue pair, or to and from a peer |
+//! | [`message`] | what a process says to the collector of its packets |
+//! | [`merge`] | packets of several processes in the order of their times |
+//! | `file` | the file (feature `file`) |
+//! | `frame` | the IP and UDP headers of a packet, which no socket shows |
+//!
+//! A recorder is called with the lock of a queue pair held, so it waits for nothing. In a process
+//! of its own `linux::capture` is the recorder, and `verbena run --capture` collects what those of
+//! all processes say.
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "file")]
+pub mod file;
+pub mod filter;
+#[cfg(feature = "file")]
+mod frame;
+mod link;
+pub mod merge;
+pub mod message;
+
+pub use link::CaptureLink;
+pub use message::{Direction, Outcome, Packet};
+
+/// Takes packets from a [`CaptureLink`].
+pub trait Recorder: Send + Sync + 'static {
+    /// The time, in nanoseconds since 1970.
+    fn time(&self) -> u64;
+    /// Takes a packet, or counts it as not recorded.
+    fn record(&self, packet: &Packet<'_>);
+}

@@ -1,0 +1,183 @@
+//! What a process says to the collector of its packets, over a stream: messages of a length, 4
+//! bytes least significant first, and so many bytes in the format of postcard.
+
+use std::net::SocketAddr;
+
+use nic::Fate;
+use serde::{Deserialize, Serialize};
+
+/// The version of this format. Processes and their collector are of one build as a rule.
+pub const VERSION: u32 = 1;
+/// Most bytes of a message: the largest datagram that a peer may send, and what is said of it.
+pub const MAX_LEN: usize = 80 << 10;
+
+/// A message to the collector.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message<'a> {
+    /// The first one.
+    Hello {
+        /// [`VERSION`].
+        version: u32,
+        /// The process's number.
+        pid: u32,
+        /// The process's name.
+        name: &'a str,
+    },
+    /// A device, before its packets.
+    Device {
+        /// The index of its interface.
+        interface: u32,
+        /// The device's name.
+        name: &'a str,
+        /// The name of its interface.
+        over: &'a str,
+    },
+    /// A packet.
+    #[serde(borrow)]
+    Packet(Packet<'a>),
+    /// So many packets were not recorded, since the last time that this was said.
+    Lost(u64),
+}
+
+/// A packet that was sent, or has arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packet<'a> {
+    /// Nanoseconds since 1970.
+    pub time: u64,
+    /// In or out.
+    pub direction: Direction,
+    /// Index of our interface.
+    pub interface: u32,
+    /// Address and port of the sender.
+    pub source: SocketAddr,
+    /// Address and port of the receiver.
+    pub dest: SocketAddr,
+    /// IPv4 ToS or IPv6 traffic class, as far as it is known.
+    pub traffic_class: u8,
+    /// TTL or hop limit; 0 where it is not known.
+    pub hop_limit: u8,
+    /// What became of it.
+    #[serde(borrow)]
+    pub outcome: Outcome<'a>,
+    /// BTH to ICRC.
+    pub bytes: &'a [u8],
+}
+
+/// Where a packet goes, as its process sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    /// The packet has arrived.
+    In,
+    /// The packet was sent.
+    Out,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome<'a> {
+    /// Sent, or taken.
+    Good,
+    /// Dropped by the process it arrived at; the name of the counter that counts it.
+    Dropped(&'a str),
+    /// What a fault did to it.
+    Fault(&'a str),
+}
+
+impl Outcome<'_> {
+    /// That of a packet that has arrived; `None` where another process of this host has it, which
+    /// shows it itself.
+    pub fn of(fate: Fate) -> Option<Self> {
+        match fate {
+            Fate::Taken => Some(Self::Good),
+            Fate::PassedOn => None,
+            Fate::Dropped(reason) => Some(Self::Dropped(reason)),
+            Fate::Fault(what) => Some(Self::Fault(what)),
+        }
+    }
+}
+
+/// Appends a message to what is to be sent.
+pub fn push(message: &Message<'_>, to: &mut Vec<u8>) {
+    let begin = to.len();
+    to.extend([0; 4]);
+    let written = postcard::to_extend(message, std::mem::take(to));
+    // Lengths are known to it, and a vector takes all: it cannot fail.
+    *to = written.unwrap_or_default();
+    let len = (to.len() - begin - 4) as u32;
+    to[begin..begin + 4].copy_from_slice(&len.to_le_bytes());
+}
+
+/// Why a stream of messages is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Takes the messages off the front of what has come so far, whole ones only; how many bytes they
+/// were.
+///
+/// # Errors
+///
+/// [`Malformed`] for a message that is none, or longer than [`MAX_LEN`]; those before it were
+/// given.
+pub fn take_all(bytes: &[u8], mut each: impl FnMut(Message<'_>)) -> Result<usize, Malformed> {
+    let mut rest = bytes;
+    while let Some((len, after)) = rest.split_first_chunk() {
+        let len = u32::from_le_bytes(*len) as usize;
+        if len > MAX_LEN {
+            return Err(Malformed);
+        }
+        let Some((message, after)) = after.split_at_checked(len) else { break };
+        each(postcard::from_bytes(message).map_err(|_| Malformed)?);
+        rest = after;
+    }
+    Ok(bytes.len() - rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(bytes: &[u8]) -> Message<'_> {
+        Message::Packet(Packet {
+            time: 1 << 60,
+            direction: Direction::In,
+            interface: 3,
+            source: "10.0.0.1:49152".parse().unwrap(),
+            dest: "[fe80::1]:4791".parse().unwrap(),
+            traffic_class: 1,
+            hop_limit: 64,
+            outcome: Outcome::Dropped("unknown_qp"),
+            bytes,
+        })
+    }
+
+    #[test]
+    fn messages_come_out_as_they_went_in_however_the_stream_is_cut() {
+        // The payload of the largest UDP datagram.
+        let bytes = [7; 65_507];
+        let all = [
+            Message::Hello { version: VERSION, pid: 4711, name: "rping" },
+            Message::Device { interface: 3, name: "rxe_eth0", over: "eth0" },
+            packet(&bytes),
+            Message::Lost(5),
+        ];
+        let mut stream = Vec::new();
+        all.iter().for_each(|message| push(message, &mut stream));
+        for cut in [0, 3, 4, 5, 40, stream.len() - 1, stream.len()] {
+            let mut out = 0;
+            let mut check = |message: Message<'_>| {
+                assert_eq!(message, all[out]);
+                out += 1;
+            };
+            let taken = take_all(&stream[..cut], &mut check).unwrap();
+            assert!(taken <= cut);
+            assert_eq!(take_all(&stream[taken..], check).unwrap(), stream.len() - taken);
+            assert_eq!(out, all.len());
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_ends_the_stream() {
+        assert_eq!(take_all(&[0xff; 8], |_| unreachable!()), Err(Malformed));
+        assert_eq!(take_all(&[1, 0, 0, 0, 99], |_| unreachable!()), Err(Malformed));
+    }
+}

@@ -1,0 +1,27 @@
+//! Faults on purpose: rules that say what happens and to what, a seed that decides, and a link that
+//! does it. Packets are lost, damaged, repeated, late or slow; work requests, connection requests
+//! and calls fail; ports and devices go; the engine stands still.
+//!
+//! Internal to Verbena: it promises no stability.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`spec`] | the rules, as a user writes them |
+//! | `decide` | which rule acts |
+//! | `link` | [`FaultLink`]: decorates a [`nic::Link`] |
+//! | `held` | what is held until it is due |
+//! | `requests`, `connections` | work requests and connection requests, as their packets show them |
+//!
+//! Faults act below the engines, so all that follows is what a real network would bring about:
+//! retransmissions, NAKs, errors after the last retry.
+#![forbid(unsafe_code)]
+
+mod connections;
+mod decide;
+mod held;
+mod link;
+mod requests;
+pub mod spec;
+
+pub use link::{FaultLink, Surroundings};
+pub use spec::{Spec, SpecError};

@@ -1,0 +1,467 @@
+//! A link on which faults happen. What it holds leaves or arrives when the node is woken for it
+//! ([`nic::Faults`]), so the clock may be a real one or a simulated one.
+
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use locks::{Mutex, Rank};
+use nic::faults::{Due, Named, Object, Outcome, PortFault, RejectedRequest, RequestFault};
+use nic::{Arrival, Errno, Fate, Faults, Link, Path, Tap};
+use transport::TxBatch;
+use wire::Address;
+
+use crate::connections::{Connections, transaction_of};
+use crate::decide::{Decider, Decision, Seen, Verdict};
+use crate::held::{Full, Held, Ticket, What};
+use crate::requests::{Met, RequestPacket, Requests, Way};
+use crate::spec::{Action, Spec};
+
+/// What faults need of the environment.
+pub trait Surroundings: Send + Sync + 'static {
+    /// The time.
+    fn now(&self) -> Instant;
+    /// The node is to be woken at `at` or earlier ([`nic::Platform::wake_at`]).
+    fn wake_at(&self, at: Instant);
+}
+
+/// A peer's answer comes no earlier.
+const ANSWER: Duration = Duration::from_micros(1);
+/// What could not be done yet is tried again.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// A link over another one, on which faults happen.
+pub struct FaultLink {
+    link: Arc<dyn Link>,
+    around: Arc<dyn Surroundings>,
+    devices: OnceLock<Vec<Named>>,
+    rules: ArcSwapOption<Rules>,
+    state: Mutex<State>,
+}
+
+/// Rules at work since some time.
+struct Rules {
+    decider: Decider,
+    began: Instant,
+}
+
+/// What the link remembers.
+#[derive(Default)]
+struct State {
+    held: Held,
+    requests: Requests,
+    connections: Connections,
+    /// Times at which ports or the engine change, the last one first.
+    boundaries: Vec<Instant>,
+    /// The ports are to be looked at.
+    ports_due: bool,
+}
+
+/// A packet on its way.
+#[derive(Clone, Copy)]
+struct Passing<'a> {
+    is_out: bool,
+    ours: Address,
+    theirs: Address,
+    peer: IpAddr,
+    interface: u32,
+    bytes: &'a [u8],
+}
+
+impl Passing<'_> {
+    /// What follows where it is a connection request that is lost.
+    fn rejected(self, action: Action) -> Option<What> {
+        let Action::Reject(reason) = action else { return None };
+        let Passing { is_out, ours, theirs: peer, interface, bytes, .. } = self;
+        Some(What::Reject { is_out, ours, peer, interface, packet: bytes.to_vec(), reason })
+    }
+}
+
+impl State {
+    /// What befalls a packet of a requester, and what follows. `action` is what the rules say of
+    /// this packet; what befell others before it stands.
+    fn request(
+        &mut self,
+        way: Way,
+        packet: RequestPacket,
+        action: Option<Action>,
+        passing: Passing<'_>,
+    ) -> (Option<Action>, Option<What>) {
+        let met = self.requests.meet(way, packet.psn);
+        let is_new = match (met, action) {
+            (_, None) => false,
+            (Met::Nothing, _) => true,
+            // What comes after a packet that finds no receive may fail for good.
+            (Met::Lost(Action::Rnr), Some(action)) => action != Action::Rnr,
+            _ => false,
+        };
+        let (action, follows) = match (met, action) {
+            (_, Some(action)) if is_new => {
+                self.requests.lose(way, packet.psn, action);
+                (action, true)
+            }
+            (Met::Nothing, _) => return (None, None),
+            (Met::Lost(action), _) => (action, false),
+            // A request of ours is dealt with already.
+            (Met::Again(action), _) => (action, !passing.is_out),
+        };
+        let outcome = match action {
+            Action::Error(outcome) => Some(outcome),
+            Action::Rnr => Some(Outcome::RnrNak),
+            _ => None,
+        };
+        let Passing { is_out, ours, theirs: peer, interface, .. } = passing;
+        let (qpn, psn) = (packet.dest_qp, packet.psn);
+        let fault = |outcome| RequestFault { is_out, ours, peer, interface, qpn, psn, outcome };
+        let what = outcome.filter(|_| follows).map(|outcome| What::Request { way, fault: fault(outcome) });
+        (Some(action), what)
+    }
+}
+
+/// A packet is lost.
+fn lost_by(action: Action) -> Option<Decision> {
+    Some(Decision { action, bits: 0 })
+}
+
+/// What becomes of a packet.
+#[derive(Default)]
+struct Judged {
+    /// What befalls it, with the bits that the decision leaves open.
+    fault: Option<(&'static str, u64)>,
+    /// A bit of it is wrong when it arrives.
+    is_damaged: bool,
+    /// When each copy goes on; `None` is at once.
+    copies: Vec<Option<Ticket>>,
+}
+
+impl FaultLink {
+    /// A link over `link`, without rules.
+    pub fn new(link: Arc<dyn Link>, around: Arc<dyn Surroundings>) -> Self {
+        Self {
+            link,
+            around,
+            devices: OnceLock::new(),
+            rules: ArcSwapOption::empty(),
+            state: Mutex::new(Rank::HeldPackets, State::default()),
+        }
+    }
+
+    /// From now on these rules hold, in place of others, and the seed decides. What was held
+    /// leaves.
+    pub fn set(&self, spec: &Spec, seed: u64) {
+        let began = self.around.now();
+        let decider = Decider::new(spec, seed);
+        {
+            let mut state = self.state.lock();
+            state.held.restart(began, decider.len());
+            state.boundaries = decider.boundaries().iter().rev().map(|time| began + *time).collect();
+            state.ports_due = true;
+            self.rules.store(Some(Arc::new(Rules { decider, began })));
+        }
+        self.around.wake_at(began);
+    }
+
+    fn device(&self, interface: u32) -> Option<&Named> {
+        self.devices.get()?.iter().find(|device| device.interface == interface)
+    }
+
+    /// Whether packets of a path go by memory of this host, which no fault concerns.
+    fn is_local(&self, path: &Path) -> bool {
+        self.link.local().is_some_and(|local| local.is_local(path))
+    }
+
+    /// What the rules say about a packet, and what follows for those that are held.
+    fn judge(&self, rules: &Rules, passing: Passing<'_>) -> Judged {
+        let now = self.around.now();
+        let time = now.saturating_duration_since(rules.began);
+        let mut state = self.state.lock();
+        let (verdict, ticket) = self.verdict(rules, &mut state, now, time, passing);
+        let mut judged = Judged::default();
+        let copies = match verdict.fate {
+            None => 1,
+            Some(Decision { action: Action::Duplicate, .. }) => 2,
+            Some(Decision { action: Action::Corrupt, .. }) => {
+                judged.is_damaged = !passing.is_out;
+                1
+            }
+            Some(_) => 0,
+        };
+        // Only a packet that has arrived is damaged: what leaves is sealed below.
+        let acts = |decision: &Decision| judged.is_damaged || decision.action != Action::Corrupt;
+        judged.fault = verdict.fate.filter(acts).map(|decision| (decision.action.name(), decision.bits));
+        if let Some((ticket, what)) = ticket {
+            state.held.push(ticket, what);
+        }
+        let stopped = rules.decider.stopped_until(time).map(|until| rules.began + until);
+        for _ in 0..copies {
+            let size = (passing.is_out, passing.peer, passing.bytes.len());
+            match state.held.schedule(now, &rules.decider, &verdict, size, stopped) {
+                Ok(ticket) => judged.copies.push(ticket),
+                Err(Full) => judged.fault = judged.fault.or(Some(("limit", 0))),
+            }
+        }
+        if judged.fault.is_none() && judged.copies.iter().any(Option::is_some) {
+            let name = if verdict.late.is_some() { "delay" } else { "rate" };
+            judged.fault = Some((if stopped.is_some() { "stop" } else { name }, 0));
+        }
+        judged
+    }
+
+    /// What the rules say about a packet, with what befell others before it, and what follows
+    /// from it.
+    fn verdict(
+        &self,
+        rules: &Rules,
+        state: &mut State,
+        now: Instant,
+        time: Duration,
+        passing: Passing<'_>,
+    ) -> (Verdict, Option<(Ticket, What)>) {
+        let Passing { is_out, peer, bytes, .. } = passing;
+        let request = RequestPacket::of(bytes).map(|packet| ((is_out, peer, packet.dest_qp), packet));
+        let asked = transaction_of(bytes).map(|transaction| (is_out, peer, transaction));
+        let before = asked.and_then(|asked| state.connections.before(asked));
+        let device = self.device(passing.interface);
+        let begins_request = request.is_some_and(|(way, packet)| state.requests.begins(way, packet));
+        let begins_connection = asked.is_some() && before.is_none();
+        let seen = Seen { is_out, peer, device, bytes, time, begins_request, begins_connection };
+        let mut verdict = rules.decider.decide(&seen);
+        if rules.decider.port(device, time).is_some() {
+            verdict.fate = lost_by(Action::PortDown);
+            return (verdict, None);
+        }
+        if let (Some(asked), true) = (asked, begins_connection) {
+            state.connections.remember(asked, verdict.connection);
+        }
+        let (action, what) = match (request, before.unwrap_or(verdict.connection)) {
+            (Some((way, packet)), _) => state.request(way, packet, verdict.request, passing),
+            (None, Some(action)) => (Some(action), passing.rejected(action)),
+            (None, None) => (None, None),
+        };
+        verdict.fate = action.map_or(verdict.fate, lost_by);
+        (verdict, what.map(|what| (Ticket::at(now + ANSWER), what)))
+    }
+
+    /// Holds a packet.
+    fn hold(&self, ticket: Ticket, what: What) {
+        self.state.lock().held.push(ticket, what);
+        self.around.wake_at(ticket.due());
+    }
+
+    /// What followed from a packet that was lost is due soon.
+    fn wake(&self) {
+        let deadline = self.state.lock().held.deadline();
+        deadline.into_iter().for_each(|at| self.around.wake_at(at));
+    }
+
+    /// Sends what a batch holds, and empties it.
+    fn send_all(&self, path: &Path, batch: &mut TxBatch) {
+        if !batch.is_empty() {
+            self.link.send(path, batch);
+            batch.clear();
+        }
+    }
+
+    /// Takes a packet that has arrived on to the node, or not.
+    fn arrive(
+        &self,
+        rules: &Rules,
+        packet: &Arrival<'_>,
+        bytes: &[u8],
+        deliver: &mut dyn FnMut(&[u8]) -> Fate,
+    ) -> Fate {
+        let (ours, theirs) = (packet.dest.address(), packet.source.address());
+        let Some(peer) = theirs.ip() else { return deliver(bytes) };
+        let Arrival { source, dest, interface, forwarded, .. } = *packet;
+        let judged = self.judge(rules, Passing { is_out: false, ours, theirs, peer, interface, bytes });
+        let mut damaged;
+        let bytes = match judged.fault {
+            Some((_, bits)) if judged.is_damaged => {
+                damaged = bytes.to_vec();
+                let bit = (bits % (8 * damaged.len().max(1) as u64)) as usize;
+                if let Some(byte) = damaged.get_mut(bit / 8) {
+                    *byte ^= 1 << (bit % 8);
+                }
+                &damaged[..]
+            }
+            _ => bytes,
+        };
+        let mut fate = Fate::Taken;
+        for copy in &judged.copies {
+            match copy {
+                None => fate = deliver(bytes),
+                Some(ticket) => {
+                    let bytes = bytes.to_vec();
+                    self.hold(*ticket, What::In { source, dest, interface, forwarded, bytes });
+                }
+            }
+        }
+        if judged.copies.is_empty() {
+            self.wake();
+        }
+        judged.fault.map_or(fate, |(name, _)| Fate::Fault(name))
+    }
+
+    /// Does what is due, where it is a thing that the node sees.
+    fn tell(&self, now: Instant, what: What, to: &mut dyn FnMut(Due<'_>) -> bool) {
+        match what {
+            What::Out { path, bytes } => {
+                let mut batch = TxBatch::new();
+                batch.push_packet(&bytes);
+                self.link.send(&path, &mut batch);
+            }
+            What::In { source, dest, interface, forwarded, bytes } => {
+                to(Due::Arrival(Arrival { source, dest, interface, forwarded, bytes: &bytes }));
+            }
+            What::Request { way, fault } => {
+                let is_over = to(Due::Request(&fault));
+                let mut state = self.state.lock();
+                if !is_over {
+                    state.held.push(Ticket::at(now + AGAIN), What::Request { way, fault });
+                } else if fault.is_out {
+                    state.requests.ended(way, fault.outcome);
+                }
+            }
+            What::Reject { is_out, ours, peer, interface, packet, reason } => {
+                to(Due::Reject(RejectedRequest { is_out, ours, peer, interface, packet: &packet, reason }));
+            }
+        }
+    }
+
+    /// The rules, and how long they have held.
+    fn rules_now(&self) -> Option<(Arc<Rules>, Duration)> {
+        let rules = self.rules.load_full()?;
+        let time = self.around.now().saturating_duration_since(rules.began);
+        Some((rules, time))
+    }
+}
+
+impl Link for FaultLink {
+    fn send(&self, path: &Path, batch: &mut TxBatch) {
+        let rules = self.rules.load();
+        let (Some(rules), Some(peer)) = (&*rules, path.dest.ip()) else {
+            return self.link.send(path, batch);
+        };
+        if self.is_local(path) {
+            return self.link.send(path, batch);
+        }
+        let judge = |bytes: &[u8]| {
+            let (ours, theirs, interface) = (path.source, path.dest, path.interface);
+            self.judge(rules, Passing { is_out: true, ours, theirs, peer, interface, bytes })
+        };
+        let all: Vec<Judged> = batch.iter().map(judge).collect();
+        if all.iter().all(|judged| judged.fault.is_none()) {
+            return self.link.send(path, batch);
+        }
+        // What comes before a lost packet leaves before it: a capture shows them in this order.
+        let mut kept = TxBatch::new();
+        for (bytes, judged) in batch.iter().zip(all) {
+            if judged.copies.is_empty() || !kept.has_room(2 * bytes.len()) {
+                self.send_all(path, &mut kept);
+            }
+            for copy in &judged.copies {
+                match copy {
+                    None => kept.push_packet(bytes),
+                    Some(ticket) => self.hold(*ticket, What::Out { path: *path, bytes: bytes.to_vec() }),
+                }
+            }
+            if judged.copies.is_empty() {
+                self.link.fault(path, bytes, judged.fault.map_or("loss", |(name, _)| name));
+                self.wake();
+            }
+        }
+        self.send_all(path, &mut kept);
+    }
+    fn can_reach(&self, dest: Address) -> Result<(), Errno> {
+        self.link.can_reach(dest)
+    }
+    fn local(&self) -> Option<&dyn nic::LocalLink> {
+        self.link.local()
+    }
+    fn source_port(&self, path: &Path) -> Option<u16> {
+        self.link.source_port(path)
+    }
+    fn fault(&self, path: &Path, packet: &[u8], what: &'static str) {
+        self.link.fault(path, packet, what);
+    }
+    fn tap(&self) -> Option<&dyn Tap> {
+        if self.rules.load().is_some() { Some(self) } else { self.link.tap() }
+    }
+    fn faults(&self) -> Option<&dyn Faults> {
+        Some(self)
+    }
+    fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
+        self.link.join(interface, group)
+    }
+    fn leave(&self, interface: u32, group: IpAddr) {
+        self.link.leave(interface, group);
+    }
+}
+
+impl Tap for FaultLink {
+    fn arrived(&self, packet: &Arrival<'_>, deliver: &mut dyn FnMut(&[u8]) -> Fate) {
+        let rules = self.rules.load();
+        let mut arrive = |bytes: &[u8]| match &*rules {
+            Some(rules) => self.arrive(rules, packet, bytes, deliver),
+            None => deliver(bytes),
+        };
+        // What captures below shows the packet as it arrived, and what became of it.
+        match self.link.tap() {
+            Some(tap) => tap.arrived(packet, &mut arrive),
+            None => _ = arrive(packet.bytes),
+        }
+    }
+}
+
+impl Faults for FaultLink {
+    fn know(&self, devices: Vec<Named>) {
+        // A node says it once.
+        let _ = self.devices.set(devices);
+    }
+    fn deadline(&self) -> Option<Instant> {
+        let state = self.state.lock();
+        [state.held.deadline(), state.boundaries.last().copied()].into_iter().flatten().min()
+    }
+    fn stopped_until(&self) -> Option<Instant> {
+        let (rules, time) = self.rules_now()?;
+        rules.decider.stopped_until(time).map(|until| rules.began + until)
+    }
+    fn expire(&self, now: Instant, to: &mut dyn FnMut(Due<'_>) -> bool) {
+        let ports_due = {
+            let mut state = self.state.lock();
+            let passed = |at: &Instant| *at <= now;
+            while state.boundaries.pop_if(|at| passed(at)).is_some() {
+                state.ports_due = true;
+            }
+            std::mem::take(&mut state.ports_due)
+        };
+        if ports_due {
+            to(Due::Ports);
+        }
+        loop {
+            let Some(what) = self.state.lock().held.pop(now) else { break };
+            self.tell(now, what, to);
+        }
+    }
+    fn port(&self, interface: u32) -> Option<PortFault> {
+        let (rules, time) = self.rules_now()?;
+        rules.decider.port(self.device(interface), time)
+    }
+    fn refuses(&self, interface: Option<u32>, object: Object) -> bool {
+        let device = interface.and_then(|interface| self.device(interface));
+        self.rules_now().is_some_and(|(rules, time)| rules.decider.refuses(device, object, time))
+    }
+    fn on_exit(&self) {
+        let Some(mut state) = self.state.try_lock() else { return };
+        let held = state.held.take_all();
+        drop(state);
+        for what in held {
+            if let What::Out { path, bytes } = what {
+                let mut batch = TxBatch::new();
+                batch.push_packet(&bytes);
+                self.link.send(&path, &mut batch);
+            }
+        }
+    }
+}
