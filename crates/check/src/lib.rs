@@ -1,0 +1,35 @@
+//! The sanitizer of verbs: what a program does with work requests, memory and queues, against what
+//! the manual pages of rdma-core allow. It finds what works by luck, and what an adapter punishes.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`checker`] | [`Checker`]: objects and outstanding work requests, and what is wrong with them |
+//! | [`finding`] | [`Finding`]: the rule, the calls, a paragraph and JSON |
+//! | [`objects`] | what a checker knows of each object |
+//! | `ranges` | the memory under outstanding work requests |
+//! | `rules` | what is wrong with a request that is posted or completed |
+//! | `events` | what is wrong about events and their acknowledgement |
+//! | `gone` | the use of objects that were destroyed |
+//! | `leaks` | objects that are left at the end, as a tree |
+//! | [`ends`] | attributes of the two ends of a connection that do not fit |
+//! | [`suppressions`] | findings that are not told |
+//!
+//! A caller tells a [`Checker`] of each call, and prints the findings. The checker touches no
+//! memory and makes no call: a [`Program`] reads, and a [`Site`] says where in the program a call
+//! is.
+#![forbid(unsafe_code)]
+
+pub mod checker;
+pub mod ends;
+mod events;
+pub mod finding;
+mod gone;
+mod leaks;
+pub mod objects;
+mod ranges;
+mod rules;
+pub mod suppressions;
+
+pub use checker::{Checker, Completion, Direction, Element, Program, Queue, Refusal, Request};
+pub use finding::{Finding, Rule, Site};
+pub use suppressions::Suppressions;
