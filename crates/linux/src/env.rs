@@ -132,6 +132,23 @@ impl LinuxEnv {
         self.generation == fork::generation()
     }
 
+    /// Sends packets; whether they went by a ring.
+    #[inline]
+    pub(crate) fn send_by(&self, path: &Path, batch: &mut TxBatch) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
+        let is_by_ring = self.rings.send(path, batch, self);
+        if !is_by_ring {
+            let Self { config, clock, reactor, counters, .. } = self;
+            self.rx_sockets.sends(batch.len_bytes() >= BULK || batch.len() >= MANY, clock);
+            if self.tx.send(path, batch, &Sender { config, clock, reactor, counters }) {
+                self.alarm.set(self.look_for_idle());
+            }
+        }
+        is_by_ring
+    }
+
     /// Where packets go.
     #[inline]
     pub(crate) fn delivery<'a, G>(&'a self, handler: &'a G) -> Delivery<'a, G> {
@@ -208,17 +225,15 @@ impl LinuxEnv {
 
 impl Link for LinuxEnv {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
-        if self.is_ours() && !self.rings.send(path, batch, self) {
-            let Self { config, clock, reactor, counters, .. } = self;
-            self.rx_sockets.sends(batch.len_bytes() >= BULK || batch.len() >= MANY, clock);
-            if self.tx.send(path, batch, &Sender { config, clock, reactor, counters }) {
-                self.alarm.set(self.look_for_idle());
-            }
-        }
+        self.send_by(path, batch);
     }
 
     fn can_reach(&self, dest: Address) -> Result<(), Errno> {
         dest.ip().map(drop).ok_or(Errno::ENETUNREACH)
+    }
+
+    fn source_port(&self, path: &Path) -> Option<u16> {
+        self.tx.source_port(path)
     }
 
     fn local(&self) -> Option<&dyn nic::LocalLink> {

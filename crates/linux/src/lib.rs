@@ -21,6 +21,10 @@
 //! | `sockets` | how both kinds are set up |
 //! | `to_handler` | what comes by the rings of [`local`] |
 //! | `frames` over `packet` | whole frames of an interface |
+//! | `capture` | packets, to the collector of `verbena run --capture` |
+//! | `faults` | packets that are lost, damaged and repeated on purpose |
+//! | `meter`, [`port_counters`] | what passes the ports, and the files that say so |
+//! | `inspected`, [`inspector`] | what this process has, told to `verbena ps` and `verbena show`; how they ask |
 //! | `names` over [`name_text`], [`name_messages`], `user` | names, and packets handed from process to process of one user |
 //! | `interfaces`, `routes`, `neighbours` over `netlink` | what the kernel knows of the network |
 //! | [`eventfd`] | the descriptors that programs poll for events |
@@ -65,16 +69,21 @@
 //! [`stack`]; of a packet's way only its socket's token is.
 
 mod alarm;
+mod capture;
 mod counters;
 mod env;
 pub mod eventfd;
+mod faults;
 mod frames;
 mod host;
 mod host_id;
+mod inspected;
+pub mod inspector;
 mod interfaces;
 #[cfg(test)]
 mod layouts;
 mod management;
+mod meter;
 pub mod mount_namespace;
 pub mod name_messages;
 pub mod name_text;
@@ -82,6 +91,7 @@ mod names;
 mod neighbours;
 mod netlink;
 mod packet;
+pub mod port_counters;
 pub mod process;
 mod progress;
 mod random;
@@ -124,6 +134,21 @@ pub fn host_id() -> u64 {
 /// The effective user of this process.
 pub fn user() -> u32 {
     sys::own_uid()
+}
+
+/// Whether UDP sockets segment what they send (UDP_SEGMENT, udp(7)).
+pub fn has_segmentation() -> bool {
+    let socket = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0));
+    socket.is_ok_and(|socket| sys::set_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok())
+}
+
+/// Sends a signal to a process (kill(2)).
+///
+/// # Errors
+///
+/// ESRCH where there is no such process, EPERM where it is not ours.
+pub fn send_signal(process: u32, signal: i32) -> io::Result<()> {
+    sys::send_signal(process, signal)
 }
 
 /// The real user and group of this process.

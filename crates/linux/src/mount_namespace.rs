@@ -191,6 +191,16 @@ impl View {
         sys::mount(c"none", &c_path(at)?, None, libc::MS_BIND | SEALED, None)
     }
 
+    /// Shows an open directory in the place of one, as it is there.
+    ///
+    /// # Errors
+    ///
+    /// Those of mount(2); ENOENT where there is no such directory.
+    pub fn share(&mut self, dir: &File, at: &Path) -> io::Result<()> {
+        private_above(at)?;
+        self.bind(Path::new(&format!("/proc/self/fd/{}", dir.as_raw_fd())), at)
+    }
+
     fn bind(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         sys::mount(&c_path(from)?, &c_path(to)?, None, libc::MS_BIND | libc::MS_REC, None)?;
         self.mounted.push(to.to_owned());

@@ -27,6 +27,7 @@ use rings::ROOM_PAUSE;
 
 use crate::counters::add;
 use crate::env::LinuxEnv;
+use crate::inspected::Inspected;
 use crate::names::{Listener, NameOwner};
 use crate::rx_socket::RxSocket;
 
@@ -41,6 +42,11 @@ const STREAM_PAUSE: Duration = Duration::from_micros(30);
 /// Reads that are no further apart belong to one stream. Longer than the pause: the sender wakes
 /// the engine for each packet as long as it sleeps.
 const STREAM_NANOS: u64 = 60_000;
+/// Another thread that has the processor for so long computes without a break. An engine that
+/// sleeps is woken before it; one that polls waits its turn.
+const LOST_NANOS: u64 = 1_000_000;
+/// For so long the engine sleeps between packets then.
+const CPU_CONTENTION_NANOS: u64 = 100_000_000;
 /// The longest sleep after the engine had something to do. A timer that is set for later wakes no
 /// engine, and each message of a connection manager sets one.
 const MAX_SLEEP_NANOS: u64 = 50_000_000;
@@ -75,6 +81,8 @@ struct Engine<G> {
     asked: Vec<Arc<Listener>>,
     /// A listener of `asked` waits for a descriptor.
     no_descriptor: bool,
+    /// The socket of `verbena ps`, where no thread could be had to answer.
+    unanswered: Option<Arc<Inspected>>,
     /// For packets of other processes.
     room: Room,
     /// When the input handler is called again.
@@ -97,6 +105,8 @@ struct Engine<G> {
     /// A stream of packets came lately: until then, on the environment's clock, the engine does not
     /// sleep.
     awake_until: u64,
+    /// Other threads compute: until then the engine does not stay awake.
+    contended_until: u64,
     /// When a read last brought packets.
     read_at: u64,
     /// The engine had something to do since it slept last.
@@ -122,6 +132,7 @@ pub(crate) fn run<G: InputHandler>(
         leased_since: 0,
         asked: Vec::new(),
         no_descriptor: false,
+        unanswered: None,
         room: Room::new(1 << 16),
         handler_at: None,
         set_at: u64::MAX,
@@ -132,6 +143,7 @@ pub(crate) fn run<G: InputHandler>(
         watch: Watch::default(),
         polled_at: 0,
         awake_until: 0,
+        contended_until: 0,
         read_at: 0,
         is_active: false,
     };
@@ -145,8 +157,7 @@ pub(crate) fn run<G: InputHandler>(
         let timeout = engine.sleep(due, pause);
         let env = engine.env.clone();
         match env.reactor.wait(&mut events, timeout) {
-            // The program's own threads may want this core.
-            Ok([]) if engine.awake_until > 0 && engine.gone.is_empty() => std::thread::yield_now(),
+            Ok([]) if engine.awake_until > 0 && engine.gone.is_empty() => engine.give_way(),
             Ok(events) => {
                 engine.is_active = !events.is_empty();
                 events.iter().for_each(|event| engine.event(event.events, event.u64));
@@ -206,6 +217,24 @@ impl<G: InputHandler> Engine<G> {
         }
     }
 
+    /// A stream of packets came: the engine does not sleep for a moment.
+    fn stay_awake(&mut self, now: u64) {
+        if now >= self.contended_until {
+            self.awake_until = now + STREAM_PAUSE.as_nanos() as u64;
+        }
+    }
+
+    /// While the engine stays awake: the program's own threads may want this core.
+    fn give_way(&mut self) {
+        let before = self.env.clock.now();
+        std::thread::yield_now();
+        let now = self.env.clock.now();
+        if now.saturating_sub(before) > LOST_NANOS {
+            self.awake_until = 0;
+            self.contended_until = now + CPU_CONTENTION_NANOS;
+        }
+    }
+
     fn deadline(&self) -> Option<Instant> {
         let mut deadline = None;
         self.guarded(|handler| deadline = handler.deadline());
@@ -247,6 +276,8 @@ impl<G: InputHandler> Engine<G> {
         std::mem::take(&mut self.asked).into_iter().for_each(|listener| self.accept(listener));
         let pause = if self.no_descriptor { DESCRIPTOR_PAUSE } else { Duration::ZERO };
         let mut again = (!self.asked.is_empty()).then_some(pause);
+        self.unanswered = self.unanswered.take().filter(|asked| !asked.answer());
+        again = again.or(self.unanswered.is_some().then_some(DESCRIPTOR_PAUSE));
         env.rx_sockets.each_with_backlog(|socket| {
             let mut drained = Drained::Empty;
             self.guarded(|handler| {

@@ -11,6 +11,7 @@ use locks::{Mutex, MutexGuard, Rank};
 use sys::Epoll;
 
 use crate::frames::FrameSocket;
+use crate::inspected::Inspected;
 use crate::names::{Connection, Listener, NameOwner};
 use crate::rx_socket::RxSocket;
 use crate::tx::SendSocket;
@@ -43,6 +44,8 @@ pub(crate) enum Source {
     Connection(Arc<Connection>),
     /// A process that bears a name.
     NameOwner(Arc<NameOwner>),
+    /// Commands that ask for what this process has.
+    Inspected(Arc<Inspected>),
 }
 
 /// The epoll instance and its descriptors, each by a token that is never used twice.

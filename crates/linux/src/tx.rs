@@ -188,6 +188,12 @@ impl Tx {
         ends.is_some_and(|ends| self.sockets.read().contains_key(&Key::of(path, ends)))
     }
 
+    /// The port that packets of this path leave from, where there is a socket for it.
+    pub(crate) fn source_port(&self, path: &Path) -> Option<u16> {
+        let ends = path.source.ip().zip(path.dest.ip())?;
+        self.sockets.read().get(&Key::of(path, ends)).map(|socket| socket.source.port())
+    }
+
     /// Closes all sockets of addresses that are gone.
     pub(crate) fn retain(&self, ours: impl Fn(IpAddr) -> bool, reactor: &Reactor) {
         let mut sockets = self.sockets.write();

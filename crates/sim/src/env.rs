@@ -243,7 +243,7 @@ impl SimEnv {
         }
         true
     }
-    fn source_port(&self, source_port_epoch: u32) -> u16 {
+    fn port(&self, source_port_epoch: u32) -> u16 {
         let span = u32::from(u16::MAX) - FIRST_SOURCE_PORT;
         (FIRST_SOURCE_PORT + (self.process.0 as u32 * DETOURS + source_port_epoch % DETOURS) % span) as u16
     }
@@ -261,16 +261,26 @@ impl Link for SimEnv {
         }
         // A LID has no UDP form.
         let Some([mut source, dest]) = ends(path) else { return };
-        source.set_port(self.source_port(path.source_port_epoch));
+        source.set_port(self.port(path.source_port_epoch));
         let flow = Flow { source, dest };
+        let (mut rest, runs) = batch.parts_mut();
         // One segmented send: identifications count from 0.
-        for (ip_id, packet) in (0..).zip(batch.iter()) {
-            let mut bytes = packet.to_vec();
-            icrc::seal(&flow, ip_id, &mut bytes);
-            if self.step(|_, _| ()).is_some() {
-                self.act(Action::Send { flow, bytes, quiet: path.no_multicast_loop });
+        let mut ids = 0..;
+        for run in runs {
+            let (packets, after) = rest.split_at_mut(run.len);
+            rest = after;
+            for (packet, ip_id) in packets.chunks_mut(run.size).zip(&mut ids) {
+                icrc::seal(&flow, ip_id, packet);
+                if self.step(|_, _| ()).is_some() {
+                    let bytes = packet.to_vec();
+                    self.act(Action::Send { flow, bytes, quiet: path.no_multicast_loop });
+                }
             }
         }
+    }
+
+    fn source_port(&self, path: &Path) -> Option<u16> {
+        Some(self.port(path.source_port_epoch))
     }
 
     fn can_reach(&self, dest: Address) -> Result<(), Errno> {
@@ -317,6 +327,16 @@ impl Platform for SimEnv {
 
     fn fill_random(&self, bytes: &mut [u8]) {
         self.with_host(|h| h.dice.fill(bytes));
+    }
+}
+
+impl ::faults::Surroundings for SimEnv {
+    fn now(&self) -> Instant {
+        self.shared.clock.now()
+    }
+
+    fn wake_at(&self, at: Instant) {
+        Platform::wake_at(self, at);
     }
 }
 

@@ -300,7 +300,10 @@ impl<W: Env> Node<W> {
             mads.input(now, origin, mad);
             mads.unmatched() - before
         });
-        self.counters.cm_unmatched.fetch_add(unmatched, Ordering::Relaxed);
+        if unmatched > 0 {
+            // One message.
+            self.counters.cm_unmatched.add(1);
+        }
     }
 
     /// Timers of connections and listeners may have run out.

@@ -46,6 +46,21 @@ impl Everyone {
         self.0.lock().ids.iter().filter(|id| id.strong_count() > 0).count()
     }
 
+    /// The identifiers that are held, one after the other: the list is locked for one look-up each.
+    /// One that ends meanwhile may have another left out.
+    pub(crate) fn one_by_one(&self) -> impl Iterator<Item = Arc<Id>> + '_ {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let id = self.0.lock().ids.get(at)?.upgrade();
+                at += 1;
+                if id.is_some() {
+                    return id;
+                }
+            }
+        })
+    }
+
     /// Identifiers on a device that the program has not destroyed.
     fn on(&self, device: &Arc<Device>) -> Vec<Arc<Id>> {
         let list = self.0.lock();

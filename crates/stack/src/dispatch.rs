@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use nic::fate::DropCounter;
+use nic::{Arrival, Fate, Tap};
 use transport::Short;
 use transport::op::{Payload, SharedBytes, ZeroCopy};
 use wire::bth::Bth;
@@ -18,22 +20,22 @@ use crate::number_blocks::qpn_owner;
 use crate::{Errno, Node};
 
 /// The outcome of packets that no queue pair got, one counter a reason.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     /// Packets dropped: their checksum (ICRC) is missing or wrong.
-    pub icrc: AtomicU64,
+    pub icrc: DropCounter,
     /// Packets dropped: truncated, or with lengths or flags that contradict the opcode.
-    pub malformed: AtomicU64,
+    pub malformed: DropCounter,
     /// Packets dropped: the standard does not define the opcode.
-    pub unknown_opcode: AtomicU64,
+    pub unknown_opcode: DropCounter,
     /// Packets dropped: they arrived on an interface without a device.
-    pub unknown_device: AtomicU64,
+    pub unknown_device: DropCounter,
     /// Packets dropped: no process owns the queue pair, or its owner refused them.
-    pub unknown_owner: AtomicU64,
+    pub unknown_owner: DropCounter,
     /// Connection manager packets dropped: the port is no member of their partition.
-    pub wrong_pkey: AtomicU64,
+    pub wrong_pkey: DropCounter,
     /// Packets to queue pair 1 dropped: they carry no connection manager message.
-    pub bad_mad: AtomicU64,
+    pub bad_mad: DropCounter,
     /// Connection requests refused because memory or numbers ran out.
     pub no_resources: AtomicU64,
     /// Messages about unknown connections dropped unanswered because there were too many.
@@ -41,26 +43,44 @@ pub struct Counters {
     /// Messages delivered to the connection manager or refused on its behalf.
     pub mads: AtomicU64,
     /// Messages whose transaction id, address or peer does not match the connection; dropped.
-    pub cm_unmatched: AtomicU64,
+    pub cm_unmatched: DropCounter,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            icrc: DropCounter::new("icrc"),
+            malformed: DropCounter::new("malformed"),
+            unknown_opcode: DropCounter::new("unknown_opcode"),
+            unknown_device: DropCounter::new("unknown_device"),
+            unknown_owner: DropCounter::new("unknown_owner"),
+            wrong_pkey: DropCounter::new("wrong_pkey"),
+            bad_mad: DropCounter::new("bad_mad"),
+            no_resources: AtomicU64::new(0),
+            unsolicited: AtomicU64::new(0),
+            mads: AtomicU64::new(0),
+            cm_unmatched: DropCounter::new("cm_unmatched"),
+        }
+    }
 }
 
 impl Counters {
     /// All of them with their names.
     pub fn snapshot(&self) -> [(&'static str, u64); 11] {
+        let of = |name, counter: &AtomicU64| (name, counter.load(Ordering::Relaxed));
         [
-            ("icrc", &self.icrc),
-            ("malformed", &self.malformed),
-            ("unknown_opcode", &self.unknown_opcode),
-            ("unknown_device", &self.unknown_device),
-            ("unknown_owner", &self.unknown_owner),
-            ("wrong_pkey", &self.wrong_pkey),
-            ("bad_mad", &self.bad_mad),
-            ("no_resources", &self.no_resources),
-            ("unsolicited", &self.unsolicited),
-            ("mads", &self.mads),
-            ("cm_unmatched", &self.cm_unmatched),
+            self.icrc.snapshot(),
+            self.malformed.snapshot(),
+            self.unknown_opcode.snapshot(),
+            self.unknown_device.snapshot(),
+            self.unknown_owner.snapshot(),
+            self.wrong_pkey.snapshot(),
+            self.bad_mad.snapshot(),
+            of("no_resources", &self.no_resources),
+            of("unsolicited", &self.unsolicited),
+            of("mads", &self.mads),
+            self.cm_unmatched.snapshot(),
         ]
-        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
     }
 }
 
@@ -70,8 +90,8 @@ impl Counters {
     fn parse<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
         match Packet::parse(bytes) {
             Ok(packet) => return Some(packet),
-            Err(Malformed::Opcode(_)) => count(&self.unknown_opcode),
-            Err(_) => count(&self.malformed),
+            Err(Malformed::Opcode(_)) => self.unknown_opcode.add(1),
+            Err(_) => self.malformed.add(1),
         }
         None
     }
@@ -92,13 +112,13 @@ impl<W: Env> InputHandler for Node<W> {
                 message.bytes,
                 &mut Before::default(),
             ),
-            Input::Datagram(d) => self.datagrams(now, &d, d.bytes.len().max(1)),
-            Input::Datagrams { run, size } => self.datagrams(now, &run, size),
+            Input::Datagram(d) => self.arrived(now, &d, d.bytes.len().max(1)),
+            Input::Datagrams { run, size } => self.arrived(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
             Input::Fragment(headers, bytes) => self.fragment(now, &headers, bytes),
             Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
                 Some(device) => device.input_frame(now, outgoing, bytes),
-                None => count(&self.counters.unknown_device),
+                None => self.counters.unknown_device.add(1),
             },
             Input::Resolved { ticket, result } => {
                 if let Some(id) = self.cm_agent.take_resolving(ticket) {
@@ -136,17 +156,19 @@ impl<W: Env> InputHandler for Node<W> {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.devices.iter().filter_map(|d| d.deadline()).chain(self.cm_agent.deadline()).min()
+        let faults = self.link.faults();
+        if let Some(until) = faults.and_then(|faults| faults.stopped_until()) {
+            return Some(until);
+        }
+        let held = faults.and_then(|faults| faults.deadline());
+        let own = self.own_deadline();
+        held.into_iter().chain(own).min()
     }
 
     fn expire(&self, now: Instant) {
-        for device in &self.devices {
-            device.expire(now);
+        if !self.faults_stop(now) {
+            self.expire_own(now);
         }
-        for id in self.cm_agent.overdue(now) {
-            self.finish_resolve(&id, Err(Errno::ETIMEDOUT));
-        }
-        self.expire_connections(now);
     }
 
     fn release(&self, all: bool) {
@@ -200,7 +222,7 @@ impl<'a> Packets<'a> {
             None => bytes.split_last_chunk::<ICRC_LEN>().map(|(bytes, _)| bytes),
         };
         let Some(bytes) = opened else {
-            count(&self.counters.icrc);
+            self.counters.icrc.add(1);
             return None;
         };
         self.counters.parse(bytes)
@@ -208,12 +230,55 @@ impl<'a> Packets<'a> {
 }
 
 impl<W: Env> Node<W> {
+    /// Packets of one sender, as they arrive.
+    #[inline]
+    fn arrived(&self, now: Instant, run: &Datagram<'_>, size: usize) {
+        match self.link.tap() {
+            None => self.datagrams(now, run, size),
+            Some(tap) => self.tapped(now, run, size, tap),
+        }
+    }
+
+    /// Packets of one sender, which a tap sees.
+    fn tapped(&self, now: Instant, run: &Datagram<'_>, size: usize, tap: &dyn Tap) {
+        let &Datagram { source, dest, interface, forwarded, .. } = run;
+        if !forwarded {
+            tap.arrive(&Arrival { source, dest, interface, forwarded, bytes: run.bytes }, size);
+        }
+        if !tap.sees_each() {
+            return self.datagrams(now, run, size);
+        }
+        for bytes in run.bytes.chunks(size) {
+            tap.arrived(&Arrival { source, dest, interface, forwarded, bytes }, &mut |bytes| {
+                Fate::take();
+                self.datagrams(now, &Datagram { bytes, ..*run }, bytes.len().max(1));
+                Fate::take()
+            });
+        }
+    }
+
+    /// When [`Node::expire_own`] wants to be called.
+    fn own_deadline(&self) -> Option<Instant> {
+        self.devices.iter().filter_map(|d| d.deadline()).chain(self.cm_agent.deadline()).min()
+    }
+
+    /// Timers of devices, identifiers and connections may have run out.
+    fn expire_own(&self, now: Instant) {
+        for device in &self.devices {
+            device.expire(now);
+        }
+        for id in self.cm_agent.overdue(now) {
+            self.finish_resolve(&id, Err(Errno::ETIMEDOUT));
+        }
+        self.expire_connections(now);
+    }
+
     /// Packets of one sender. Those that follow each other to one queue pair go there together: it
     /// is looked up and locked once for all of them, and sends once what they call for.
-    fn datagrams(&self, now: Instant, run: &Datagram<'_>, size: usize) {
+    pub(crate) fn datagrams(&self, now: Instant, run: &Datagram<'_>, size: usize) {
         let Some(flow) = Flow::between(&run.source, &run.dest) else {
             // The ICRC of such a packet covers headers that the environment has taken off.
-            return count(&self.counters.icrc);
+            return self.counters.icrc.add(1);
         };
         let each = |packets: &Run<'_>, act: &mut dyn FnMut(&Datagram<'_>)| {
             packets.datagrams().for_each(|bytes| act(&Datagram { bytes, ..*run }));
@@ -235,7 +300,7 @@ impl<W: Env> Node<W> {
                 device.input(now, source, dest, run.ack_delay, &first, || packets.next_to(dest_qp));
                 self.data_came(now, dest_qp);
             } else {
-                count(&self.counters.unknown_device);
+                self.counters.unknown_device.add(1);
             }
         }
     }
@@ -251,13 +316,13 @@ impl<W: Env> Node<W> {
                 let bytes = first.datagrams().next().unwrap_or_default();
                 self.management(now, &Datagram { bytes, forwarded: true, ..*run }, packet);
             } else if !self.blocks.owns(qpn_owner(dest_qp)) {
-                count(&self.counters.unknown_owner);
+                self.counters.unknown_owner.add(1);
             } else if let Some(device) = self.device_of_arrival(run.interface) {
                 let (source, dest) = (run.source.address(), run.dest.address());
                 device.input(now, source, dest, run.ack_delay, &first, || packets.next_to(dest_qp));
                 self.data_came(now, dest_qp);
             } else {
-                count(&self.counters.unknown_device);
+                self.counters.unknown_device.add(1);
             }
         }
     }
@@ -275,7 +340,7 @@ impl<W: Env> Node<W> {
     ) {
         let dest_qp = short.dest_qp;
         if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
-            return count(&self.counters.unknown_owner);
+            return self.counters.unknown_owner.add(1);
         }
         let ends = (from.source.address(), from.dest.address());
         match self.device_of_arrival(from.interface) {
@@ -285,7 +350,7 @@ impl<W: Env> Node<W> {
                 }
                 self.data_came(now, dest_qp);
             }
-            None => count(&self.counters.unknown_device),
+            None => self.counters.unknown_device.add(1),
         }
     }
 
@@ -293,7 +358,7 @@ impl<W: Env> Node<W> {
     fn fragment(&self, now: Instant, d: &Datagram<'_>, bytes: SharedBytes<'_>) {
         let ends_with = |(code, rest): (&u8, _)| Some((Mtu::from_code(*code)?, rest));
         let Some((mtu, headers)) = d.bytes.split_last().and_then(ends_with) else {
-            return count(&self.counters.malformed);
+            return self.counters.malformed.add(1);
         };
         let Some(Packet { header: headers, payload }) = self.counters.parse(headers) else { return };
         // Bytes that are elsewhere are in no record.
@@ -302,10 +367,10 @@ impl<W: Env> Node<W> {
             (false, true) => ZeroCopy::from_bytes(payload).map(Payload::ZeroCopy),
             (false, false) => None,
         };
-        let Some(payload) = payload else { return count(&self.counters.malformed) };
+        let Some(payload) = payload else { return self.counters.malformed.add(1) };
         let dest_qp = headers.bth.dest_qp;
         if dest_qp == Qpn::GSI || !self.blocks.owns(qpn_owner(dest_qp)) {
-            return count(&self.counters.unknown_owner);
+            return self.counters.unknown_owner.add(1);
         }
         let ends = (d.source.address(), d.dest.address());
         match self.device_of_arrival(d.interface) {
@@ -313,7 +378,7 @@ impl<W: Env> Node<W> {
                 device.input_fragment(now, ends, d.ack_delay, (&headers, mtu), payload);
                 self.data_came(now, dest_qp);
             }
-            None => count(&self.counters.unknown_device),
+            None => self.counters.unknown_device.add(1),
         }
     }
 
@@ -321,7 +386,7 @@ impl<W: Env> Node<W> {
     fn multicast(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
         match self.device_of_arrival(d.interface) {
             Some(device) => device.input_group(now, d.source.address(), d.dest.address(), packet),
-            None => count(&self.counters.unknown_device),
+            None => self.counters.unknown_device.add(1),
         }
     }
 }

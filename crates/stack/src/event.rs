@@ -87,6 +87,10 @@ impl EventChannel {
     pub fn new(signal: Box<dyn Signal>) -> Arc<Self> {
         Arc::new(Self { queue: EventQueue::new(signal) })
     }
+    /// Events that wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.waiting()
+    }
     pub(crate) fn pop(&self) -> Option<Event> {
         self.queue.pop()
     }

@@ -27,18 +27,18 @@ impl<W: Env> Node<W> {
     pub(crate) fn management(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
         // IBA 1.4 §9.6.1.1.3: any P_Key of the port's table.
         if !nic::device::port::is_of_partition(packet.header.bth.pkey) {
-            return count(&self.counters.wrong_pkey);
+            return self.counters.wrong_pkey.add(1);
         }
         let legal = matches!(packet.header.op, Op::Send(SendAt::Only(_)))
             && matches!(packet.header.service, Service::Ud(deth) if deth.qkey == GSI_QKEY);
         let Some(mad) = legal.then(|| Mad::parse(packet.payload).ok()).flatten() else {
-            return count(&self.counters.bad_mad);
+            return self.counters.bad_mad.add(1);
         };
         let from = origin(d);
         let Some(device) = self.device_of_arrival(d.interface) else {
             // Handed on by a process that has a device there: no program can listen where this one
             // has none.
-            count(&self.counters.unknown_device);
+            self.counters.unknown_device.add(1);
             return self.refuse_unknown_service(now, from, &mad);
         };
         match mads::destination(&mad) {

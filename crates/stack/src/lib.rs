@@ -11,6 +11,7 @@
 //! | `unsolicited` | what is for no process, and how much is done about it |
 //! | [`number_blocks`] | queue pair numbers and communication ids, and whose they are |
 //! | [`devices`] | which devices there are |
+//! | `faults` | faults that the link brings about on purpose |
 //! | `device_events` | what identifiers learn of their device |
 //! | [`id`] | rdma_cm identifiers |
 //! | [`event`] | rdma_cm events and their channels |
@@ -49,6 +50,7 @@
 //! | `Identifiers` | `device_events` | the list is read or written |
 //! | `Identifier` | [`Id::lock`](id::Id::lock) | its fields are read and written; nothing of the node is called |
 //! | `Unsolicited` | `unsolicited` | they are counted |
+//! | `KnownInterfaces` | this file | they are copied |
 //! | `Devices` | this file | the list is read; delayed ACKs leave ([`InputHandler::release`]) |
 //! | `EventQueue` | [`event`] | an event is put in or taken out, and its signal given |
 //! | `NumberBlocks` | [`number_blocks`] | a block is claimed |
@@ -70,6 +72,7 @@ mod disconnect;
 mod dispatch;
 pub mod env;
 pub mod event;
+mod faults;
 mod flows;
 mod graceful_close;
 mod gsi;
@@ -87,8 +90,10 @@ mod unsolicited;
 use std::sync::Arc;
 use std::time::Instant;
 
+use locks::{Mutex, Rank};
 use nic::Link;
 use nic::device::Port;
+use nic::faults::PortFault;
 use nic::{Device, GidTable};
 
 pub use af_ib::IbService;
@@ -119,6 +124,8 @@ pub struct Node<W> {
     blocks: Arc<NumberBlocks<W>>,
     cm_agent: cm_agent::CmAgent,
     unsolicited: unsolicited::Unsolicited,
+    /// The interfaces, as the environment told of them last.
+    interfaces: Mutex<Vec<Interface>>,
     /// The outcome of packets that no queue pair got.
     pub counters: Counters,
 }
@@ -144,12 +151,14 @@ impl<W: Env> Node<W> {
         let node = Arc::new(Self {
             unsolicited: unsolicited::Unsolicited::new(env.now(), u64::from_ne_bytes(key)),
             cm_agent: cm_agent::CmAgent::new(&config.timing),
+            interfaces: Mutex::new(Rank::KnownInterfaces, interfaces.to_vec()),
             env,
             link,
             devices,
             blocks,
             counters: Counters::default(),
         });
+        node.introduce_devices();
         node.share_aliases();
         node
     }
@@ -184,17 +193,31 @@ impl<W: Env> Node<W> {
     pub fn on_exit(&self, now: Instant) {
         self.devices.iter().for_each(|d| d.on_exit());
         self.leave_connections(now);
+        self.link.faults().into_iter().for_each(|faults| faults.on_exit());
     }
 
     /// The interfaces are now as given: ports and GID tables follow, and identifiers are told.
     /// Devices neither come nor go while a program runs; the port of one whose interface is
     /// gone is down and has no GID.
     fn update_interfaces(&self, now: Instant, interfaces: &[Interface]) {
+        *self.interfaces.lock() = interfaces.to_vec();
+        self.update_ports(now);
+    }
+
+    /// Ports follow the interfaces, and what is wrong with them on purpose.
+    fn update_ports(&self, now: Instant) {
+        let interfaces = self.interfaces.lock().clone();
         for device in &self.devices {
             let before = device.port();
-            let interface = interfaces.iter().find(|i| i.index == device.config.interface);
+            let fault = self.port_fault(device.config.interface);
+            let is_there =
+                |i: &&Interface| i.index == device.config.interface && fault != Some(PortFault::Gone);
+            let interface = interfaces.iter().find(is_there);
             let port = match interface {
-                Some(i) => devices::port(&before.gids, i),
+                Some(i) => {
+                    let port = devices::port(&before.gids, i);
+                    Port { up: port.up && fault.is_none(), ..port }
+                }
                 None => Port { up: false, gids: GidTable::default(), ..(*before).clone() },
             };
             if port == *before {

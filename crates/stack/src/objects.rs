@@ -1,9 +1,11 @@
 //! What a node has given out and not got back: tests ask, that nothing is left behind.
 
+use std::sync::Arc;
+
 use nic::device::objects::Objects as OfDevice;
 
-use crate::Node;
 use crate::env::Env;
+use crate::{Id, Node};
 
 /// What exists in this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +25,11 @@ pub struct Objects {
 }
 
 impl<W: Env> Node<W> {
+    /// The identifiers of rdma_cm that are held, one after the other.
+    pub fn ids(&self) -> impl Iterator<Item = Arc<Id>> + '_ {
+        self.cm_agent.everyone.one_by_one()
+    }
+
     /// What exists now.
     pub fn objects(&self) -> Objects {
         let core = self.cm_agent.lock();

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use locks::{Mutex, Rank};
+use nic::Fate;
 use wire::Address;
 
 use crate::dispatch::count;
@@ -139,13 +140,15 @@ impl<W: Env> Node<W> {
     /// Hands a packet of a queue pair to the process it is for. What came from another process goes
     /// no further: no loops.
     pub(crate) fn pass_on(&self, now: Instant, owner: Name, d: &Datagram<'_>) {
-        let Name::Block(block) = owner else { return count(&self.counters.unknown_owner) };
+        let Name::Block(block) = owner else { return self.counters.unknown_owner.add(1) };
         if d.forwarded || self.unsolicited.absent.has(now, block) {
-            return count(&self.counters.unknown_owner);
+            return self.counters.unknown_owner.add(1);
         }
-        if !self.env.forward(owner, d) {
+        if self.env.forward(owner, d) {
+            Fate::PassedOn.set();
+        } else {
             self.unsolicited.absent.note(now, block);
-            count(&self.counters.unknown_owner);
+            self.counters.unknown_owner.add(1);
         }
     }
 
@@ -155,7 +158,14 @@ impl<W: Env> Node<W> {
             return PassedOn::NotBorne;
         }
         let known = names.iter().find(|name| self.env.is_known(**name));
-        if known.is_some_and(|name| self.env.forward(*name, d)) {
+        let forward = |name: &Name| {
+            let is_taken = self.env.forward(*name, d);
+            if is_taken {
+                Fate::PassedOn.set();
+            }
+            is_taken
+        };
+        if known.is_some_and(forward) {
             return PassedOn::Taken;
         }
         let names = || names.iter().filter(|name| number_blocks::may_be_borne(**name));
@@ -163,7 +173,7 @@ impl<W: Env> Node<W> {
             count(&self.counters.unsolicited);
             return PassedOn::NotAllowed;
         }
-        match names().any(|name| self.env.forward(*name, d)) {
+        match names().any(forward) {
             true => PassedOn::Taken,
             false => PassedOn::NotBorne,
         }

@@ -82,6 +82,10 @@ impl nic::LocalLink for LinuxEnv {
         self.interfaces.current().at_end(path).is_some()
     }
 
+    fn carries(&self, path: &Path) -> bool {
+        self.is_local(path) && self.rings.carries(path)
+    }
+
     fn channel(&self, path: &Path) -> Option<(u16, u32)> {
         Some((local::rings::block(path.dest_qpn), local::rings::ROOM))
     }

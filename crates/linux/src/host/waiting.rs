@@ -21,9 +21,19 @@ const AT_SOCKETS: Duration = Duration::from_micros(100);
 /// look is a system call.
 const SOCKET_LOOKS: u32 = 4;
 
-/// A task that looks for so long has lost the processor to others: a thread that sleeps is woken
+/// A thread that looks for so long has lost the processor to others: one that sleeps is woken
 /// sooner.
 const LOST: Duration = Duration::from_millis(1);
+
+/// Weighs what a look cost that lost the processor, and what one saved that found its event.
+fn weigh(spin: &AdaptiveSpin, spun: Spun, is_lost: bool) {
+    match spun {
+        Spun::NotTried => {}
+        _ if is_lost => spin.weigh(true),
+        Spun::Found => spin.weigh(false),
+        Spun::InVain => {}
+    }
+}
 
 impl<G: InputHandler> Host<G> {
     /// For a thread that is about to block until `counter` has an event: it reads rings and sockets
@@ -182,10 +192,12 @@ impl<G: InputHandler> Host<G> {
         if rx_sockets.is_empty() {
             return Spun::NotTried;
         }
+        let lost_at = clock.now() + LOST.as_nanos() as u64;
         let spun = spin.run(spin.moment().max(AT_SOCKETS), clock, &has_event, |looks, _| {
             let looks = looks.min(SOCKET_LOOKS);
             (0..looks).any(|_| self.look() != Drained::Empty || has_event())
         });
+        weigh(spin, spun, clock.now() > lost_at);
         if spun == Spun::InVain {
             rx_sockets.end_polling(reactor);
         }
@@ -209,11 +221,10 @@ impl<G: InputHandler> Host<G> {
         let polled = rings.lease.end();
         let lost_at = clock.now() + LOST.as_nanos() as u64;
         let mut spun = self.spin_at_rings(spin, || has_event() || clock.now() > lost_at);
-        if spun != Spun::NotTried && clock.now() > lost_at {
+        let is_lost = clock.now() > lost_at;
+        weigh(spin, spun, is_lost);
+        if spun != Spun::NotTried && is_lost {
             spun = Spun::InVain;
-            spin.weigh(true);
-        } else if spun == Spun::Found {
-            spin.weigh(false);
         }
         // A thread that took the slot meanwhile may sleep by now, and no writer would wake it.
         if slot.is_taken() {

@@ -6,6 +6,9 @@
 //! | `VERBENA_CM_TIMEOUT` | for how long connection requests are repeated, in seconds, 0.1 to 3600 | the default |
 //! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too; `ptracer`: any process of the user may trace this one | on |
 //! | `VERBENA_LARGE_PAGES` | `off`: registered memory stays in the pages in which it is | on, unless the system says `never` |
+//! | `VERBENA_CAPTURE`, `VERBENA_CAPTURE_FILTER` | the socket of `verbena run --capture`, its filter | no capture |
+//! | `VERBENA_FAULTS`, `VERBENA_FAULTS_SEED` | rules for lost packets and others, their seed | a message |
+//! | `VERBENA_PORT_COUNTERS` | the directory of devices whose counters this process adds to ([`crate::port_counters`]) | no counters |
 //! | `VERBENA_COUNTERS` | a file for the counters, written at exit; `%p` stands for the process's number | a message at exit |
 
 use std::ffi::OsStr;
@@ -77,11 +80,16 @@ fn parse_large_pages(text: Option<&OsStr>) -> Result<bool, String> {
     }
 }
 
+/// Whether the program has more rights than its user (ld.so(8), secure-execution mode).
+pub fn is_secure() -> bool {
+    // SAFETY: a query without arguments in memory.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// The file that `VERBENA_COUNTERS` names, made absolute: a daemon changes its directory.
 pub(super) fn counters_file() -> Option<PathBuf> {
-    // SAFETY: a query without arguments in memory. A program with more rights than its user
-    // (ld.so(8), secure-execution mode) writes no file at the user's wish.
-    if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+    // It writes no file at the user's wish.
+    if is_secure() {
         return None;
     }
     std::path::absolute(std::env::var_os("VERBENA_COUNTERS")?).ok()

@@ -34,10 +34,11 @@ static LEAVING: AtomicI32 = AtomicI32::new(0);
 
 /// While it lives this thread allocates from here.
 #[derive(Debug)]
-pub(super) struct Leaving(());
+pub struct Leaving(());
 
 impl Leaving {
-    pub(super) fn begin() -> Self {
+    /// From now on this thread does Verbena's part of `exit`.
+    pub fn begin() -> Self {
         LEAVING.store(own_thread(), Ordering::Relaxed);
         Self(())
     }

@@ -10,10 +10,12 @@
 //! |---|---|
 //! | this one | [`Instance`], and how it begins and ends |
 //! | [`environment`] | the `VERBENA_*` variables that say what it is like |
+//! | `counting` | what it adds to the counters below /sys/class/infiniband |
 //! | `counters_file` | `VERBENA_COUNTERS`: what it counted, written at exit |
 //! | `exit_heap` | memory for what is done at exit |
 
 mod counters_file;
+mod counting;
 pub mod environment;
 mod exit_heap;
 
@@ -24,21 +26,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use ::capture::CaptureLink;
+use ::capture::filter::Filter;
 use local::Wish;
 use locks::{Mutex, Rank};
-use nic::{Device, Element, Errno, EventKind};
+use nic::{Device, Element, Errno, EventKind, Link};
 use stack::Node;
 use sys::per_process::PerProcess;
 
+use crate::capture::{self, ToCollector};
+use crate::faults::Faults;
+use crate::inspected::Inspected;
+use crate::meter::{Meter, MeterLink};
 use crate::{Config, Host, LinuxEnv};
-pub use exit_heap::ExitHeap;
-use exit_heap::Leaving;
+use counting::Counting;
+pub use environment::is_secure;
+pub use exit_heap::{ExitHeap, Leaving};
 
 /// A host and its node, running.
 #[derive(Debug)]
 pub struct Instance {
     /// The host; the node is its input handler.
     pub host: Arc<Host<Node<LinuxEnv>>>,
+    /// What captures packets, where anything does.
+    recorder: Option<Arc<ToCollector>>,
+    /// What adds to the counters below /sys/class/infiniband, where anything is to.
+    counting: Option<Counting>,
     /// A panic was caught, whose leavings are not to be trusted, or there is no engine thread any
     /// more.
     fatal: AtomicBool,
@@ -67,6 +80,12 @@ impl Instance {
             () if self.fatal.load(Ordering::Acquire) => Err(Errno::EIO.into()),
             () => Ok(()),
         }
+    }
+
+    /// A number of the view of the file system that this process shares with others whose traffic
+    /// is counted with its own ([`crate::port_counters`]).
+    pub(crate) fn view(&self) -> Option<u64> {
+        self.counting.as_ref()?.view()
     }
 
     /// Opens the UDP port of a device before its first packet.
@@ -109,6 +128,9 @@ pub fn get() -> io::Result<Arc<Instance>> {
         return Ok(instance.clone());
     }
     let instance = Arc::new(start()?);
+    // Where the socket cannot be had `verbena ps` does not see the process, and all else goes on.
+    let _ = Inspected::listen(&instance);
+    Counting::start(&instance);
     *current = Some(instance.clone());
     Ok(instance)
 }
@@ -156,6 +178,10 @@ const ROOM: usize = 64 << 20;
 fn start() -> io::Result<Instance> {
     room(ROOM)?;
     let config = environment::config();
+    let faults = if is_secure() { None } else { Faults::from_environment() };
+    let captured = if is_secure() { None } else { capture::from_environment() };
+    let class = counting::class();
+    let mut counted = None;
     let make = |env: Arc<LinuxEnv>| {
         let interfaces = env.interfaces();
         for spec in config.devices.iter().flatten() {
@@ -168,7 +194,20 @@ fn start() -> io::Result<Instance> {
                 );
             }
         }
-        Node::new(env, &config, &interfaces)
+        counted = class.as_ref().map(|(_, files)| {
+            env.rings.count_in(*files);
+            Arc::new(Meter::new(&interfaces, *files))
+        });
+        let link = link_over(&env, captured.as_ref(), faults.as_ref(), counted.as_ref());
+        let node = Node::on_link(env, link, &config, &interfaces);
+        if let Some((recorder, _)) = &captured {
+            for device in node.devices() {
+                let interface = device.config.interface;
+                let over = interfaces.iter().find(|i| i.index == interface).map_or("", |i| &i.name);
+                recorder.device(interface, &device.config.name, over);
+            }
+        }
+        node
     };
     let wish = local::wish().unwrap_or_else(|e| {
         eprintln!("verbena: {e}. {}", environment::SEE);
@@ -177,7 +216,8 @@ fn start() -> io::Result<Instance> {
     if wish == Wish::Ptracer {
         sys::thread::allow_any_tracer();
     }
-    let same_host = wish != Wish::Off;
+    // What is captured, or meets faults, goes as packets.
+    let same_host = wish != Wish::Off && captured.is_none() && faults.is_none();
     let large_pages = environment::large_pages();
     let (on_failure, on_port_in_use) = (fail as fn(), explain_port_in_use as fn(&str, &[IpAddr]));
     let config = Config { on_failure, on_port_in_use, same_host, large_pages, ..Config::default() };
@@ -194,7 +234,30 @@ fn start() -> io::Result<Instance> {
         AT_EXIT.store(true, Ordering::Relaxed);
     }
     counters_file::remember();
-    Ok(Instance { host, fatal: AtomicBool::new(false) })
+    let recorder = captured.map(|(recorder, _)| recorder);
+    let counting = counted
+        .zip(class.map(|(class, _)| class))
+        .map(|(meter, class)| Counting::new(meter, &class, host.handler().devices()));
+    Ok(Instance { host, recorder, counting, fatal: AtomicBool::new(false) })
+}
+
+/// The environment's link, with what decorates it: what captures, what loses, and what counts.
+fn link_over(
+    env: &Arc<LinuxEnv>,
+    captured: Option<&(Arc<ToCollector>, Filter)>,
+    faults: Option<&Faults>,
+    counted: Option<&Arc<Meter>>,
+) -> Arc<dyn Link> {
+    let mut link: Arc<dyn Link> = env.clone();
+    if let Some((recorder, filter)) = captured {
+        link = Arc::new(CaptureLink::new(link, recorder.clone(), filter.clone()));
+    }
+    if let Some(faults) = faults {
+        link = faults.over(link, env.clone());
+    }
+    let Some(meter) = counted else { return link };
+    let decorated = (captured.is_some() || faults.is_some()).then_some(link);
+    Arc::new(MeterLink::new(env.clone(), decorated, meter.clone()))
 }
 
 /// Names the addresses on standard error, since a user can mend that.
@@ -210,6 +273,8 @@ fn explain_port_in_use(interface: &str, addresses: &[IpAddr]) {
 
 /// How long a process that ends takes at most to hand on what it has sent to others of its host.
 const LAST_SWEEP: Duration = Duration::from_millis(20);
+/// How long a process that ends takes at most to hand its last packets to the collector.
+const LAST_RECORDS: Duration = Duration::from_secs(2);
 /// Bytes of the heap for what is done at exit.
 const EXIT_ROOM: usize = 1 << 16;
 
@@ -226,7 +291,11 @@ extern "C" fn at_exit() {
         if let (Some(instance), true) = (try_get(), has_exit_room()) {
             instance.node().on_exit(Instant::now());
             instance.host.drain_at_exit(LAST_SWEEP);
+            instance.counting.iter().for_each(Counting::finish);
             counters_file::write(&instance);
+            if let Some(recorder) = &instance.recorder {
+                recorder.flush(LAST_RECORDS);
+            }
         }
     };
     if catch_unwind(AssertUnwindSafe(leave)).is_err() {

@@ -8,7 +8,7 @@ use local::lease;
 use local::rings::Backlog;
 use stack::InputHandler;
 
-use super::{Engine, STREAM_PAUSE, sooner};
+use super::{Engine, sooner};
 use crate::env::LinuxEnv;
 
 /// When the engine tries a full ring again: so many times in a row that its reader took nothing;
@@ -99,7 +99,7 @@ impl<G: InputHandler> Engine<G> {
         if let Drained::Some { bulk } = drained {
             env.rings.lease.engine_found(now, polled_at);
             if bulk {
-                self.awake_until = env.clock.now() + STREAM_PAUSE.as_nanos() as u64;
+                self.stay_awake(env.clock.now());
             }
         }
         env.decline_broken_rings();

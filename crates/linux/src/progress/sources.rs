@@ -10,7 +10,7 @@ use stack::env::Datagram;
 use stack::{Input, InputHandler};
 use sys::Room;
 
-use super::{Engine, Gone, READS_PER_EVENT, STREAM_NANOS, STREAM_PAUSE};
+use super::{Engine, Gone, READS_PER_EVENT, STREAM_NANOS};
 use crate::counters::add;
 use crate::env::LinuxEnv;
 use crate::management::Management;
@@ -42,6 +42,7 @@ impl<G: InputHandler> Engine<G> {
             Source::Connection(connection) => self.read_connection(&connection),
             Source::NameOwner(owner) if events & ENDED == 0 => self.read_owner(&owner),
             Source::NameOwner(owner) => self.owner_ended(owner),
+            Source::Inspected(inspected) => self.unanswered = Some(inspected).filter(|asked| !asked.answer()),
         }
     }
 
@@ -94,7 +95,7 @@ impl<G: InputHandler> Engine<G> {
                 env.rx_sockets.delivered_by_engine(socket, now);
                 let is_polled = found_at.saturating_sub(polled_at) < LEASE_NANOS;
                 if bulk || !is_polled && now.saturating_sub(self.read_at) < STREAM_NANOS {
-                    self.awake_until = now + STREAM_PAUSE.as_nanos() as u64;
+                    self.stay_awake(now);
                 }
                 self.read_at = now;
             }

@@ -23,6 +23,7 @@
 //! | this one | which rings there are |
 //! | `messages` | messages of connection managers |
 //! | `polls` | what a thread that polls does with those that it reads |
+//! | `ledger` | what the writer of a ring counts for its reader |
 //! | `fragments` | what needs no packets: short messages, and many packets at once |
 //! | `reached` | memory at the other end of one |
 //! | `cached_peer` | what a queue pair keeps of its way |
@@ -37,6 +38,7 @@ pub mod driver_slot;
 mod export_on_request;
 mod fragments;
 mod imports;
+mod ledger;
 mod messages;
 mod peer_copy;
 mod polls;
@@ -61,6 +63,8 @@ use crate::exportable::Exportable;
 use crate::lease::Lease;
 use crate::peer_memory::{Cleared, ExportTable};
 use crate::record::Ends;
+use ledger::LastWords;
+pub use ledger::{Ledger, Passed, Traffic};
 pub use tx_ring::{Backlog, ROOM};
 
 use driver_slot::DriverSlot;
@@ -124,6 +128,8 @@ pub struct Rings<O> {
     exports: ExportTable,
     /// The regions that it is of.
     exportable: Exportable,
+    last_words: LastWords,
+    files: AtomicU64,
 }
 
 impl<O: Send> Rings<O> {
@@ -151,6 +157,8 @@ impl<O: Send> Rings<O> {
             has_pending_wake: AtomicBool::new(false),
             exports: ExportTable::default(),
             exportable: Exportable::default(),
+            last_words: LastWords::default(),
+            files: AtomicU64::new(0),
         })
     }
 
@@ -327,6 +335,7 @@ impl<O: Send> Rings<O> {
             return Err(nic::Errno::ENOMEM.into());
         }
         let ring = Arc::new(RxRing::open(fd, nonce, connection.clone())?);
+        self.say_files(ring.ledger());
         self.rx.store(Arc::new(rings.iter().cloned().chain([ring.clone()]).collect()));
         add(&env.counters().rings_taken, 1);
         self.driver_slot.wake_fd().into_iter().for_each(|wake_fd| connection.give(wake_fd));
@@ -349,6 +358,11 @@ impl<O: Send> Rings<O> {
     /// Whether the process at the end of a path has not taken all that was sent to it.
     pub fn has_unread(&self, path: &Path) -> bool {
         self.known(path).is_some_and(|ring| ring.has_unread())
+    }
+
+    /// Whether there is a ring to the process at the end of a path.
+    pub fn carries(&self, path: &Path) -> bool {
+        self.known(path).is_some()
     }
 
     /// The ring to the process at the end of a path, if it is there.
@@ -378,6 +392,7 @@ impl<O: Send> Rings<O> {
         let Some(ring) = rings.iter().find(|ring| ring.token() == token) else { return };
         sweep(ring, to);
         ring.fold_counters(to.counters);
+        self.keep_traffic(ring);
         let _changing = self.changing.lock();
         let left = self.rx.load().iter().filter(|ring| ring.token() != token).cloned().collect();
         self.rx.store(Arc::new(left));

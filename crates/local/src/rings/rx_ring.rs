@@ -19,6 +19,7 @@ use crate::record::{self, MAX_RECORD, RING_BYTES, Record};
 use crate::ring::{Broken, Found, Reader, Word, memory_len};
 use crate::rings::brought_by::brought_by;
 use crate::rings::driver_slot::DriverSlot;
+use crate::rings::ledger::{Told, Traffic};
 
 /// After so many records ACKs leave even if there is more to read: senders wait for them.
 const RECORDS_PER_ACK: usize = 4;
@@ -51,6 +52,9 @@ pub(crate) struct RxRing<O> {
     told: AtomicBool,
     /// Short messages; the thread that has the token counts.
     messages: DeferredCounter,
+    /// Where the writer says what has passed here, and what of that was heard.
+    ledger: Part,
+    told_traffic: Told,
 }
 
 /// What the holder of the token works with.
@@ -79,7 +83,7 @@ impl<O: Send> RxRing<O> {
         let watched = AtomicUsize::new(reader.watches());
         let bytes = vec![0; FEW];
         let receiver = Receiver { reader, bytes, origin: None };
-        let importer = Importer::new(hazards, connection.fd());
+        let importer = Importer::new(hazards.clone(), connection.fd());
         let receiver = Mutex::new(Rank::RingToken, receiver);
         Ok(Self {
             token: connection.token(),
@@ -94,6 +98,8 @@ impl<O: Send> RxRing<O> {
             broken: AtomicBool::new(false),
             told: AtomicBool::new(false),
             messages: DeferredCounter::default(),
+            ledger: hazards,
+            told_traffic: Told::default(),
         })
     }
 
@@ -167,6 +173,16 @@ impl<O: Send> RxRing<O> {
             self.was_empty.store(true, Ordering::Relaxed);
         }
         is_empty
+    }
+
+    /// Where the writer says what has passed here.
+    pub(crate) fn ledger(&self) -> &[Word] {
+        &self.ledger
+    }
+
+    /// What the writer has said more of what has passed here ([`Told::take`]).
+    pub(crate) fn take_traffic(&self, each: impl FnMut(u32, Traffic)) {
+        self.told_traffic.take(&self.ledger, each);
     }
 
     /// Brings what it has counted to the counters.

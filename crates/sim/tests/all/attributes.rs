@@ -8,6 +8,7 @@ use crate::support::{Endpoint, SimNode, Wiring, wire_up};
 use nic::{Buffer, EventKind, QpAttr, QpState, mask};
 use sim::{Faults, HostId, Sim};
 use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
+use transport::rc::Failure;
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
 
@@ -143,6 +144,43 @@ fn timeout_and_retries_changed_in_sqd_hold_from_then_on() {
     sim.run_for(Duration::from_millis(100));
     assert_eq!(a.sent(), [(1, Status::RetryExceeded)]);
     assert_eq!((a.endpoint.qp.query().timeout, a.endpoint.qp.query().retry_cnt), (10, 1));
+}
+
+#[test]
+fn a_snapshot_says_where_a_queue_pair_stands_and_why_and_when_it_failed() {
+    let (mut sim, [here, there], a, b) = connected(wiring());
+    a.go_to(QpState::Sqd);
+    let attr = QpAttr { timeout: 10, retry_cnt: 1, ..QpAttr::default() };
+    a.modify(attr, mask::TIMEOUT | mask::RETRY_CNT);
+    a.go_to(QpState::Rts);
+    a.send(1, 8);
+    b.receive();
+    b.receive();
+    sim.run_for(Duration::from_millis(1));
+    assert_eq!(a.sent(), [(1, Status::Success)]);
+    let (ours, theirs) = (a.endpoint.qp.snapshot(), b.endpoint.qp.snapshot());
+    let reliable = ours.reliable.unwrap();
+    assert_eq!((ours.state, ours.sends, reliable.completed), (QpState::Rts, 0, 1));
+    assert_eq!((reliable.in_flight, reliable.failure), (0, None));
+    assert_eq!(ours.path.unwrap().dest_qpn, theirs.qpn);
+    assert_eq!((ours.sq_psn, ours.rq_psn), (theirs.rq_psn, theirs.sq_psn));
+    assert!(theirs.received >= 1 && theirs.receives < b.endpoint.qp.init().cap.max_recv_wr as usize);
+    sim.partition(here, there, Duration::from_secs(100));
+    a.send(2, 8);
+    a.send(3, 8);
+    assert_eq!(
+        (a.endpoint.qp.snapshot().sends, a.endpoint.qp.snapshot().reliable.unwrap().in_flight),
+        (2, 2)
+    );
+    sim.run_for(Duration::from_millis(100));
+    let failed = a.endpoint.qp.snapshot();
+    let reliable = failed.reliable.unwrap();
+    let (why, when) = reliable.failure.unwrap();
+    assert_eq!((failed.state, why), (QpState::Error, Failure::Request(Status::RetryExceeded)));
+    assert!(when <= stack::Env::now(&**a.node.env()));
+    assert_eq!((reliable.recoveries.timeouts, reliable.recoveries.retransmissions), (2, 1));
+    a.go_to(QpState::Reset);
+    assert_eq!(a.endpoint.qp.snapshot().reliable.unwrap().failure, None);
 }
 
 #[test]

@@ -99,7 +99,7 @@ fn faults_happen_as_often_as_asked() {
     assert!((10_500..11_100).contains(&c.delivered), "{c:?}");
     // What arrived changed does not get past the ICRC.
     let node = sim.node(q).unwrap();
-    assert!(node.counters.icrc.load(std::sync::atomic::Ordering::Relaxed) * 100 >= c.corrupted * 99);
+    assert!(node.counters.icrc.get() * 100 >= c.corrupted * 99);
 }
 
 #[test]

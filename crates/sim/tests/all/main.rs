@@ -3,6 +3,7 @@
 mod attributes;
 mod both_ways;
 mod both_ways_errors;
+mod captured;
 mod cm;
 mod cm_calls;
 mod cm_device;
@@ -16,6 +17,7 @@ mod end;
 mod env;
 mod groups;
 mod historic;
+mod injected;
 mod misfits;
 mod multicast;
 mod ports;
