@@ -83,7 +83,6 @@ impl Events {
         }
     }
     /// A new identifier for queue pairs of a type, whose events come here.
-    #[allow(clippy::unnecessary_wraps, reason = "other stacks may refuse")]
     pub(crate) fn create_id(&self, kind: QpType) -> Result<Id, Error> {
         match self {
             Self::Ours(ours, channel) => {
@@ -94,6 +93,7 @@ impl Events {
                     _ => PortSpace::Ib,
                 };
                 node!(ours, node => {
+                    node.allow_id()?;
                     let id = node.create_id_for(channel, space, kind);
                     Ok(Id::Ours(ours.clone(), ThreadSafe::new(id)))
                 })

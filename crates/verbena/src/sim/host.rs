@@ -10,7 +10,7 @@ use ::sim::{Faults, HostId};
 
 use super::task::Task;
 use super::world::World;
-use crate::error::RejectReason;
+use crate::error::{Error, ErrorKind, RejectReason, Result, Value};
 use crate::provider::{Ours, Provider, Stack};
 
 /// A host of a simulation, with one process that runs its tasks; [`Host::sibling`] has another
@@ -149,6 +149,63 @@ impl Host {
         if let Some(Stack::Ours(Ours::Sim(process))) = provider.as_ref().map(Provider::stack) {
             f(&process.node);
         }
+    }
+
+    /// Brings faults about on this host by rules, those of `verbena run --faults`, from now on and
+    /// in place of rules given before. The seed of the simulation decides. Times count from now on,
+    /// and what is counted is counted from now on. The rules end with the process. They concern
+    /// no connection to a [`sibling`](Host::sibling), whose packets cross no network.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange` with what is wrong, and where.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # macro_rules! run {
+    /// #     (#[verbena::test($($args:tt)*)]
+    /// #     async fn $name:ident($a:ident: Host, $b:ident: Host) $body:block) => {
+    /// #         async fn $name($a: Host, $b: Host) $body
+    /// #         let (args, hosts) = (stringify!($($args)*), [stringify!($a), stringify!($b)]);
+    /// #         verbena::sim::run_seeds("", stringify!($name), args, &hosts, |hosts| {
+    /// #             Box::pin($name(hosts[0].clone(), hosts[1].clone()))
+    /// #         });
+    /// #     };
+    /// # }
+    /// use verbena::WcStatus;
+    /// use verbena::sim::Host;
+    /// # run! {
+    /// #[verbena::test(seeds = 2)]
+    /// async fn the_third_message_fails(left: Host, right: Host) {
+    ///     right.spawn(async {
+    ///         let conn = verbena::listen("0.0.0.0:7000").await?.accept().await?;
+    ///         while conn.recv().await?.is_some() {}
+    ///         Ok::<_, verbena::Error>(())
+    ///     });
+    ///     left.inject_faults("delay=1ms,jitter=500us; error=rem-access,op=send,nth=3").unwrap();
+    ///     let client = left.spawn(async {
+    ///         let conn = verbena::connect("right:7000").await?;
+    ///         for n in 1..=3_u8 {
+    ///             let sent = conn.send_inline(&[n]).await;
+    ///             let status = sent.err().and_then(|error| error.status());
+    ///             assert_eq!(status, (n == 3).then_some(WcStatus::RemoteAccess));
+    ///         }
+    ///         Ok::<_, verbena::Error>(())
+    ///     });
+    ///     client.await.unwrap();
+    /// }
+    /// # }
+    /// ```
+    pub fn inject_faults(&self, rules: &str) -> Result<()> {
+        let wrong = |error: ::faults::SpecError| {
+            Error::new(ErrorKind::OutOfRange, "Host::inject_faults").with(Value::Text(error.to_string()))
+        };
+        let rules = rules.parse().map_err(wrong)?;
+        if let Some(process) = self.world.living(self.place) {
+            self.world.inject_faults(process, &rules);
+        }
+        Ok(())
     }
 
     /// Loses all packets from this host to `to` for `time` from now on. The other direction works.

@@ -73,6 +73,7 @@
 //! | [`Host::fail_queue_pairs`] | its queue pairs go to the error state, as when an adapter fails |
 //! | [`Host::refuse_request`] | its system refuses the n-th request for a connection, for a reason |
 //! | [`Host::set_faults`] | the table above, from now on |
+//! | [`Host::inject_faults`] | the rules of `verbena run --faults` on one host, from now on: completion errors, rejections, ports and devices that go |
 //!
 //! # Power failures
 //!

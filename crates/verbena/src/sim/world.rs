@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use ::sim::{HostId, ProcessId, Sim};
+use ::faults::{FaultLink, Spec};
+use ::sim::{HostId, ProcessId, Sim, SimEnv};
 use nic::DeferredWork;
 use nic::program::{Kept, wake_all};
 
@@ -44,6 +45,7 @@ struct Process {
     host: usize,
     id: ProcessId,
     provider: Provider,
+    link: Arc<FaultLink>,
 }
 
 /// A simulation.
@@ -344,25 +346,38 @@ impl World {
     /// Starts a process on a host.
     pub(super) fn start(&self, host: usize) {
         let Some(id) = self.host_id(host).filter(|_| !self.ending.get()) else { return };
+        let mut faulty = None;
+        let over = |env: Arc<SimEnv>| -> Arc<dyn nic::Link> {
+            faulty.insert(Arc::new(FaultLink::new(env.clone(), env))).clone()
+        };
         let (id, node) = {
             let mut sim = self.sim.borrow_mut();
-            let id = sim.start(id, &stack::Config::default());
+            let id = sim.start_on(id, &stack::Config::default(), over);
             (id, sim.node(id))
         };
-        let Some(node) = node else { return };
+        let (Some(node), Some(link)) = (node, faulty) else { return };
         let provider = Provider::over(Stack::Ours(Ours::Sim(ThreadSafe::new(Arc::new(SimProcess {
             node,
             later: Arc::default(),
         })))));
         let process = {
             let mut processes = self.processes.borrow_mut();
-            processes.push(Process { host, id, provider });
+            processes.push(Process { host, id, provider, link });
             processes.len() - 1
         };
         if let Some(host) = self.hosts.borrow_mut().get_mut(host) {
             host.process = Some(process);
         }
         self.boot(host);
+    }
+
+    /// Rules for what happens to a process from now on.
+    pub(super) fn inject_faults(&self, process: usize, rules: &Spec) {
+        let processes = self.processes.borrow();
+        if let Some(Process { link, .. }) = processes.get(process) {
+            // Processes decide for themselves.
+            link.set(rules, self.seed ^ (process as u64) << 32);
+        }
     }
 
     /// The host that a process runs on.

@@ -56,7 +56,7 @@ impl Id {
     ///
     /// # Errors
     ///
-    /// `Forked`.
+    /// `Forked`; `OutOfMemory` by a fault of a simulation.
     pub fn new(channel: &EventChannel, space: PortSpace) -> Result<Self> {
         let channel = &channel.0;
         channel.provider.stack().check("rdma_create_id")?;
@@ -68,7 +68,10 @@ impl Id {
             // A request makes the other half of it: see `attributes`.
             PortSpace::Ib(Service::Xrc) => (mad::PortSpace::Ib, QpType::XrcSend),
         };
-        let id = node!(&channel.ours, node => node.create_id_for(&channel.node, space, kind));
+        let id = node!(&channel.ours, node => {
+            node.allow_id().map(|()| node.create_id_for(&channel.node, space, kind))
+        });
+        let id = id.map_err(|error| Error::of_nic("rdma_create_id", error))?;
         Ok(Self::numbered(&channel.provider, channel.ours.clone(), id))
     }
 
