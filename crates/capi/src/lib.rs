@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`verbs`] | libibverbs, in folders by object |
 //! | [`cma`] | librdmacm |
+//! | `checked` | `verbena run --check`: the calls of a program told to the checker |
 //! | [`unsupported`] | the answers of functions that are exported and not built |
 //! | [`ioctl`] | `ioctl`, so that peers do not reach memory that is watched |
 //! | [`signals`] | `sigaction` and `signal`, so that the handler which guards registered memory stays |
@@ -31,6 +32,7 @@
 //! it; one of a function table goes into `verbs::device::open` instead.
 #![expect(clippy::missing_safety_doc, reason = "one contract for all, above")]
 
+mod checked;
 pub mod cma;
 pub mod ffi_guard;
 pub mod ioctl;

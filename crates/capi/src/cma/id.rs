@@ -31,6 +31,7 @@ pub(crate) fn create(
         _ => return Err(Errno(libc::EPROTONOSUPPORT)),
     };
     let instance = instance::get()?;
+    instance.node().allow_id()?;
     let synchronous = channel.is_null();
     let channel = match synchronous {
         true => event_channel::create(&instance)?,

@@ -8,6 +8,7 @@ use rdma_core_abi::verbs::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr,
 };
 
+use crate::checked;
 use crate::ffi_guard::Errno;
 use crate::verbs::device::{list, open};
 use crate::verbs::memory::pd;
@@ -56,6 +57,7 @@ pub(crate) fn default_pd(nic: &Arc<nic::Device>) -> Result<*mut ibv_pd, Errno> {
     if pd.is_null() {
         return Err(Errno::last());
     }
+    checked::objects::domain_gone(pd);
     entry.pd = Some(pd.expose_provenance());
     Ok(pd)
 }

@@ -3,6 +3,8 @@
 
 use locks::{Condvar, Mutex, MutexGuard, Rank};
 
+use crate::checked::taken::Taken;
+
 /// Events handed to the program and not acknowledged yet.
 #[derive(Debug)]
 pub(crate) struct Unacked {
@@ -15,6 +17,8 @@ struct State {
     count: u32,
     /// A thread waits until it is 0: to notify no thread is a system call all the same.
     awaited: bool,
+    /// The call that was handed the last one, where calls are checked.
+    taken: Option<Taken>,
 }
 
 impl Default for Unacked {
@@ -26,7 +30,9 @@ impl Default for Unacked {
 impl Unacked {
     /// Counts one more event that is handed out.
     pub(crate) fn hand_out(&self) {
-        self.state.lock().count += 1;
+        let mut state = self.state.lock();
+        state.count += 1;
+        state.taken = Taken::here();
     }
 
     /// The program acknowledges `n`.
@@ -41,6 +47,13 @@ impl Unacked {
     /// Waits until all are acknowledged.
     pub(crate) fn wait(&self) {
         let mut state = self.state.lock();
+        if state.count > 0
+            && let Some(taken) = state.taken.take()
+        {
+            drop(state);
+            taken.is_awaited();
+            state = self.state.lock();
+        }
         while state.count > 0 {
             state.awaited = true;
             state = self.zero.wait(state);

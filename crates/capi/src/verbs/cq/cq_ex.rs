@@ -9,6 +9,7 @@ use rdma_core_abi::verbs::{
 };
 use transport::op::{NetworkHeader, TagInfo};
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::create::{self, CqInit};
 use crate::verbs::cq::object::Cq;
@@ -88,6 +89,9 @@ fn set_functions(c: &mut ibv_cq_ex) {
     c.read_cvlan = Some(read_cvlan);
     c.read_flow_tag = Some(read_flow_tag);
     c.read_tm_info = Some(read_tm_info);
+    if checked::is_on() {
+        checked::steps::set_poll_functions(c);
+    }
 }
 
 /// Makes the oldest completion the current one: 0, ENOENT where there is none, ENODEV in a forked
@@ -116,7 +120,7 @@ unsafe fn advance(current: *mut ibv_cq_ex, ours: &Cq) -> Result<(), Errno> {
 
 /// `ibv_start_poll`, ibv_create_cq_ex(3): on success the queue belongs to this thread until
 /// `ibv_end_poll`.
-unsafe extern "C" fn start_poll(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+pub(crate) unsafe extern "C" fn start_poll(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     quietly(|| {
         // SAFETY: a queue of ours and the caller's structure or NULL, by the man page's contract.
         let (ours, mask) =
@@ -143,7 +147,7 @@ unsafe extern "C" fn start_poll(current: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_
 }
 
 /// `ibv_next_poll`, ibv_create_cq_ex(3): ENOENT where there is no more; the queue stays taken.
-unsafe extern "C" fn next_poll(current: *mut ibv_cq_ex) -> c_int {
+pub(crate) unsafe extern "C" fn next_poll(current: *mut ibv_cq_ex) -> c_int {
     // SAFETY: a queue of ours, taken by this thread, by the man page's contract.
     quietly(|| unsafe { advance(current, Cq::of(current.cast())) })
 }

@@ -11,6 +11,7 @@ use rdma_core_abi::verbs::{
     IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_pd,
 };
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::channel::Channel;
 use crate::verbs::cq::clock::SystemClock;
@@ -86,6 +87,7 @@ pub(crate) unsafe fn create(
         slot,
     }));
     nic.cookie.store(cq.expose_provenance() as u64, Ordering::Release);
+    checked::objects::queue_made(cq.cast(), init.cqe);
     Ok(cq.cast())
 }
 
@@ -119,12 +121,14 @@ pub unsafe extern "C" fn ibv_create_cq(
 pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     ffi_guard::or_errno(|| {
         let size = u32::try_from(cqe).map_err(|_| Errno(libc::EINVAL))?;
+        checked::objects::refuse_gone(cq)?;
         // SAFETY: a queue of ours, by the man page's contract.
         unsafe {
             let ours = Cq::of(cq);
             ours.instance.check()?;
             ours.nic.resize(size)?;
             (*cq).cqe = cqe;
+            checked::objects::queue_resized(cq, size);
         }
         Ok(())
     })
@@ -151,6 +155,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 /// acknowledged.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     ffi_guard::or_errno(|| {
+        checked::objects::refuse_gone(cq)?;
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
         if ours.users.load(Ordering::Acquire) > 0 {
@@ -175,8 +180,9 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             // SAFETY: a domain lives as long as what uses it, by its EBUSY.
             unsafe { Pd::of(ours.domain) }.users.fetch_sub(1, Ordering::AcqRel);
         }
+        checked::objects::queue_gone(cq);
         // SAFETY: made by `Box::into_raw` in `create`, and no thread uses it.
-        drop(unsafe { Box::from_raw(cq.cast::<Cq>()) });
+        drop(unsafe { checked::take(cq.cast::<Cq>(), "completion queue") });
         Ok(())
     })
 }

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use rdma_core_abi::verbs::{ibv_comp_channel, ibv_cq};
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::channel::Channel;
 use crate::verbs::cq::object::Cq;
@@ -23,6 +24,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     if unsafe { !context::is_ours((*channel).context) } {
         return -1;
     }
+    checked::events::waiting(channel);
     // SAFETY: as above.
     let fd = unsafe { (*channel).fd };
     loop {
@@ -63,6 +65,8 @@ fn next(channel: &Channel) -> Option<*mut ibv_cq> {
 
 /// `ibv_ack_cq_events`, ibv_get_cq_event(3): `ibv_destroy_cq` waits for it.
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, nevents: c_uint) {
-    // SAFETY: a queue of ours, by the man page's contract.
-    ffi_guard::nothing(|| unsafe { Cq::of(cq) }.completion_events.ack(nevents));
+    if checked::objects::refuse_gone(cq).is_ok() {
+        // SAFETY: a queue of ours, by the man page's contract.
+        ffi_guard::nothing(|| unsafe { Cq::of(cq) }.completion_events.ack(nevents));
+    }
 }

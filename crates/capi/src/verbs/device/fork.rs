@@ -4,17 +4,20 @@
 
 use std::ffi::{c_int, c_void};
 
+use crate::checked;
 use rdma_core_abi::verbs::{IBV_FORK_UNNEEDED, ibv_fork_status};
 
 /// ibv_fork_init(3): always 0, as there is nothing to prepare. rdma-core marks registered pages
 /// with madvise(2); here the processor copies, and there is nothing to mark.
 pub unsafe extern "C" fn ibv_fork_init() -> c_int {
+    checked::objects::fork_prepared();
     0
 }
 
 /// ibv_is_fork_initialized(3): `IBV_FORK_UNNEEDED`. rdma-core answers so only where the kernel
 /// copies pages at fork.
 pub unsafe extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
+    checked::objects::fork_prepared();
     IBV_FORK_UNNEEDED
 }
 

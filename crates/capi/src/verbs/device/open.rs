@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use nic::device::async_events::AsyncEventQueue;
 use rdma_core_abi::verbs::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
 
+use crate::checked;
 use crate::eventfd::Counter;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;
@@ -60,6 +61,9 @@ fn set_functions(c: &mut verbs_context) {
     c.context.ops.post_send = Some(qp::post::post_send);
     c.context.ops.post_recv = Some(qp::post::post_recv);
     c.context.ops.post_srq_recv = Some(srq::object::post_srq_recv);
+    if checked::is_on() {
+        checked::calls::set_functions(&mut c.context.ops);
+    }
     c.create_srq_ex = Some(srq::object::create_srq_ex);
     c.get_srq_num = Some(srq::object::get_srq_num);
     c.post_srq_ops = Some(srq::tags::post_srq_ops);

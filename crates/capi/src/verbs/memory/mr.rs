@@ -8,10 +8,13 @@ use std::sync::atomic::Ordering;
 
 use nic::Advice;
 use nic::memory::dm::RegionOn;
-use rdma_core_abi::verbs::{self as v, IBV_ACCESS_ZERO_BASED, ibv_mr, ibv_pd, ibv_sge};
+use rdma_core_abi::verbs::{
+    self as v, IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_ZERO_BASED, ibv_mr, ibv_pd, ibv_sge,
+};
 use transport::Sge;
 use wire::Rkey;
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;
 use crate::verbs::live::Live;
@@ -72,7 +75,9 @@ pub(crate) fn register(
     // man page's contract.
     let nic = unsafe { ours.nic.register(start, length as u64, iova, access)? };
     // SAFETY: as above.
-    Ok(unsafe { make(pd, nic, addr, length, access, None) })
+    let mr = unsafe { make(pd, nic, addr, length, access, None) };
+    checked::objects::region_is_at(nic.key.0, start, iova);
+    Ok(mr)
 }
 
 /// Registers `length` bytes of device memory at `at`, named by offsets; `addr` is NULL then, as
@@ -135,6 +140,10 @@ unsafe fn enter(
     let mr = Mr { c: c.into(), nic, pd: ours.nic.clone(), access, on, imported };
     let mr = Box::into_raw(Box::new(mr));
     MRS.enter(mr);
+    // SAFETY: just made.
+    unsafe {
+        checked::objects::region_made(mr.cast(), if imported { IBV_ACCESS_LOCAL_WRITE } else { access })
+    };
     mr.cast()
 }
 
@@ -243,6 +252,8 @@ pub unsafe extern "C" fn ibv_rereg_mr(
             c.pd = pd;
             ours.pd = new.nic.clone();
         }
+        // SAFETY: as above.
+        unsafe { checked::objects::region_changed(mr, rights, place) };
         Ok(0)
     })
 }
@@ -255,7 +266,7 @@ pub(crate) unsafe extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
         let ours = unsafe { Context::usable((*pd).context).map(|_| Pd::of(pd))? };
         let nic = ours.nic.register_null()?;
         // SAFETY: as above.
-        Ok(unsafe { make(pd, nic, null_mut(), usize::MAX, v::IBV_ACCESS_LOCAL_WRITE, None) })
+        Ok(unsafe { make(pd, nic, null_mut(), usize::MAX, IBV_ACCESS_LOCAL_WRITE, None) })
     })
 }
 
@@ -306,9 +317,10 @@ pub(crate) unsafe extern "C" fn advise_mr(
 /// No thread uses it any more.
 pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
     MRS.leave(mr);
+    // SAFETY: as the caller says.
+    checked::objects::region_gone(unsafe { (*mr).lkey });
     // SAFETY: made by `Box::into_raw` in `enter`.
-    let mr = unsafe { Box::from_raw(mr.cast::<Mr>()) };
-    let Mr { c, on, .. } = *mr;
+    let Mr { c, on, .. } = unsafe { checked::take(mr.cast::<Mr>(), "memory region") };
     // SAFETY: a domain lives as long as its regions, by `ibv_dealloc_pd`'s EBUSY.
     unsafe { Pd::of(c.into_inner().pd) }.users.fetch_sub(1, Ordering::AcqRel);
     on
@@ -318,11 +330,13 @@ pub(crate) unsafe fn forget(mr: *mut ibv_mr) -> Option<Under> {
 /// windows are bound to it.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     ffi_guard::or_errno(|| {
+        checked::objects::refuse_gone(mr)?;
         // SAFETY: a region of ours and its context, by the man page's contract.
         let (ours, context) = unsafe { (&*mr.cast::<Mr>(), Context::of((*mr).context)) };
         // In a forked child accesses that were under way in the parent never end. A context's end
         // has ended its regions.
         if context.instance.is_ours() && !context.is_closed() {
+            checked::objects::region_going(ours.nic.key.0);
             ours.pd.deregister(ours.nic)?;
         }
         // SAFETY: as above, and no thread uses it.

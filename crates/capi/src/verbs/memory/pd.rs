@@ -10,6 +10,7 @@ use rdma_core_abi::verbs::{
     self as v, ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr,
 };
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;
 use crate::verbs::memory::handles;
@@ -81,7 +82,9 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
         // SAFETY: a context of ours, by the man page's contract.
         let nic = Arc::new(unsafe { Context::usable(context)? }.nic.alloc_pd()?);
         // SAFETY: as above.
-        Ok(unsafe { Pd::make(context, nic, None) })
+        let pd = unsafe { Pd::make(context, nic, None) };
+        checked::objects::domain_made(pd);
+        Ok(pd)
     })
 }
 
@@ -155,12 +158,14 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 /// it.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     ffi_guard::or_errno(|| {
+        checked::objects::refuse_gone(pd)?;
         // SAFETY: a domain of ours, by the man page's contract.
         if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
+        checked::objects::domain_gone(pd);
         // SAFETY: made by `Box::into_raw` in `Pd::make`, and no thread uses it.
-        let gone = unsafe { Box::from_raw(pd.cast::<Pd>()) };
+        let gone = unsafe { checked::take(pd.cast::<Pd>(), "protection domain") };
         if let Some((parent, td)) = gone.parent {
             // SAFETY: they live as long as this one, by their EBUSY.
             unsafe {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use nic::{QpCap, QpInit, QpType};
 use rdma_core_abi::verbs::{IBV_QPT_DRIVER, ibv_cq, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_sge};
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::object::Cq;
 use crate::verbs::device::context::Context;
@@ -75,6 +76,7 @@ pub(crate) unsafe fn create_with(
     if pd.is_null() || attr.is_null() {
         return Err(Errno(libc::EINVAL));
     }
+    checked::objects::refuse_gone(pd)?;
     // SAFETY: as the caller says.
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
     let kind = QpType::from_code(init.qp_type).ok_or(unknown_type(init.qp_type))?;
@@ -82,6 +84,8 @@ pub(crate) unsafe fn create_with(
     if init.send_cq.is_null() || recv_cq.is_null() {
         return Err(Errno(libc::EINVAL));
     }
+    checked::objects::refuse_gone(init.send_cq)?;
+    checked::objects::refuse_gone(recv_cq)?;
     // SAFETY: as the caller says.
     let srq = (!init.srq.is_null()).then(|| unsafe { Srq::of(init.srq) });
     // SAFETY: as the caller says.
@@ -91,6 +95,7 @@ pub(crate) unsafe fn create_with(
     if kind != QpType::RawPacket {
         context.instance.attach(&context.nic)?;
     }
+    let asked_inline = init.cap.max_inline_data;
     // As adapters whose queue entries hold elements or bytes; rdma_xclient sends 16 bytes inline
     // and asked for none.
     init.cap.max_inline_data =
@@ -115,6 +120,9 @@ pub(crate) unsafe fn create_with(
     let mut ex = Qp::blank(of, init.qp_context, &nic);
     if builder.is_some() {
         wr::set_functions(&mut ex);
+        if checked::is_on() {
+            checked::steps::set_wr_functions(&mut ex);
+        }
     }
     let c = &mut ex.qp_base;
     c.pd = pd;
@@ -128,7 +136,10 @@ pub(crate) unsafe fn create_with(
     };
     let qp = Qp::make(ex, nic, Over::Nothing, builder, context);
     // SAFETY: just made.
-    unsafe { Qp::of(qp) }.take_events();
+    unsafe {
+        Qp::of(qp).take_events();
+        checked::objects::pair_made(qp, asked_inline);
+    }
     Ok(qp)
 }
 

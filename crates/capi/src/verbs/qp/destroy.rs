@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use rdma_core_abi::verbs::ibv_qp;
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;
 use crate::verbs::qp::object::{self, Qp};
@@ -38,6 +39,7 @@ fn give_back(handle: *mut ibv_qp, nic: &Arc<nic::Qp>, context: &Context) {
 /// completions it leaves, receives and flushed sends are taken back (guide/src/deviations.md).
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     ffi_guard::or_errno(|| {
+        checked::objects::refuse_gone(qp)?;
         // SAFETY: a queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp) };
         // What its context's end has left of it is the C object.

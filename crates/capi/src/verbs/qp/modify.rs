@@ -7,6 +7,7 @@ use nic::{QpAttr, QpCap, QpState, mask};
 use rdma_core_abi::verbs::{ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
 use wire::{Mtu, Psn, Qkey, Qpn};
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::ah;
 use crate::verbs::qp::object::Qp;
@@ -17,6 +18,7 @@ use crate::verbs::qp::object::Qp;
 /// the other half of its connection has ([`nic::QpType::ignores`]).
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, attr_mask: c_int) -> c_int {
     ffi_guard::or_errno(|| {
+        checked::objects::refuse_gone(qp)?;
         // SAFETY: a queue pair of ours and attributes, by the man page's contract.
         let (ours, attr) = unsafe { (Qp::of(qp), &*attr) };
         if !ours.instance.is_ours() {
@@ -27,6 +29,9 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
         if bits & mask::STATE != 0 {
             // SAFETY: as above.
             unsafe { (*qp).state = attr.qp_state };
+            if attr.qp_state == QpState::Reset as u32 {
+                checked::objects::pair_reset(qp);
+            }
         }
         Ok(())
     })

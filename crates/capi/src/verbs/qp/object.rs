@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use locks::{Mutex, Rank};
 use rdma_core_abi::verbs::{ibv_context, ibv_qp, ibv_qp_ex, ibv_rwq_ind_table, ibv_xrcd};
 
+use crate::checked;
 use crate::instance::Instance;
 use crate::verbs::device::context::Context;
 use crate::verbs::live::Live;
@@ -132,8 +133,9 @@ impl Qp {
     /// From [`Qp::make`], and no thread uses it any more.
     pub(crate) unsafe fn free(qp: *mut ibv_qp) {
         QPS.leave(qp);
+        checked::objects::pair_gone(qp);
         // SAFETY: as the caller says.
-        drop(unsafe { Box::from_raw(qp.cast::<Self>()) });
+        drop(unsafe { checked::take(qp.cast::<Self>(), "queue pair") });
     }
 
     /// # Safety

@@ -59,7 +59,7 @@ pub(crate) fn set_functions(c: &mut ibv_qp_ex) {
 
 /// `ibv_wr_start`, ibv_wr_post(3): the building belongs to this thread until `ibv_wr_complete` or
 /// `ibv_wr_abort`.
-unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
+pub(crate) unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     ffi_guard::nothing(|| {
         // SAFETY: an extended queue pair of ours, by the man page's contract.
         let ours = unsafe { Qp::of(qp.cast()) };
@@ -100,7 +100,7 @@ unsafe fn end(qp: *mut ibv_qp_ex, finish: impl FnOnce(&Qp, Work) -> Result<(), E
 /// `ibv_wr_complete`, ibv_wr_post(3): posts all that was built, or nothing. The errno of the first
 /// failure: EINVAL for a wrong state or request, ENOMEM for a full queue, EOPNOTSUPP for an
 /// operation that is not built, ENODEV for a parent's queue pair in a forked child.
-unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
+pub(crate) unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let post = |ours: &Qp, work: Work| {
         if !ours.instance.is_ours() {
             return Err(Errno(libc::ENODEV));
@@ -121,7 +121,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 /// `ibv_wr_abort`, ibv_wr_post(3): forgets all that was built.
-unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
+pub(crate) unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {
     ffi_guard::nothing(|| {
         // Nothing can fail but ending what never began.
         // SAFETY: an extended queue pair of ours, by the man page's contract.
@@ -142,6 +142,16 @@ unsafe fn work<'a>(qp: *mut ibv_qp_ex) -> Option<(&'a Builder, &'a mut Work)> {
     }
     // SAFETY: as the caller says: no other thread is in here.
     Some((builder, unsafe { &mut *builder.work.get() }))
+}
+
+/// Copies of the requests that this thread has built.
+///
+/// # Safety
+///
+/// As for [`work`].
+pub(crate) unsafe fn built(qp: *mut ibv_qp_ex) -> Vec<Request> {
+    // SAFETY: as the caller says.
+    unsafe { work(qp) }.map_or_else(Vec::new, |(_, work)| work.requests.clone())
 }
 
 // ---- builders ----
@@ -170,7 +180,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: u32, op: SendOp) {
 
 macro_rules! builders {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),*) = $operation:ident: $op:expr;)*) => {
-        $($(#[$doc])* unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
+        $($(#[$doc])* pub(crate) unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($arg: $ty),*) {
             // SAFETY: an extended queue pair of ours, by the man page's contract.
             unsafe { begin(qp, v::$operation, $op) }
         })*
@@ -203,7 +213,12 @@ builders! {
 }
 
 /// `ibv_wr_atomic_write`, ibv_wr_post(3): the eight bytes are copied now.
-unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, value: *const c_void) {
+pub(crate) unsafe extern "C" fn wr_atomic_write(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    value: *const c_void,
+) {
     let op = SendOp::Atomic { addr, rkey: Rkey(rkey), op: AtomicOp::Write(0) };
     let set_value = |request: &mut Request| {
         // SAFETY: eight bytes of the program's, by the man page's contract.
@@ -219,7 +234,14 @@ unsafe extern "C" fn wr_atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, v
 
 /// `ibv_wr_flush`, ibv_wr_post(3): EINVAL for a placement type or level that is not known, and for
 /// more bytes than a RETH can say.
-unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usize, kind: u8, level: u8) {
+pub(crate) unsafe extern "C" fn wr_flush(
+    qp: *mut ibv_qp_ex,
+    rkey: u32,
+    addr: u64,
+    len: usize,
+    kind: u8,
+    level: u8,
+) {
     let (kind, level) = (u32::from(kind), u32::from(level));
     let known = v::IBV_FLUSH_GLOBAL | v::IBV_FLUSH_PERSISTENT;
     match u32::try_from(len) {
@@ -239,7 +261,7 @@ unsafe extern "C" fn wr_flush(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, len: usi
 }
 
 /// `ibv_wr_bind_mw`, ibv_wr_post(3): EINVAL for a window that is not of type 2.
-unsafe extern "C" fn wr_bind_mw(
+pub(crate) unsafe extern "C" fn wr_bind_mw(
     qp: *mut ibv_qp_ex,
     mw: *mut ibv_mw,
     rkey: u32,
@@ -290,7 +312,7 @@ unsafe fn set(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> Result<()
 }
 
 /// `ibv_wr_set_sge`, ibv_wr_post(3).
-unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+pub(crate) unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let set_one = |request: &mut Request| {
         request.wr.data = Data::Sges(request::list(&[ibv_sge { addr, length, lkey }]));
         Ok(())
@@ -300,7 +322,7 @@ unsafe extern "C" fn wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length
 }
 
 /// `ibv_wr_set_sge_list`, ibv_wr_post(3): EINVAL for more elements than the device takes.
-unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
+pub(crate) unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge) {
     let set_list = |request: &mut Request| {
         let n = c_int::try_from(num_sge).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: the caller's list, by the man page's contract.
@@ -312,7 +334,7 @@ unsafe extern "C" fn wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list
 }
 
 /// `ibv_wr_set_inline_data`, ibv_wr_post(3): the bytes are copied now.
-unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
+pub(crate) unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let set_inline = |request: &mut Request| {
         // SAFETY: the program's own memory, by the man page's contract.
         request.wr.data =
@@ -324,7 +346,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, l
 }
 
 /// `ibv_wr_set_inline_data_list`, ibv_wr_post(3): as [`wr_set_inline_data`].
-unsafe extern "C" fn wr_set_inline_data_list(
+pub(crate) unsafe extern "C" fn wr_set_inline_data_list(
     qp: *mut ibv_qp_ex,
     num_buf: usize,
     buf_list: *const ibv_data_buf,
@@ -348,7 +370,12 @@ unsafe extern "C" fn wr_set_inline_data_list(
 
 /// `ibv_wr_set_ud_addr`, ibv_wr_post(3): `wr_complete` refuses it on a queue pair that is connected
 /// (EINVAL).
-unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_qpn: u32, remote_qkey: u32) {
+pub(crate) unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut ibv_qp_ex,
+    ah: *mut ibv_ah,
+    remote_qpn: u32,
+    remote_qkey: u32,
+) {
     let set_address = |request: &mut Request| {
         if ah.is_null() {
             return Err(Errno(libc::EINVAL));
@@ -363,7 +390,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, remote_
 }
 
 /// `ibv_wr_set_xrc_srqn`, ibv_wr_post(3): EINVAL on a queue pair that is not XRC.
-unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
+pub(crate) unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) {
     // SAFETY: an extended queue pair of ours, by the man page's contract.
     let kind = unsafe { Qp::of(qp.cast()) }.nic.init().kind;
     let set_queue = |request: &mut Request| {

@@ -14,6 +14,7 @@ use rdma_core_abi::verbs::{
 };
 use transport::op::RecvWr;
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::cq::object::Cq;
@@ -175,6 +176,9 @@ unsafe fn create_with(
         kept: Mutex::new(Rank::Kept, Vec::new()),
     }));
     SRQS.enter(srq);
+    if matches!(kind, Kind::Basic) {
+        checked::objects::shared_made(srq.cast(), pd);
+    }
     init.attr.max_sge = nic.query().max_sge;
     nic.cookie.store(srq.expose_provenance() as u64, Ordering::Release);
     Ok(srq.cast())
@@ -235,6 +239,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
 /// acknowledged.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     ffi_guard::or_errno(|| {
+        checked::objects::refuse_gone(srq)?;
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Srq::of(srq) };
         if ours.users.load(Ordering::Acquire) > 0 {
@@ -252,11 +257,12 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
             ours.async_events.wait();
         }
         SRQS.leave(srq);
+        checked::objects::shared_gone(srq);
         // SAFETY: as above; made by `Box::into_raw` in `create`, and no thread uses it.
         unsafe {
             Pd::of(pd).users.fetch_sub(1, Ordering::AcqRel);
             ours.kind.uses(|n| _ = n.fetch_sub(1, Ordering::AcqRel));
-            drop(Box::from_raw(srq.cast::<Srq>()));
+            drop(checked::take(srq.cast::<Srq>(), "shared receive queue"));
         }
         Ok(())
     })

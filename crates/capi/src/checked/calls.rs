@@ -1,0 +1,273 @@
+//! Posting and polling, checked: in a context's table in place of the plain functions.
+
+use std::ffi::{CStr, c_int};
+use std::hash::{DefaultHasher, Hasher};
+
+use check::checker::is_of_ends;
+use check::ends::Peer;
+use check::{Checker, Completion, Direction, Element, Finding, Program, Queue, Refusal, Request};
+use rdma_core_abi::verbs::{
+    self as v, ibv_context_ops, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
+};
+
+use super::objects::{completes, executes, refuse_gone, state_name};
+use super::site::Place;
+use super::{ends, events, handle, note};
+use crate::ffi_guard;
+use crate::verbs::cq::poll;
+use crate::verbs::qp::{post, request};
+use crate::verbs::{srq, strings};
+
+/// Bytes that are read at a time.
+const CHUNK: usize = 64 << 10;
+
+/// Puts the checked functions into a context's table.
+pub(crate) fn set_functions(ops: &mut ibv_context_ops) {
+    ops.post_send = Some(post_send);
+    ops.post_recv = Some(post_recv);
+    ops.post_srq_recv = Some(post_srq_recv);
+    ops.poll_cq = Some(poll_cq);
+    ops.req_notify_cq = Some(events::req_notify_cq);
+}
+
+/// This process.
+pub(super) struct Own;
+
+impl Program for Own {
+    fn digest(&self, addr: u64, len: u64) -> Option<u64> {
+        let end = addr.checked_add(len)?;
+        let (mut hash, mut bytes, mut at) = (DefaultHasher::new(), vec![0; CHUNK.min(len as usize)], addr);
+        while at < end {
+            let some = &mut bytes[..(end - at).min(CHUNK as u64) as usize];
+            sys::read_own(at, some).ok()?;
+            hash.write(some);
+            at += some.len() as u64;
+        }
+        Some(hash.finish())
+    }
+
+    fn executes(&self, pair: u64) -> bool {
+        executes(pair)
+    }
+
+    fn completes(&self, pair: u64) -> bool {
+        completes(pair)
+    }
+}
+
+/// A work request as the C structures have it.
+trait Posted {
+    /// Where in the peer's memory it begins, and the right that this needs.
+    fn remote(&self) -> Option<(u64, &'static str)> {
+        None
+    }
+    fn next(&self) -> *mut Self;
+    fn list(&self) -> (*const ibv_sge, c_int);
+    /// The request, but for its elements.
+    fn request(&self) -> Request<'static>;
+}
+
+impl Posted for ibv_send_wr {
+    fn remote(&self) -> Option<(u64, &'static str)> {
+        // SAFETY: the opcode says which member is set, and all are integers.
+        let (of_rdma, of_atomic) = unsafe { (self.wr.rdma.remote_addr, self.wr.atomic.remote_addr) };
+        match self.opcode {
+            v::IBV_WR_RDMA_WRITE | v::IBV_WR_RDMA_WRITE_WITH_IMM => Some((of_rdma, "REMOTE_WRITE")),
+            v::IBV_WR_RDMA_READ => Some((of_rdma, "REMOTE_READ")),
+            v::IBV_WR_ATOMIC_CMP_AND_SWP | v::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                Some((of_atomic, "REMOTE_ATOMIC"))
+            }
+            _ => None,
+        }
+    }
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+    fn list(&self) -> (*const ibv_sge, c_int) {
+        (self.sg_list, self.num_sge)
+    }
+    fn request(&self) -> Request<'static> {
+        let (name, direction) = match self.opcode {
+            v::IBV_WR_SEND | v::IBV_WR_SEND_WITH_IMM | v::IBV_WR_SEND_WITH_INV => ("SEND", Direction::Reads),
+            v::IBV_WR_RDMA_WRITE | v::IBV_WR_RDMA_WRITE_WITH_IMM => ("RDMA WRITE", Direction::Reads),
+            v::IBV_WR_RDMA_READ => ("RDMA READ", Direction::Writes),
+            v::IBV_WR_ATOMIC_CMP_AND_SWP | v::IBV_WR_ATOMIC_FETCH_AND_ADD => ("ATOMIC", Direction::Writes),
+            v::IBV_WR_ATOMIC_WRITE => ("ATOMIC WRITE", Direction::Reads),
+            _ => ("request", Direction::Reads),
+        };
+        Request {
+            wr_id: self.wr_id,
+            name,
+            direction,
+            is_inline: self.send_flags & v::IBV_SEND_INLINE != 0,
+            is_signaled: self.send_flags & v::IBV_SEND_SIGNALED != 0,
+            elements: &[],
+            remote: self.remote(),
+        }
+    }
+}
+
+impl Posted for ibv_recv_wr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+    fn list(&self) -> (*const ibv_sge, c_int) {
+        (self.sg_list, self.num_sge)
+    }
+    fn request(&self) -> Request<'static> {
+        let direction = Direction::Writes;
+        Request {
+            remote: None,
+            wr_id: self.wr_id,
+            name: "RECV",
+            direction,
+            is_inline: false,
+            is_signaled: true,
+            elements: &[],
+        }
+    }
+}
+
+/// Runs `f` on each request of a list.
+///
+/// # Safety
+///
+/// A list of requests as ibv_post_send(3) describes it.
+unsafe fn each<T: Posted>(list: *mut T, mut f: impl FnMut(&T)) {
+    let mut at = list;
+    // SAFETY: as the caller says.
+    while let Some(one) = unsafe { at.as_ref() } {
+        f(one);
+        at = one.next();
+    }
+}
+
+/// Posts a list by `post`, of which the checker hears before, and of what is refused behind.
+///
+/// # Safety
+///
+/// A list of requests as ibv_post_send(3) describes it, and the caller's variable.
+unsafe fn posted<T: Posted>(
+    queue: Queue,
+    list: *mut T,
+    bad: *mut *mut T,
+    post: impl FnOnce() -> c_int,
+) -> c_int {
+    let tell = |checker: &mut Checker<Place>, place: &Place| {
+        let mut findings: Vec<Finding<Place>> = Vec::new();
+        let one = |wr: &T| {
+            let (first, count) = wr.list();
+            // SAFETY: as the caller says. What has too many elements is refused.
+            let sges = unsafe { request::elements(first, count) }.unwrap_or_default();
+            let elements: Vec<_> =
+                sges.iter().map(|sge| Element { addr: sge.addr, len: sge.length, key: sge.lkey }).collect();
+            let request = Request { elements: &elements, ..wr.request() };
+            findings.extend(checker.posting(queue, &request, &Own, place));
+        };
+        // SAFETY: as the caller says.
+        unsafe { each(list, one) };
+        findings
+    };
+    note(tell);
+    let error = post();
+    if error != 0 {
+        let mut count = 0;
+        // SAFETY: the call has said which one it refused.
+        unsafe { each(*bad, |_| count += 1) };
+        refused(queue, count, error);
+    } else {
+        note(|checker, site| checker.posted(queue, site));
+    }
+    error
+}
+
+/// Tells of the last requests, which were refused with an errno.
+pub(super) fn refused(queue: Queue, count: usize, error: c_int) {
+    let state = state_name(queue);
+    let why = (error == libc::EINVAL).then_some(Refusal { error: "EINVAL", state });
+    note(|checker, site| checker.refused(queue, count, why.as_ref(), site));
+}
+
+unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad_wr: *mut *mut ibv_send_wr,
+) -> c_int {
+    if let Err(gone) = refuse_gone(qp) {
+        // SAFETY: the caller's variable.
+        unsafe { *bad_wr = wr };
+        return ffi_guard::or_errno(|| Err(gone));
+    }
+    // SAFETY: the man page's contract.
+    unsafe { posted(Queue::Send(handle(qp)), wr, bad_wr, || post::post_send(qp, wr, bad_wr)) }
+}
+
+unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    if let Err(gone) = refuse_gone(qp) {
+        // SAFETY: the caller's variable.
+        unsafe { *bad_wr = wr };
+        return ffi_guard::or_errno(|| Err(gone));
+    }
+    // SAFETY: the man page's contract.
+    unsafe { posted(Queue::Receive(handle(qp)), wr, bad_wr, || post::post_recv(qp, wr, bad_wr)) }
+}
+
+unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad_wr: *mut *mut ibv_recv_wr,
+) -> c_int {
+    if let Err(gone) = refuse_gone(srq) {
+        // SAFETY: the caller's variable.
+        unsafe { *bad_wr = wr };
+        return ffi_guard::or_errno(|| Err(gone));
+    }
+    // SAFETY: the man page's contract.
+    unsafe { posted(Queue::Shared(handle(srq)), wr, bad_wr, || srq::object::post_srq_recv(srq, wr, bad_wr)) }
+}
+
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
+    if let Err(gone) = refuse_gone(cq) {
+        return ffi_guard::or(-gone.0, || Err(gone));
+    }
+    events::polled(cq);
+    // SAFETY: the man page's contract.
+    let taken = unsafe { poll::poll_cq(cq, num_entries, wc) };
+    if taken > 0 {
+        // SAFETY: so many were written.
+        completed(unsafe { std::slice::from_raw_parts(wc, taken as usize) });
+    }
+    taken
+}
+
+/// Tells of completions that the program takes.
+pub(super) fn completed(all: &[ibv_wc]) {
+    // Other processes are asked before the checker's lock is taken.
+    let failed = all.iter().find(|wc| is_of_ends(wc.status));
+    let peer = failed
+        .and_then(|wc| Some((wc.qp_num, ends::peer_of(wc.qp_num, wc.status == v::IBV_WC_RETRY_EXC_ERR)?)));
+    note(|checker, place| {
+        let tell = |wc| checker.completed(&completion(wc, peer.as_ref()), &Own, place);
+        all.iter().flat_map(tell).collect()
+    });
+}
+
+fn completion<'a>(wc: &ibv_wc, peer: Option<&'a (u32, Peer)>) -> Completion<'a> {
+    let words = || {
+        // SAFETY: a static string.
+        let words = unsafe { CStr::from_ptr(strings::ibv_wc_status_str(wc.status)) };
+        words.to_str().unwrap_or_default()
+    };
+    let peer = peer.filter(|(number, _)| *number == wc.qp_num && is_of_ends(wc.status));
+    Completion {
+        number: wc.qp_num,
+        wr_id: wc.wr_id,
+        is_receive: wc.opcode & v::IBV_WC_RECV != 0,
+        failure: (wc.status != v::IBV_WC_SUCCESS).then(|| (words(), wc.status)),
+        peer: peer.map(|(_, peer)| peer),
+    }
+}

@@ -1,0 +1,220 @@
+//! Objects made and destroyed. Each function is called behind the making and before the freeing of
+//! what it names, and does nothing where calls are not checked.
+
+use check::objects::{CompletionQueue, Domain, Handle, QueuePair, Region, SharedQueue};
+use nic::{QpState, QpType};
+use rdma_core_abi::verbs::{IBV_ACCESS_LOCAL_WRITE, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_srq};
+
+use check::Queue;
+
+use super::calls::Own;
+use super::{handle, look, note};
+use crate::ffi_guard::Errno;
+use crate::verbs::qp::object::Qp;
+
+/// EINVAL, and a finding, for an object that was destroyed. Nothing of the object is read.
+pub(crate) fn refuse_gone<T>(object: *mut T) -> Result<(), Errno> {
+    if look(|checker| checker.is_gone(handle(object))) != Some(true) {
+        return Ok(());
+    }
+    note(|checker, site| checker.used(handle(object), site));
+    Err(Errno(libc::EINVAL))
+}
+
+/// A protection domain of the program's.
+pub(crate) fn domain_made(pd: *mut ibv_pd) {
+    note(|checker, made| {
+        checker.domain_made(handle(pd), Domain { made: made.clone() });
+        Vec::new()
+    });
+}
+
+/// A protection domain is deallocated, or turns out to be the connection manager's, which keeps it.
+pub(crate) fn domain_gone(pd: *mut ibv_pd) {
+    note(|checker, _| {
+        checker.domain_gone(handle(pd));
+        Vec::new()
+    });
+}
+
+/// A region, of memory that is not the program's as long as [`region_is_at`] does not say so.
+///
+/// # Safety
+///
+/// A region of ours that lives.
+pub(crate) unsafe fn region_made(mr: *mut ibv_mr, access: u32) {
+    note(|checker, made| {
+        // SAFETY: as the caller says.
+        let c = unsafe { &*mr };
+        let region = Region {
+            domain: handle(c.pd),
+            addr: None,
+            named: 0,
+            len: c.length as u64,
+            is_writable: access & IBV_ACCESS_LOCAL_WRITE != 0,
+            made: made.clone(),
+        };
+        checker.region_made(c.lkey, region);
+        Vec::new()
+    });
+}
+
+/// A region is memory of the program's from `addr` on, which requests call `named`.
+pub(crate) fn region_is_at(key: u32, addr: u64, named: u64) {
+    note(|checker, _| {
+        if let Some(region) = checker.region_mut(key) {
+            (region.addr, region.named) = (Some(addr), named);
+        }
+        Vec::new()
+    });
+}
+
+/// A region was registered anew: its rights, its domain, and its place where that was named.
+///
+/// # Safety
+///
+/// A region of ours that lives.
+pub(crate) unsafe fn region_changed(mr: *mut ibv_mr, access: u32, place: Option<(u64, u64, u64)>) {
+    note(|checker, _| {
+        // SAFETY: as the caller says.
+        let c = unsafe { &*mr };
+        if let Some(region) = checker.region_mut(c.lkey) {
+            (region.domain, region.is_writable) = (handle(c.pd), access & IBV_ACCESS_LOCAL_WRITE != 0);
+            if let Some((addr, len, named)) = place {
+                (region.addr, region.len, region.named) = (Some(addr), len, named);
+            }
+        }
+        Vec::new()
+    });
+}
+
+/// A region is about to be deregistered.
+pub(crate) fn region_going(key: u32) {
+    note(|checker, site| checker.region_going(key, &Own, site));
+}
+
+pub(crate) fn region_gone(key: u32) {
+    note(|checker, site| {
+        checker.region_gone(key, site);
+        Vec::new()
+    });
+}
+
+/// The state of a queue pair that the checker knows, or that a call is about.
+fn state(pair: Handle) -> QpState {
+    let qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair as usize);
+    // SAFETY: the checker, whose lock is held, hears of a queue pair's end before it is freed; and
+    // a queue pair lives while a call is about it, by the man page's contract.
+    unsafe { Qp::of(qp) }.nic.state()
+}
+
+/// Whether a queue pair that the checker knows executes requests.
+pub(super) fn executes(pair: Handle) -> bool {
+    !matches!(state(pair), QpState::Reset | QpState::Error)
+}
+
+/// Whether requests of a queue pair that the checker knows may have completed.
+pub(super) fn completes(pair: Handle) -> bool {
+    !matches!(state(pair), QpState::Reset | QpState::Init)
+}
+
+/// The state of the queue pair that a call posts to.
+pub(super) fn state_name(queue: Queue) -> &'static str {
+    let (Queue::Send(pair) | Queue::Receive(pair)) = queue else { return "RTS" };
+    match state(pair) {
+        QpState::Reset => "RESET",
+        QpState::Init => "INIT",
+        QpState::Rtr => "RTR",
+        QpState::Rts => "RTS",
+        QpState::Sqd => "SQD",
+        QpState::Sqe => "SQE",
+        QpState::Error => "ERR",
+    }
+}
+
+pub(crate) fn queue_made(cq: *mut ibv_cq, depth: u32) {
+    note(|checker, made| {
+        let mut queue = CompletionQueue::new(depth, made.clone());
+        // SAFETY: a queue of ours, just made.
+        let channel = unsafe { (*cq).channel };
+        queue.channel = (!channel.is_null()).then(|| handle(channel));
+        checker.queue_made(handle(cq), queue);
+        Vec::new()
+    });
+}
+
+/// The program has called ibv_fork_init(3), or asked whether that is needed.
+pub(crate) fn fork_prepared() {
+    look(|checker| checker.fork_prepared());
+}
+
+pub(crate) fn queue_resized(cq: *mut ibv_cq, depth: u32) {
+    note(|checker, _| {
+        checker.queue_resized(handle(cq), depth);
+        Vec::new()
+    });
+}
+
+pub(crate) fn queue_gone(cq: *mut ibv_cq) {
+    note(|checker, _| {
+        checker.queue_gone(handle(cq));
+        Vec::new()
+    });
+}
+
+/// A queue pair, asked for with so many inline bytes. One of another type than RC, UC and UD is not
+/// checked.
+///
+/// # Safety
+///
+/// A queue pair of ours that lives.
+pub(crate) unsafe fn pair_made(qp: *mut ibv_qp, max_inline: u32) {
+    note(|checker, made| {
+        // SAFETY: as the caller says.
+        let (c, ours) = unsafe { (&*qp, Qp::of(qp)) };
+        let init = ours.nic.init();
+        if !matches!(init.kind, QpType::Rc | QpType::Uc | QpType::Ud) {
+            // What it takes from a shared queue completes where the checker does not see it.
+            checker.shared_gone(handle(c.srq));
+            return Vec::new();
+        }
+        let mut pair = QueuePair::new(c.qp_num, made.clone());
+        pair.domain = handle(c.pd);
+        (pair.send_queue, pair.receive_queue) = (handle(c.send_cq), handle(c.recv_cq));
+        pair.shared = (!c.srq.is_null()).then(|| handle(c.srq));
+        (pair.max_sends, pair.max_inline) = (init.cap.max_send_wr, max_inline);
+        pair.max_receives = init.cap.max_recv_wr;
+        pair.all_signaled = init.sq_sig_all;
+        checker.pair_made(handle(qp), pair);
+        Vec::new()
+    });
+}
+
+pub(crate) fn pair_reset(qp: *mut ibv_qp) {
+    note(|checker, _| {
+        checker.pair_reset(handle(qp));
+        Vec::new()
+    });
+}
+
+pub(crate) fn pair_gone(qp: *mut ibv_qp) {
+    note(|checker, _| {
+        checker.pair_gone(handle(qp));
+        Vec::new()
+    });
+}
+
+/// A shared receive queue that is neither for XRC nor for tags.
+pub(crate) fn shared_made(srq: *mut ibv_srq, pd: *mut ibv_pd) {
+    note(|checker, made| {
+        checker.shared_made(handle(srq), SharedQueue::new(handle(pd), made.clone()));
+        Vec::new()
+    });
+}
+
+pub(crate) fn shared_gone(srq: *mut ibv_srq) {
+    note(|checker, _| {
+        checker.shared_gone(handle(srq));
+        Vec::new()
+    });
+}
