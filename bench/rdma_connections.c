@@ -1,10 +1,10 @@
 /*
- * rdma_connections server COUNT | client COUNT | hold COUNT
+ * rdma_connections server COUNT [ADDRESS] | client COUNT [ADDRESS] | hold COUNT [ADDRESS]
  *
- * An ordinary RDMA program on 127.0.0.1. The server accepts until COUNT connections have ended. A client makes COUNT, one after the
- * other, each ended before the next. `hold` makes COUNT, has all of them at once, then ends them; before that both sides print how
- * many bytes each connection takes of their resident memory. The server prints "listening" first, a client "ready", and begins
- * when it has read a line.
+ * An ordinary RDMA program on 127.0.0.1, or the server's address. The server accepts until COUNT connections have ended. A client
+ * makes COUNT, one after the other, each ended before the next, and prints how many microseconds one took. `hold` makes COUNT, has
+ * all of them at once, then ends them; before that both sides print how many bytes each connection takes of their resident memory.
+ * The server prints "listening" first, a client "ready", and begins when it has read a line.
  */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PORT 7556
@@ -20,6 +21,7 @@
 
 #define MUST(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
 
+static const char *server_address = "127.0.0.1";
 static struct rdma_event_channel *channel;
 static struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7, .rnr_retry_count = 7 };
 
@@ -35,8 +37,9 @@ static long resident(void)
 
 static struct sockaddr_in address(void)
 {
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(PORT) };
 
+	MUST(inet_pton(AF_INET, server_address, &a.sin_addr) == 1);
 	return a;
 }
 
@@ -111,16 +114,28 @@ static void wait_for_line(void)
 		;
 }
 
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1e6 + t.tv_nsec / 1e3;
+}
+
 static void client(int count)
 {
+	double begin;
+
 	wait_for_line();
-	while (count--) {
+	begin = now();
+	for (int i = 0; i < count; i++) {
 		struct rdma_cm_id *id = connect_one();
 
 		MUST(!rdma_disconnect(id));
 		expect(RDMA_CM_EVENT_DISCONNECTED);
 		end(id);
 	}
+	printf("%.2f\n", (now() - begin) / count);
 }
 
 static void hold(int count)
@@ -142,7 +157,7 @@ static void hold(int count)
 
 static void server(int count)
 {
-	int now = 0, most = 0, ended = 0;
+	int open = 0, most = 0, ended = 0;
 	long before = 0, full = 0;
 	struct rdma_cm_id *listener, *id;
 	struct sockaddr_in a = address();
@@ -159,14 +174,14 @@ static void server(int count)
 			MUST(!rdma_accept(id, &param));
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
-			if (++now > most) {
-				most = now;
+			if (++open > most) {
+				most = open;
 				full = resident();
 				before = most == 1 ? full : before;
 			}
 			break;
 		case RDMA_CM_EVENT_DISCONNECTED:
-			now--;
+			open--;
 			ended++;
 			end(id);
 			break;
@@ -178,12 +193,14 @@ static void server(int count)
 
 int main(int argc, char **argv)
 {
-	int count = argc == 3 ? atoi(argv[2]) : 0;
+	int count = argc == 3 || argc == 4 ? atoi(argv[2]) : 0;
 
 	if (count <= 0) {
-		fprintf(stderr, "usage: rdma_connections server COUNT | client COUNT | hold COUNT\n");
+		fprintf(stderr, "usage: rdma_connections server COUNT | client COUNT | hold COUNT, each [ADDRESS]\n");
 		return 2;
 	}
+	if (argc == 4)
+		server_address = argv[3];
 	MUST(channel = rdma_create_event_channel());
 	if (!strcmp(argv[1], "server"))
 		server(count);

@@ -1,11 +1,15 @@
 //! Verbena beside the kernel's rdma_rxe and beside sockets, by the same programs between the same
-//! two guests of conformance/kernel-peer, and within one of two processors. Where QEMU emulates
-//! their processors no figure says what a machine does: only the ratios do. A kernel that has
-//! loaded rdma_rxe holds the UDP port of RoCEv2 at all its addresses: so the module is unloaded
-//! while Verbena is measured. QEMU translates code for the address it is at, and a process has its
-//! libraries elsewhere each time: some 80 of the 140 ms that 100 connections of a new program took
-//! went into code translated anew. No machine does that, so programs lie at the same addresses each
-//! time, for either side.
+//! two guests of conformance/kernel-peer, and within one of two processors. A guest is a user mode
+//! kernel where one can be built: its system calls and page faults are dear, code between them runs
+//! at the machine's speed. Elsewhere QEMU emulates processors. In either only the ratios say what a
+//! machine does.
+//!
+//! A kernel that has rdma_rxe holds the UDP port of RoCEv2: one whose module is loaded at all its
+//! addresses, a newer one while it has such a device. So while Verbena is measured there is
+//! neither. QEMU translates code for the address it is at, and a process has its libraries
+//! elsewhere each time: some 80 of the 140 ms that 100 connections of a new program took went into
+//! code translated anew. No machine does that, so programs lie at the same addresses each time, for
+//! either side.
 
 use std::fmt::Display;
 use std::io;
@@ -15,6 +19,7 @@ use std::process::{Command, Stdio};
 use crate::beside::{by_turns, figure, median};
 use crate::peers::qperf::Protocol;
 use crate::peers::{Test, perftest, program, qperf};
+use crate::rdma::Program;
 use crate::report::Figure;
 
 const TURNS: usize = 3;
@@ -32,12 +37,26 @@ const MEMORY: &str = "1024";
 /// Where Verbena is in a guest.
 const OURS: &str = "/ours";
 const PORT: u16 = 17_551;
-/// Seconds that a program of an emulated machine may take.
+/// Seconds that a program of a guest may take.
 const PATIENCE: &str = "90";
 /// Connections that cmtime makes at once.
 const CONNECTIONS: usize = 100;
-const SMALL: usize = 64;
-const LARGE: usize = 64 << 10;
+/// Connections that are made one after the other, by a program that lies there in a guest.
+const ONE_BY_ONE: usize = 200;
+const CONNECTOR: &str = "/bin/rdma_connections";
+/// What its server has said.
+const CONNECTOR_SAID: &str = "/tmp/rdma_connections";
+/// What perftest measures: messages of how many bytes, and how many of them.
+const MEASURED: [(&str, Test, usize, usize); 8] = [
+    ("64-byte SEND, half round trip (ib_send_lat)", Test::SendLatency, 64, 500),
+    ("8-byte WRITE, half round trip, both watch their memory (ib_write_lat)", Test::WriteLatency, 8, 500),
+    ("64 KiB WRITEs (ib_write_bw)", Test::WriteBandwidth, 64 << 10, 200),
+    ("1 MiB WRITEs (ib_write_bw)", Test::WriteBandwidth, 1 << 20, 40),
+    ("64 KiB READs (ib_read_bw)", Test::ReadBandwidth, 64 << 10, 200),
+    ("1 MiB READs (ib_read_bw)", Test::ReadBandwidth, 1 << 20, 40),
+    ("64 KiB SENDs (ib_send_bw)", Test::SendBandwidth, 64 << 10, 200),
+    ("1 MiB SENDs (ib_send_bw)", Test::SendBandwidth, 1 << 20, 40),
+];
 /// Bytes of a message in a packet between the guests, whose path has an MTU of 1,024; and those of
 /// BTH and ICRC.
 const OF_A_PACKET: usize = 1024;
@@ -88,12 +107,12 @@ struct Guests {
 
 impl Guests {
     /// Boots them and gives them the programs that they have not.
-    fn up(tool: &Path, verbena: &Path) -> io::Result<Self> {
+    fn up(tool: &Path, given: &[(PathBuf, String)]) -> io::Result<Self> {
         let guests = Self { tool: std::path::absolute(tool)? };
         for Guest { name, ip, processors } in [CLIENT, SERVER, BOTH] {
             guests.tool(&["up", "--name", name, "--ip", ip, "--mem", MEMORY, "--smp", processors])?;
-            for (file, to) in given(verbena)? {
-                guests.tool(&["put", name, &file.to_string_lossy(), &to])?;
+            for (file, to) in given {
+                guests.tool(&["put", name, &file.to_string_lossy(), to])?;
             }
             guests.tool(&["exec", name, "--", "echo 0 > /proc/sys/kernel/randomize_va_space"])?;
         }
@@ -114,13 +133,24 @@ impl Guests {
         }
     }
 
-    /// Has rdma_rxe loaded at both ends, or not.
+    /// Has a device of rdma_rxe at both ends, or not even its module. A kernel deletes a device
+    /// some time after the command has ended.
     fn load(&self, ends: Ends, stack: Stack) -> io::Result<()> {
         let script = match stack {
             Stack::Kernel => {
-                "[ -e /sys/class/infiniband/rxe0 ] || { insmod /m/rdma_rxe.ko && rdma link add rxe0 type rxe netdev eth0; }"
+                "[ ! -e /sys/class/infiniband/rxe0 ] || exit 0; \
+                 [ ! -e /proc/modules ] || insmod /m/rdma_rxe.ko || exit 1; \
+                 for i in $(seq 100); do \
+                 rdma link add rxe0 type rxe netdev eth0 2> /tmp/added && exit 0; usleep 100000; done; \
+                 cat /tmp/added; exit 1"
             }
-            Stack::Verbena => "[ ! -e /sys/module/rdma_rxe ] || { rdma link delete rxe0; rmmod rdma_rxe; }",
+            Stack::Verbena => {
+                "[ -e /sys/class/infiniband/rxe0 ] || exit 0; \
+                 rdma link delete rxe0 || exit 1; [ ! -e /proc/modules ] || rmmod rdma_rxe || exit 1; \
+                 for i in $(seq 100); do \
+                 netstat -lun | grep -q ':4791 ' || exit 0; usleep 100000; done; \
+                 echo 'the port is still held'; exit 1"
+            }
         };
         [ends.server, ends.client]
             .iter()
@@ -177,6 +207,21 @@ impl Guests {
         self.figure(ends, [server, ready.to_owned(), client], connected)
     }
 
+    /// Microseconds of the wall clock a connection, of those made one after the other.
+    fn one_by_one(&self, ends: Ends, stack: Stack) -> io::Result<f64> {
+        let command =
+            |role: &str| stack.command(&format!("{CONNECTOR} {role} {ONE_BY_ONE} {}", ends.server.ip));
+        let server = format!("{} > {CONNECTOR_SAID}", command("server"));
+        let ready = format!("grep -q listening {CONNECTOR_SAID}");
+        let client = format!("echo | {}", command("client"));
+        program::tried(|| {
+            self.tool(&["exec", ends.server.name, "--", &format!("rm -f {CONNECTOR_SAID}")])?;
+            let said = self.pair(ends, &server, &ready, &client)?;
+            let took = said.lines().find_map(|line| line.parse().ok());
+            took.ok_or_else(|| io::Error::other(format!("no figure of {client}: {said}")))
+        })
+    }
+
     fn sockets(&self, ends: Ends, protocol: Protocol, test: Test, size: usize) -> io::Result<f64> {
         let server = format!("{} -lp {PORT}", qperf::PROGRAM);
         let arguments = qperf::arguments(protocol, test, size).join(" ");
@@ -194,16 +239,19 @@ impl Drop for Guests {
 }
 
 /// Programs of this machine and their places in a guest, whose image has perftest and cmtime.
-fn given(verbena: &Path) -> io::Result<Vec<(PathBuf, String)>> {
-    let verbena = std::path::absolute(verbena)?;
+fn given(connector: &Program) -> Vec<(PathBuf, String)> {
+    let verbena = connector.verbena().to_owned();
     let library = verbena.with_file_name("libverbena_rdma.so");
-    let mut files =
-        vec![(verbena, format!("{OURS}/verbena")), (library, format!("{OURS}/libverbena_rdma.so"))];
+    let mut files = vec![
+        (verbena, format!("{OURS}/verbena")),
+        (library, format!("{OURS}/libverbena_rdma.so")),
+        (connector.binary().to_owned(), CONNECTOR.to_owned()),
+    ];
     match program::found(qperf::PROGRAM) {
         Some(file) => files.push((file, format!("/bin/{}", qperf::PROGRAM))),
         None => eprintln!("left out: TCP ({} is not installed)", qperf::PROGRAM),
     }
-    Ok(files)
+    files
 }
 
 /// A script that succeeds when a socket listens at the port.
@@ -223,12 +271,12 @@ fn connected(said: &str) -> Option<[f64; 2]> {
     Some([all, connecting?])
 }
 
-/// The lines of the tables: between two guests, and within one.
+/// The lines of the tables: between two guests, and within one. `connector` is `rdma_connections`.
 ///
 /// # Errors
 /// When a guest does not come up, or a program fails again and again.
-pub(crate) fn figures(tool: &Path, verbena: &Path) -> io::Result<[Vec<Figure>; 2]> {
-    let guests = Guests::up(tool, verbena)?;
+pub(crate) fn figures(tool: &Path, connector: &Program) -> io::Result<[Vec<Figure>; 2]> {
+    let guests = Guests::up(tool, &given(connector))?;
     let apart = Ends { server: SERVER, client: CLIENT };
     Ok([guests.figures(apart)?, guests.figures(Ends { server: BOTH, client: BOTH })?])
 }
@@ -238,28 +286,21 @@ impl Guests {
         let stacks = [Stack::Verbena, Stack::Kernel];
         let mut figures = Vec::new();
         let kernel = "the kernel's rdma_rxe at both ends, by the same program";
-        for (what, test, size, iterations) in [
-            ("64-byte SEND, half round trip (ib_send_lat)", Test::SendLatency, SMALL, 500),
-            ("64 KiB WRITEs (ib_write_bw)", Test::WriteBandwidth, LARGE, 200),
-            ("64 KiB READs (ib_read_bw)", Test::ReadBandwidth, LARGE, 200),
-        ] {
+        for (what, test, size, iterations) in MEASURED {
             let [ours, theirs] = by_turns(TURNS, |at| {
                 self.load(ends, stacks[at])?;
                 self.perftest(ends, stacks[at], (test, size, iterations))
             })?;
-            // An emulated machine is slow: what is GB/s elsewhere is MB/s there.
-            let (unit, scale) = if test == Test::SendLatency { ("us", 1.0) } else { ("MB/s", 1e3) };
+            // A guest is slow: what is GB/s elsewhere is MB/s there.
+            let (unit, scale) = if test.is_latency() { ("us", 1.0) } else { ("MB/s", 1e3) };
             figures.push(figure(what.to_owned(), unit, ours * scale, theirs * scale, kernel));
-            let beside = if test == Test::SendLatency { test } else { Test::SendBandwidth };
             if program::found(qperf::PROGRAM).is_some() {
-                let (datagram, udp_is) = match beside {
-                    Test::SendLatency => {
-                        (SMALL + HEADERS, "UDP (qperf), one datagram each way, as long as the packet")
-                    }
-                    _ => (
-                        OF_A_PACKET + HEADERS,
-                        "UDP (qperf), datagrams as long as a packet, as many as were received",
-                    ),
+                let (beside, datagram, udp_is) = if test.is_latency() {
+                    let udp_is = "UDP (qperf), one datagram each way, as long as the packet";
+                    (Test::SendLatency, size + HEADERS, udp_is)
+                } else {
+                    let udp_is = "UDP (qperf), datagrams as long as a packet, as many as were received";
+                    (Test::SendBandwidth, OF_A_PACKET + HEADERS, udp_is)
                 };
                 let [tcp, udp] = by_turns(TURNS, |at| match at {
                     0 => self.sockets(ends, Protocol::Tcp, beside, size),
@@ -269,6 +310,12 @@ impl Guests {
                 figures.push(figure(what.to_owned(), unit, ours * scale, udp * scale, udp_is));
             }
         }
+        let [ours, theirs] = by_turns(CONNECTION_TURNS, |at| {
+            self.load(ends, stacks[at])?;
+            self.one_by_one(ends, stacks[at])
+        })?;
+        let what = format!("a connection, of {ONE_BY_ONE} one after the other, until it has ended");
+        figures.push(figure(what, "us", ours, theirs, kernel));
         let mut connecting = [const { Vec::new() }; 2];
         let [ours, theirs] = by_turns(CONNECTION_TURNS, |at| {
             self.load(ends, stacks[at])?;

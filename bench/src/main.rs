@@ -149,17 +149,17 @@ fn alone(args: &Args) -> io::Result<Option<String>> {
 }
 
 fn measure(args: &Args) -> io::Result<()> {
+    let compiled =
+        |name, libraries: &[&str]| rdma::Program::compile(&args.verbena, &args.sources, name, libraries);
     if args.of_kernel {
-        return publish(args, &report::guests_page(&guests::figures(&args.kernel_peer, &args.verbena)?));
+        let connector = compiled("rdma_connections", &[])?;
+        return publish(args, &report::guests_page(&guests::figures(&args.kernel_peer, &connector)?));
     }
     if let Some(table) = alone(args)? {
         print!("{table}");
         return Ok(());
     }
-    let compile = |name, libraries: &[&str]| {
-        let compiled = || rdma::Program::compile(&args.verbena, &args.sources, name, libraries);
-        (!args.floors).then(compiled).transpose()
-    };
+    let compile = |name, libraries: &[&str]| (!args.floors).then(|| compiled(name, libraries)).transpose();
     let (program, connections) = (compile("rdma_bench", &[])?, compile("rdma_connections", &[])?);
     if args.of_connections {
         print!("{}", report::table(&connections::figures(connections.as_ref())?));

@@ -123,7 +123,7 @@ pub(crate) fn figures(program: &Program, disk: &Path, memory: &Path) -> io::Resu
         1 => local(&on_disk),
         _ => by_tcp(&on_disk, Request::Write),
     })?;
-    beside(what, ours, alone, "pwrite and fdatasync, with nobody in between");
+    beside(what, ours, alone, "pwrite and fdatasync, with no process in between");
     beside(what, ours, tcp, "a TCP request whose server does these two");
     let compared = [
         ("persist", "4 KiB written and flushed to persistence, a file in memory (tmpfs)", &in_memory),

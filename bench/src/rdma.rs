@@ -21,6 +21,11 @@ impl Program {
         &self.verbena
     }
 
+    /// Where it is.
+    pub(crate) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// Compiles `name.c` against the installed headers with `cc`, linked to `libraries`, -libverbs
     /// and -lrdmacm as anyone would.
     ///

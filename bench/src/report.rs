@@ -104,7 +104,7 @@ pub(crate) fn crate_table(figures: &[Figure]) -> String {
 /// The table of processes of one host beside what Verbena stands on.
 pub(crate) fn calls_table(figures: &[Figure]) -> String {
     let mut text = "\nVerbena by memory beside what it stands on, by turns: medians, and the ratios are those of neighbouring turns. Latencies have three times as many turns as the rest. WRITEs and READs: perftest, as above, beside the same calls of the kernel between two processes, with \
-        nobody in between. Copies refused: by a filter of system calls (seccomp), as some containers have: all goes through the ring, in pieces, as perftest's memory is its own. UCX's posix never makes these calls; its WRITEs and READs are \
+        no process in between. Copies refused: by a filter of system calls (seccomp), as some containers have: all goes through the ring, in pieces, as perftest's memory is its own. UCX's posix never makes these calls; its WRITEs and READs are \
         messages where the memory is the program's own (UCX_ALLOC_PRIO=heap), as perftest's is, and copies in memory that both map where UCX allocates it, \
         as those of the Rust crate are below. What a cache line took from one core to the other was looked at before each measurement and behind the last one: a virtual machine's cores are moved, and \
         where the two are far apart the ratio may be of two distances.\n\n"
@@ -126,8 +126,9 @@ pub(crate) fn rpma_table(figures: &[Figure]) -> String {
 /// The page of two guests.
 pub(crate) fn guests_page([apart, together]: &[Vec<Figure>; 2]) -> String {
     let mut text = "# Verbena beside the kernel\n\n\
-        Written by `bench/run --kernel`, in guests of `conformance/kernel-peer`, by the same programs and by turns: medians. Where QEMU emulates the processors, only the \
-        ratios count; programs lie at the same addresses each time there, as it translates code anew wherever else it lies.\n\n\
+        Written by `bench/run --kernel`, in guests of `conformance/kernel-peer`, by the same programs and by turns: medians. Only the ratios count. In a user mode kernel a system call, a page fault \
+        and a switch of processes take many times as long as on a machine, and the kernel's CRC-32 uses no instruction of its own. Where QEMU emulates the processors all takes longer; \
+        programs lie at the same addresses each time there, as it translates code anew wherever else it lies.\n\n\
         ## Between two guests\n\n\
         They have one processor each, and a bridge without offloads between them. Verbena's packets go by UDP sockets there; what plain datagrams do stands beside it, one a call, whose two sides sleep while nothing is there.\n\n"
         .to_owned();

@@ -58,7 +58,7 @@ const TESTS: [(Test, &[usize]); 5] = [
 
 impl Test {
     /// A time, and no rate.
-    fn is_latency(self) -> bool {
+    pub(crate) fn is_latency(self) -> bool {
         matches!(self, Self::SendLatency | Self::WriteLatency)
     }
 
