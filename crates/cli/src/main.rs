@@ -1,10 +1,13 @@
 //! The `verbena` command. One file a subcommand.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod brought;
+mod capture;
 mod demo;
 mod dev;
 mod devices;
+mod doctor;
 mod manual;
 mod object;
 mod output;
@@ -12,13 +15,17 @@ mod packages;
 #[cfg(test)]
 mod pages;
 mod program;
+mod ps;
 mod rdma;
 mod ready;
 mod run;
+mod show;
 mod sysfs;
+mod top;
 mod trusted;
 mod unpack;
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -34,9 +41,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::Args),
+    Run(Box<run::Args>),
     Devices(devices::Args),
+    Doctor(doctor::Args),
+    Ps(ps::Args),
+    Show(show::Args),
+    Top(top::Args),
     Demo(demo::Args),
+    Bench(Box<bench::Args>),
     Man(manual::PageArgs),
     Completions(manual::CompletionsArgs),
 }
@@ -49,16 +61,22 @@ fn main() -> ExitCode {
         return rdma::run(std::env::args_os().skip(1).collect());
     }
     let done = match Cli::parse().command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
         Command::Devices(args) => devices::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Ps(args) => ps::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Man(_) => manual::page(Cli::command()),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
     };
     match done {
         Ok(code) => code,
         Err(message) => {
-            eprintln!("verbena: {message}");
+            // Standard error may be a terminal that is gone.
+            let _ = writeln!(io::stderr(), "verbena: {message}");
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! Standard output.
+//! Standard output, and what may be printed there.
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -13,4 +13,9 @@ pub(crate) fn write(bytes: impl AsRef<[u8]>) -> Result<ExitCode, String> {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(format!("cannot write: {error}")),
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Text of another process, in which nothing moves the cursor of a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

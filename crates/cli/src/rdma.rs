@@ -1,6 +1,8 @@
-//! iproute2's `rdma` command (rdma-link(8), rdma-dev(8)) for programs that run on Verbena: `rdma
-//! link show` and `rdma dev show` tell of Verbena's devices in iproute2's words; everything else
-//! goes to the system's command.
+//! iproute2's `rdma` command (rdma-link(8), rdma-dev(8), rdma-statistic(8), rdma-resource(8)) for
+//! programs that run on Verbena: what it shows of devices, links, counters and objects is
+//! Verbena's, in iproute2's words. Everything else goes to the system's command.
+
+mod resource;
 
 use std::borrow::Cow;
 use std::env;
@@ -17,6 +19,7 @@ use nic::device::port::{CAPABILITIES, FIRMWARE, PhysState, PortState};
 use serde_json::{Map, Value};
 
 use crate::{devices, output, sysfs};
+use resource::Kind;
 
 /// The names of the bits of [`CAPABILITIES`], as rdma-link(8) prints them.
 const CAPABILITY_NAMES: [(u32, &str); 2] = [(1 << 16, "CM"), (1 << 26, "IP_BASED_GIDS")];
@@ -35,7 +38,7 @@ pub(crate) fn run(args: Vec<OsString>) -> ExitCode {
         eprintln!("Wrong device name.");
         return ExitCode::FAILURE;
     };
-    output::write(question.answer(&devices)).unwrap_or_else(|message| {
+    question.answer(&devices).and_then(output::write).unwrap_or_else(|message| {
         eprintln!("rdma: {message}");
         ExitCode::FAILURE
     })
@@ -53,7 +56,8 @@ fn pass_on(args: &[OsString]) -> ExitCode {
         eprintln!("rdma: cannot run {}: {error}", other.display());
     }
     eprintln!(
-        "rdma: here only `link show` and `dev show` are answered; for the rest install iproute2's command"
+        "rdma: here only what `dev`, `link`, `resource` and `statistic` show is answered; for the rest install \
+         iproute2's command"
     );
     ExitCode::FAILURE
 }
@@ -62,6 +66,8 @@ fn pass_on(args: &[OsString]) -> ExitCode {
 enum Object {
     Device,
     Link,
+    Statistic,
+    Resource(Kind),
 }
 
 /// What is asked, and how it is to be answered.
@@ -103,15 +109,35 @@ impl Question {
         let object = match *object {
             word if is(word, "dev") => Object::Device,
             word if is(word, "link") => Object::Link,
+            word if is(word, "resource") => Object::Resource(Kind::Summary),
+            // `s` is `system`.
+            word if is(word, "statistic") && word.len() > 1 => Object::Statistic,
             _ => return None,
         };
-        let name = match rest {
-            [] => None,
-            [verb] if is(verb, "show") || is(verb, "list") => None,
-            [verb, name] if is(verb, "show") || is(verb, "list") => Some((*name).to_owned()),
+        let rest = match rest {
+            [verb, rest @ ..] if is(verb, "show") || is(verb, "list") => rest,
+            [] => rest,
             _ => return None,
         };
-        Some(Self { object, name, json, pretty, details })
+        let (object, rest) = match (object, rest) {
+            (Object::Resource(_), all @ [word, rest @ ..]) => {
+                match Kind::NAMED.into_iter().find(|(name, _)| name == word) {
+                    Some((_, kind)) => (Object::Resource(kind), rest),
+                    None => (object, all),
+                }
+            }
+            _ => (object, rest),
+        };
+        let name = match (object, rest) {
+            (_, []) => None,
+            // What other objects there are iproute2's command knows.
+            (Object::Resource(_), ["srq" | "ctx"]) => return None,
+            (Object::Device | Object::Link | Object::Resource(Kind::Summary), [name]) => Some(*name),
+            (Object::Statistic | Object::Resource(_), [word, name]) if is(word, "link") => Some(*name),
+            (Object::Statistic, [word]) if is(word, "link") => None,
+            _ => return None,
+        };
+        Some(Self { object, name: name.map(str::to_owned), json, pretty, details })
     }
 
     /// The devices it asks about; `None` where the one it names does not exist.
@@ -120,23 +146,46 @@ impl Question {
         let name = match self.object {
             Object::Device => name,
             // DEV/PORT; there is one port.
-            Object::Link => name.strip_suffix("/1").unwrap_or(name),
+            _ => name.strip_suffix("/1").or_else(|| name.strip_suffix("/-")).unwrap_or(name),
         };
         devices.iter().find(|(config, _)| config.name == name).map(|device| vec![device])
     }
 
-    fn answer(&self, devices: &[&(DeviceConfig, Port)]) -> String {
-        let fields = devices.iter().map(|(config, port)| match self.object {
-            Object::Device => device_fields(config),
-            Object::Link => link_fields(config, port, self.details),
-        });
-        match (self.json, self.object) {
-            (true, _) => {
-                let all: Value = fields.collect();
-                if self.pretty { format!("{all:#}\n") } else { format!("{all}\n") }
+    fn answer(&self, devices: &[&(DeviceConfig, Port)]) -> Result<String, String> {
+        let told = self.told(devices)?;
+        if self.json {
+            let all: Value = told.into_iter().collect();
+            return Ok(if self.pretty { format!("{all:#}\n") } else { format!("{all}\n") });
+        }
+        let line = |fields: &Fields| match self.object {
+            Object::Device | Object::Resource(Kind::Summary) => device_line(fields),
+            Object::Resource(_) if !fields.contains_key("port") => object_line(fields),
+            _ => link_line(fields, self.details),
+        };
+        Ok(told.iter().map(line).collect())
+    }
+
+    /// What is told, a line each.
+    fn told(&self, devices: &[&(DeviceConfig, Port)]) -> Result<Vec<Fields>, String> {
+        let each = devices.iter();
+        match self.object {
+            Object::Device => Ok(each.map(|(config, _)| device_fields(config)).collect()),
+            Object::Link => Ok(each.map(|(config, port)| link_fields(config, port, self.details)).collect()),
+            Object::Statistic => {
+                let said: Vec<_> = each.filter_map(|(config, _)| resource::statistic(config)).collect();
+                match said.is_empty() && !devices.is_empty() {
+                    true => {
+                        Err("there are no counters: this machine permits no view of /sys (verbena doctor)"
+                            .into())
+                    }
+                    false => Ok(said),
+                }
             }
-            (false, Object::Device) => fields.map(|f| device_line(&f)).collect(),
-            (false, Object::Link) => fields.map(|f| link_line(&f, self.details)).collect(),
+            Object::Resource(kind) => {
+                let configs: Vec<_> = each.map(|(config, _)| config).collect();
+                let processes = resource::processes(&configs);
+                Ok(configs.iter().flat_map(|config| resource::of_device(kind, config, &processes)).collect())
+            }
         }
     }
 }
@@ -215,6 +264,19 @@ fn device_line(fields: &Fields) -> String {
     line + "\n"
 }
 
+/// `dev rxe_lo cqn 0 cqe 32 `.
+fn object_line(fields: &Fields) -> String {
+    let mut line = String::new();
+    for (name, value) in fields {
+        match name.as_str() {
+            "ifindex" => {}
+            "ifname" => _ = write!(line, "dev {} ", plain(value)),
+            name => _ = write!(line, "{name} {} ", plain(value)),
+        }
+    }
+    line + "\n"
+}
+
 /// A value as it stands in a line: text without quotes.
 fn plain(value: &Value) -> Cow<'_, str> {
     value.as_str().map_or_else(|| value.to_string().into(), Cow::from)
@@ -244,7 +306,7 @@ mod tests {
 
     fn answer(line: &str) -> String {
         let (question, devices) = (ask(line).unwrap(), devices());
-        question.answer(&question.chosen(&devices).unwrap())
+        question.answer(&question.chosen(&devices).unwrap()).unwrap()
     }
 
     #[test]
@@ -275,11 +337,33 @@ mod tests {
 
     #[test]
     fn what_is_not_answered_goes_to_the_systems_command() {
-        for line in
-            ["", "resource show", "link add rxe0 type rxe netdev lo", "-V", "--batch f link", "statistic"]
-        {
+        for line in [
+            "",
+            "resource show srq",
+            "link add rxe0 type rxe netdev lo",
+            "-V",
+            "--batch f link",
+            "statistic qp show",
+            "system",
+            "s",
+        ] {
             assert_eq!(ask(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn objects_and_counters_are_asked_for_in_the_words_of_iproute2() {
+        let asked = |line| ask(line).map(|question| (question.object, question.name));
+        let all = |object| Some((object, None));
+        let of = |object, name: &str| Some((object, Some(name.to_owned())));
+        let resource = Object::Resource;
+        assert_eq!(asked("resource"), all(resource(Kind::Summary)));
+        assert_eq!(asked("res show rxe_lo"), of(resource(Kind::Summary), "rxe_lo"));
+        assert_eq!(asked("resource show qp"), all(resource(Kind::Qp)));
+        assert_eq!(asked("-j res show cm_id link rxe_lo/1"), of(resource(Kind::CmId), "rxe_lo/1"));
+        assert_eq!(asked("statistic"), all(Object::Statistic));
+        assert_eq!(asked("stat show link"), all(Object::Statistic));
+        assert_eq!(asked("statistic show link rxe_lo/1"), of(Object::Statistic, "rxe_lo/1"));
     }
 
     #[test]
@@ -292,7 +376,7 @@ mod tests {
         let mut devices = devices();
         devices[0].0.name = "a\"b\\c\n".to_owned();
         let question = ask("dev -j").unwrap();
-        let answer = question.answer(&question.chosen(&devices).unwrap());
+        let answer = question.answer(&question.chosen(&devices).unwrap()).unwrap();
         assert!(answer.contains(r#""ifname":"a\"b\\c\n","#), "{answer}");
     }
 

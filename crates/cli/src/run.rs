@@ -3,12 +3,14 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, ErrorKind};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use crate::{brought, object, packages, program, sysfs};
+use crate::{brought, capture, object, packages, program, sysfs};
 
 /// Where programs are looked for without PATH (execvp(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -40,6 +42,29 @@ pub(crate) struct Args {
     /// VERBENA_SAME_HOST=off
     #[arg(long)]
     wire: bool,
+    #[command(flatten)]
+    capture: capture::CaptureArgs,
+    /// Bring faults about by rules, such as loss=1%,dir=out; delay=2ms; error=rem-access,nth=5. All
+    /// traffic goes as packets, as with --wire
+    #[arg(long, value_name = "RULES")]
+    faults: Option<String>,
+    /// The seed of --faults: the same one makes the same decisions. Without it one is drawn, and
+    /// printed
+    #[arg(long, value_name = "NUMBER", requires = "faults")]
+    seed: Option<u64>,
+    /// Tell what the program does with work requests, memory and queues that the manual pages of
+    /// rdma-core do not allow, on standard error. With --check=error its exit code is 23 then. Same
+    /// as VERBENA_CHECK
+    #[arg(long, value_name = "HOW", num_args = 0..=1, require_equals = true, default_missing_value = "on",
+        value_parser = ["on", "error"])]
+    check: Option<String>,
+    /// Append what --check finds to FILE, a line of JSON each
+    #[arg(long, value_name = "FILE", requires = "check")]
+    check_json: Option<PathBuf>,
+    /// Do not tell what FILE lists, a line RULE:PATTERN each; # begins a comment. The pattern is
+    /// looked for in the frames and the text of a finding, and * in it stands for anything
+    #[arg(long, value_name = "FILE", requires = "check")]
+    check_suppressions: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -83,18 +108,50 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
     if !args.no_sysfs {
         // A kernel that refuses, or devices that the command cannot list, are no reason not to run:
         // the library works without.
-        let _ = linux::without_file_size_signal(sysfs::present);
+        let _ = linux::without_file_size_signal(|| sysfs::present(&mut command));
     }
     if let Some(file) = &args.counters {
         command.env("VERBENA_COUNTERS", file);
     }
-    if args.wire {
+    if let Some(rules) = &args.faults {
+        let spec: faults::Spec = rules.parse().map_err(|error| format!("--faults: {error}"))?;
+        let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 32);
+        eprintln!("verbena: --faults '{spec}' --seed {seed}");
+        command.env("VERBENA_FAULTS", rules).env("VERBENA_FAULTS_SEED", seed.to_string());
+    }
+    set_checks(&mut command, &args)?;
+    if args.wire || args.faults.is_some() {
         command.env("VERBENA_SAME_HOST", "off");
     }
-    let error = command.exec();
+    let error = if args.capture.file.is_some() {
+        match capture::run(command, args.capture, &links)? {
+            Ok(code) => return Ok(code),
+            Err(error) => error,
+        }
+    } else {
+        command.exec()
+    };
     let is_missing = error.kind() == ErrorKind::NotFound;
     eprintln!("verbena: cannot run {}: {}", program.display(), why_not(program, &path, &error));
     Ok(ExitCode::from(if is_missing { 127 } else { 126 }))
+}
+
+/// What `--check` and the options beside it say, for the program's environment.
+fn set_checks(command: &mut Command, args: &Args) -> Result<(), String> {
+    let Some(how) = &args.check else { return Ok(()) };
+    command.env("VERBENA_CHECK", how);
+    if let Some(file) = &args.check_json {
+        let file = std::path::absolute(file).map_err(|error| format!("--check-json: {error}"))?;
+        command.env("VERBENA_CHECK_JSON", file);
+    }
+    if let Some(file) = &args.check_suppressions {
+        let wrong = |why: &dyn Display| format!("--check-suppressions: {}: {why}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| wrong(&error))?;
+        check::Suppressions::parse(&text).map_err(|bad| wrong(&bad))?;
+        let file = std::path::absolute(file).map_err(|error| wrong(&error))?;
+        command.env("VERBENA_CHECK_SUPPRESSIONS", file);
+    }
+    Ok(())
 }
 
 /// What is wrong where execvp(3) failed so: ENOENT is said of the program and of what the kernel

@@ -12,18 +12,19 @@
 //! | ports/1/lid, lid_mask_count, sm_lid, sm_sl | 0: RoCE has none |
 //! | ports/1/gids/N, gid_attrs/types/N, gid_attrs/ndevs/N | `ibv_query_gid_ex`; the last two for N in use only |
 //! | ports/1/pkeys/0 | `ibv_query_pkey` |
-//! | ports/1/counters | those that the interface counts, live; counts of bytes are in words there and so left out |
-//!
-//! What each process counts for itself (hw_counters) has no place where all could be added up, so
-//! it is not shown.
+//! | ports/1/counters, hw_counters | what the processes of the program have counted, live ([`linux::port_counters`]) |
 
 use std::collections::HashMap;
-use std::fs;
+use std::env;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use linux::mount_namespace::{self, View};
+use linux::port_counters::{self, PortFiles};
 use nic::device::Port;
 use nic::device::port::{FIRMWARE, PhysState, PortState};
 use nic::{DeviceConfig, device::port, limits};
@@ -44,34 +45,98 @@ const DEVICE_ABI: u32 = 2;
 const UVERBS_MAJOR: u32 = 231;
 const UVERBS_BASE_MINOR: u32 = 192;
 
-/// Counters of a port, and what the interface has for each.
-const COUNTERS: [(&str, &str); 7] = [
-    ("port_rcv_packets", "statistics/rx_packets"),
-    ("port_xmit_packets", "statistics/tx_packets"),
-    ("port_rcv_errors", "statistics/rx_errors"),
-    ("port_xmit_discards", "statistics/tx_dropped"),
-    ("multicast_rcv_packets", "statistics/multicast"),
-    ("symbol_error", "statistics/rx_crc_errors"),
-    ("link_downed", "carrier_down_count"),
-];
-
 /// A GUID as sysfs and iproute2 write it: four groups.
 pub(crate) fn guid(guid: wire::Guid) -> String {
     let groups = [48, 32, 16, 0].map(|shift| format!("{:04x}", guid.0 >> shift & 0xffff));
     groups.join(":")
 }
 
-/// Shows the devices to this process and what it becomes.
+/// Shows the devices to this process and to the program that it becomes. Names the directory of
+/// devices to the program, where their ports have counters ([`port_counters::VARIABLE`]).
 ///
 /// # Errors
 /// What the kernel refused, or a message for what VERBENA_DEVICES says; nothing has changed then.
-pub(crate) fn present() -> io::Result<()> {
+pub(crate) fn present(program: &mut Command) -> io::Result<()> {
     let devices = devices::survey().map_err(io::Error::other)?;
+    let class = Path::new(CLASS).join(INFINIBAND);
+    let counters = Counters::of(&class, &devices);
     mount_namespace::enter(object::roster().as_deref(), |view| {
+        let before = counters.before();
         // Only some programs look into /dev: the others have what they need without.
         let _ = view.attempt(|view| dev::build(view, Path::new(DEV), &dev::shown(&devices)));
-        build(view, Path::new(CLASS), &devices)
-    })
+        build(view, Path::new(CLASS), &devices)?;
+        // A program without counters runs, too.
+        let _ = view.attempt(|view| counters.show(view, &before));
+        Ok(())
+    })?;
+    if counters.are_there() {
+        program.env(port_counters::VARIABLE, class);
+    }
+    Ok(())
+}
+
+/// The counters of all devices.
+struct Counters {
+    ports: Vec<Counted>,
+    /// A `verbena run` around this one has some, and counts what this one starts, too.
+    is_within: bool,
+}
+
+/// The counters of a device.
+struct Counted {
+    files: PortFiles,
+    interface: String,
+}
+
+/// The directories of a port that were there before.
+type Before = Option<[File; 2]>;
+
+impl Counters {
+    fn of(class: &Path, devices: &[(DeviceConfig, Port)]) -> Self {
+        let named = devices.iter().filter(|(config, _)| is_file_name(&config.name));
+        let ports = named.map(|(config, _)| Counted {
+            files: PortFiles::of(class, &config.name),
+            interface: config.interface_name.clone(),
+        });
+        let is_within = env::var_os(port_counters::VARIABLE).is_some_and(|named| Path::new(&named) == class);
+        Self { ports: ports.collect(), is_within }
+    }
+
+    /// The directories that are there before the view covers them, in the order of the ports. A
+    /// directory can be bound in the namespace in which it was opened.
+    fn before(&self) -> Vec<Before> {
+        let opened = |port: &Counted| {
+            let [first, second] = port_counters::DIRS.map(|dir| File::open(port.files.dir(dir)).ok());
+            Some([first?, second?]).filter(|_| self.is_within)
+        };
+        self.ports.iter().map(opened).collect()
+    }
+
+    /// Has them below the directories of the ports, in memory that goes with the view; or as they
+    /// were before.
+    fn show(&self, view: &mut View, before: &[Before]) -> io::Result<()> {
+        for (Counted { files, interface }, before) in self.ports.iter().zip(before) {
+            let dirs = port_counters::DIRS.map(|dir| files.dir(dir));
+            if let Some(before) = before {
+                before.iter().zip(&dirs).try_for_each(|(dir, at)| view.share(dir, at))?;
+                continue;
+            }
+            dirs.iter().try_for_each(|dir| view.cover(dir))?;
+            files.create()?;
+            files.add(&[], &port_counters::of_link(interface), Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
+    fn are_there(&self) -> bool {
+        let is_there = |port: &Counted| !port.files.read("counters", &["port_xmit_data"]).is_empty();
+        !self.ports.is_empty() && self.ports.iter().all(is_there)
+    }
+}
+
+/// Whether a device's name can be one of a file; else the library alone shows the device.
+fn is_file_name(name: &str) -> bool {
+    !name.contains('/') && name != "." && name != ".."
 }
 
 /// Covers the two directories, or where the kernel has none, makes the directory of classes one to
@@ -106,6 +171,8 @@ pub(crate) enum Entry {
     File(String),
     /// A symbolic link to there.
     Link(PathBuf),
+    /// An empty directory.
+    Dir,
 }
 
 /// Puts the tree where it belongs. Files of one directory that say the same are one file under
@@ -133,6 +200,7 @@ pub(crate) fn write(class: &Path, tree: &[(PathBuf, Entry)]) -> io::Result<()> {
                 }
             },
             Entry::Link(to) => symlink(to, &at)?,
+            Entry::Dir => fs::create_dir(&at)?,
         }
     }
     Ok(())
@@ -142,8 +210,7 @@ pub(crate) fn write(class: &Path, tree: &[(PathBuf, Entry)]) -> io::Result<()> {
 fn tree(devices: &[(DeviceConfig, Port)]) -> Vec<(PathBuf, Entry)> {
     let mut tree = vec![file(Path::new(VERBS), "abi_version", VERBS_ABI)];
     for (index, (config, port)) in devices.iter().enumerate() {
-        // A name that is no name of a file is shown by the library alone.
-        if config.name.contains('/') || config.name == "." || config.name == ".." {
+        if !is_file_name(&config.name) {
             continue;
         }
         let at = Path::new(INFINIBAND).join(&config.name);
@@ -210,9 +277,7 @@ fn port_entries(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConf
         let dir = at.join("gid_attrs").join(name);
         tree.extend(port.gids.iter().map(|(index, _)| file(&dir, &index.to_string(), value)));
     }
-    let net = Path::new("../../../../../net").join(&config.interface_name);
-    let counters = at.join("counters");
-    tree.extend(COUNTERS.map(|(name, of)| (counters.join(name), Entry::Link(net.join(of)))));
+    tree.extend(port_counters::DIRS.map(|dir| (at.join(dir), Entry::Dir)));
 }
 
 /// A GID: eight groups, none of them shortened.
@@ -254,6 +319,7 @@ mod tests {
         match tree.iter().find(|(p, _)| p == Path::new(path)) {
             Some((_, Entry::File(text))) => text.clone(),
             Some((_, Entry::Link(to))) => format!("-> {}", to.display()),
+            Some((_, Entry::Dir)) => "directory".to_owned(),
             None => String::new(),
         }
     }
@@ -279,7 +345,8 @@ mod tests {
             ("ports/1/gid_attrs/types/1", "RoCE v2\n"),
             ("ports/1/gid_attrs/ndevs/1", "lo\n"),
             ("ports/1/gid_attrs/types/2", ""),
-            ("ports/1/counters/port_rcv_packets", "-> ../../../../../net/lo/statistics/rx_packets"),
+            ("ports/1/counters", "directory"),
+            ("ports/1/hw_counters", "directory"),
         ] {
             assert_eq!(text(&tree, &format!("infiniband/rxe_lo/{path}")), wanted, "{path}");
         }
@@ -304,8 +371,7 @@ mod tests {
         }
         let rate = read("ports/1/rate");
         assert!(rate.split_once(' ').is_some_and(|(gb, _)| gb.parse::<f32>().is_ok()), "{rate}");
-        let counters = tree.iter().filter(|(path, _)| path.parent().is_some_and(|p| p.ends_with("counters")));
-        assert!(counters.count() > 0, "a directory that can be listed");
+        assert_eq!(read("ports/1/counters"), "directory", "one that can be listed");
     }
 
     #[test]

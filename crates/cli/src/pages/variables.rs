@@ -9,7 +9,7 @@ use super::{cell, code, compare, path, read, table};
 type Variable = (&'static str, &'static str, &'static str, &'static str);
 
 /// The variables for users, in the order of the page.
-const VARIABLES: [Variable; 6] = [
+const VARIABLES: [Variable; 14] = [
     (
         "VERBENA_DEVICES",
         "`NAME=roce:INTERFACE,...`",
@@ -30,6 +30,19 @@ const VARIABLES: [Variable; 6] = [
         "Seconds for which an unanswered connection request is repeated.",
     ),
     ("VERBENA_COUNTERS", "a file", "none", "The file to which counters are written at exit."),
+    (
+        "VERBENA_PORT_COUNTERS",
+        "a directory",
+        "none",
+        "The devices whose port counters grow; `verbena run` sets it.",
+    ),
+    ("VERBENA_CAPTURE", "a socket", "none", "The collector of packets; `verbena run --capture` sets it."),
+    ("VERBENA_CAPTURE_FILTER", "`qp=NUMBER`, `peer=ADDRESS`", "all", "Which packets the collector gets."),
+    ("VERBENA_FAULTS", "rules", "none", "Rules for faults that are brought about."),
+    ("VERBENA_FAULTS_SEED", "a number", "none", "The seed that decides about faults."),
+    ("VERBENA_CHECK", "`on`, `error`", "none", "Tells what calls the manual pages do not allow."),
+    ("VERBENA_CHECK_JSON", "a file", "none", "The file to which findings are appended."),
+    ("VERBENA_CHECK_SUPPRESSIONS", "a file", "none", "The file that lists findings that are not told."),
     ("VERBENA_LIBRARY", "a file", "found by search", "The shared object that `verbena run` loads."),
 ];
 
