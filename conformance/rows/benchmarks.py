@@ -1,5 +1,5 @@
-"""Other benchmarks than perftest: qperf, whose server takes one test after the other, and fio's rdma engine."""
-import re
+"""Other benchmarks than perftest: qperf, whose server takes one test after the other, fio's rdma engine, and `verbena bench`."""
+import json, re
 
 from .harness import row
 
@@ -74,3 +74,23 @@ def fio(row, verb):
 
 for verb, what in (("write", "writes"), ("read", "reads"), ("send", "messages, verified")):
     row(HERE, f"fio's rdma engine, {what}", f"fio --ioengine=rdma --verb={verb}", limit=60)(lambda r, v=verb: fio(r, v))
+
+
+@row(HERE, "verbena bench measures between two hosts, again and again", "verbena bench --listen, --peer", limit=60)
+def bench(row):
+    ours, theirs = row.veth()
+    verbena = row.harness.verbena
+    far = row.plain(verbena, "bench", "--listen", ns=theirs)
+    row.tcp_listening(far, 18590)
+    for _ in range(2):
+        near = row.plain(verbena, "bench", "--peer", "10.90.0.2", "--sizes", "8,64k", "--seconds", "0.05", "--json", "-", ns=ours)
+        row.check(near.wait(20) == 0, f"exit {near.rc}", near, far)
+        points = json.loads("\n".join(near.out.lines))["points"]
+        figures = [point[over] for point in points for over in ("verbena", "tcp")]
+        row.check(len(points) == 6 and all(f["median_us"] > 0 and f["gb_per_s"] > 0 for f in figures), f"{points}", near, far)
+    # A near end that is killed ends its measurement, and no other.
+    near = row.plain(verbena, "bench", "--peer", "10.90.0.2", "--seconds", "10", ns=ours)
+    far.until("measured from 10.90.0.1")
+    near.end()
+    near = row.plain(verbena, "bench", "--peer", "10.90.0.2", "--sizes", "8", "--seconds", "0.01", ns=ours)
+    row.check(near.wait(30) == 0, f"exit {near.rc} after one that was killed", near, far)

@@ -6,18 +6,26 @@ from .base import DETECTION, FABRIC_PORT, GOLDEN, HERE, KEPT_LINES, PREFIX, ROOT
 from .guest import Guest, Job, worker
 
 
+FINDING = re.compile(r"verbena: process \d+: check: ")
+
+
 class Stream:
     """One output of a program: its lines, each with the monotonic time at which it came."""
 
-    def __init__(self, pipe, keep):
+    def __init__(self, pipe, keep=None, without_findings=False):
         self.lines, self.times, self.dropped = [], [], 0
-        self._keep = keep
+        self._keep, self._without_findings = keep, without_findings
         self._thread = threading.Thread(target=self._pump, args=(pipe,), daemon=True)
         self._thread.start()
 
     def _pump(self, pipe):
+        in_finding = False
         for raw in pipe:
             line = raw.decode(errors="replace").rstrip("\n")
+            # A finding is a line and those behind it that are indented.
+            in_finding = self._without_findings and (bool(FINDING.match(line)) or in_finding and line.startswith("  "))
+            if in_finding:
+                continue
             if len(self.lines) < KEPT_LINES and (self._keep is None or self._keep(line)):
                 self.times.append(time.monotonic())
                 self.lines.append(line)
@@ -43,7 +51,9 @@ class Program:
         # In the row's own directory: fio leaves files where it runs.
         self.popen = subprocess.Popen(self.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                       cwd=row.work, start_new_session=True, env={**os.environ, **(env or {})})
-        self.out, self.err = Stream(self.popen.stdout, keep), Stream(self.popen.stderr, keep)
+        # Under conformance/under findings are for its page, and no complaint of the program's.
+        findings_apart = "VERBENA_CHECK_JSON" in os.environ and not any(a.startswith("--check") for a in argv)
+        self.out, self.err = Stream(self.popen.stdout, keep), Stream(self.popen.stderr, keep, findings_apart)
         row.programs.append(self)
 
     @property

@@ -80,7 +80,7 @@ def unsealed(row):
 
 
 STRANGERS = os.path.join(HERE, "programs", "strangers.py")
-FLOOD_SECONDS = 30
+FLOOD_SECONDS = 24
 # What the flood leaves of a rate measured before it, and how far the flood itself may fall short of its own. Five programs share the processors: a rate
 # differs by a factor of two with who shares which, so the median of three stands beside the best of three.
 LEAVES, REACHES = 0.5, 0.9
@@ -122,7 +122,7 @@ def rates(row, ns, seconds):
     return found, [g for _, both in runs for g in both]
 
 
-@row("hostile packets", "packets for nobody at 20,000/s for 30 s beside rping and ib_send_bw", "rping, ib_send_bw", limit=120)
+@row("hostile packets", "packets for nobody at 20,000/s for 24 s beside rping and ib_send_bw", "rping, ib_send_bw", limit=120)
 def strangers(row):
     ns = row.namespace()
     args = ["-a", "127.0.0.1", "-p", "7998", "-S", "1024"]

@@ -1,9 +1,9 @@
-"""Which rows run when: one after the other, and those that may (`parallel`) side by side, each neighbourhood of such rows in the
-table by itself."""
-import itertools, threading, time, traceback
+"""Which rows run when: first those that may (`parallel`), side by side, then the others, one after the other, those with a
+kernel guest first."""
+import threading, time, traceback
 
 from .base import ROOT
-from .guest import worker
+from .guest import Guest, worker
 
 WORKERS = 3
 # Workers that run rows with a kernel guest, each with guests of its own: an emulated machine takes a processor while it works.
@@ -17,11 +17,16 @@ def timed(harness, spec):
 
 
 def verdicts(harness, specs, workers):
-    """What came of each row, in the table's order."""
+    """What came of each row: of those that run side by side in the table's order, then of the others."""
     # Without root no row has a namespace of its own.
     workers = workers if ROOT else 1
-    for parallel, some in itertools.groupby(specs, lambda spec: spec.parallel and workers > 1):
-        yield from SideBySide(harness, list(some), workers).verdicts() if parallel else (timed(harness, spec) for spec in some)
+    beside = [spec for spec in specs if spec.parallel and workers > 1]
+    yield from SideBySide(harness, beside, workers).verdicts()
+    alone = [spec for spec in specs if spec not in beside]
+    yield from (timed(harness, spec) for spec in alone if spec.kernel)
+    # A guest takes a part of a processor while it waits, too.
+    Guest.down()
+    yield from (timed(harness, spec) for spec in alone if not spec.kernel)
 
 
 class SideBySide:

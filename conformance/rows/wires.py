@@ -105,7 +105,7 @@ def findings(capture):
     return found
 
 
-@row(WIRE, "nothing malformed on the wire that the kernel's captures have not", "tshark", limit=120)
+@row(WIRE, "nothing malformed on the wire that the kernel's captures have not", "tshark", limit=120, parallel=True)
 def tshark(row):
     need("tshark", "tcpdump")
     allowed = set()
