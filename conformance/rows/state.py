@@ -118,7 +118,11 @@ def write_bw(r):
         words = ps(r, a)[0].get(pid, [])
         busiest = max(busiest, int(words[9]) if len(words) > 9 else 0)
     r.check(busiest > 0, "ps sees nothing in flight", client, server)
-    qp = next(qp for d in shown(r, a, pid)["devices"] for qp in d["qps"])
+    # For a moment all may have been sent.
+    for _ in range(20):
+        qp = next(qp for d in shown(r, a, pid)["devices"] for qp in d["qps"])
+        if qp["sends"]:
+            break
     r.check((qp["via"], qp["dst-addr"], qp["state"]) == ("wire", SERVER, "RTS"), f"the queue pair is {qp}", client, server)
     r.check(0 < qp["sends"] <= qp["max-send-wr"], f"{qp['sends']} of {qp['max-send-wr']} sends", client, server)
     r.check(pid not in ps(r, b)[0], "a process of another network namespace is listed", client, server)
