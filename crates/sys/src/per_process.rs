@@ -16,10 +16,10 @@
 //!    child asks `is_ours` before it takes one: its own instance has its own.
 //!
 //! `crates/cdylib/tests/statics.rs` reads the statics of all these crates. What other people's
-//! crates keep is beyond the rule: arc-swap, getrandom and crc32fast wait for no thread. The
-//! standard library has two locks that a child may find taken. One is that of standard error; the
-//! other, for programs that change it through Rust, that of the environment. Both are taken where
-//! an instance starts, never at exit.
+//! crates keep is beyond the rule: arc-swap, getrandom, crc32c and crc32fast wait for no thread.
+//! The standard library has two locks that a child may find taken. One is that of standard error;
+//! the other, for programs that change it through Rust, that of the environment. Both are taken
+//! where an instance starts, never at exit.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -71,6 +71,16 @@ impl<'a> Writer<'a> {
         *head = bytes;
         self.0 = rest;
     }
+    /// # Panics
+    ///
+    /// As [`Writer::array`].
+    #[inline]
+    pub(crate) fn slice(&mut self, bytes: &[u8]) {
+        let out = std::mem::take(&mut self.0);
+        let (head, rest) = out.split_at_mut_checked(bytes.len()).expect("room for every field of the format");
+        head.copy_from_slice(bytes);
+        self.0 = rest;
+    }
     /// Reserved bytes, sent as zero.
     pub(crate) fn skip<const N: usize>(&mut self) {
         self.array([0; N]);

@@ -1,4 +1,5 @@
-//! Packet formats of RoCEv2 and the InfiniBand connection manager: parse and emit, nothing else.
+//! Formats of RoCEv2, of the InfiniBand connection manager and of iWARP: parse and emit, nothing
+//! else.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
@@ -13,6 +14,7 @@ mod bytes;
 pub mod grh;
 pub mod icrc;
 pub mod id;
+pub mod iwarp;
 pub mod mad;
 mod opcode;
 pub mod roce;

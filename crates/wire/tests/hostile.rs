@@ -5,6 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use wire::Malformed;
 use wire::icrc::{self, Flow, ICRC_LEN, MAX_PACKET};
+use wire::iwarp::Parsed;
+use wire::iwarp::crc::Crc32c;
+use wire::iwarp::fpdu::Fpdu;
+use wire::iwarp::mpa::{Frame, Kind};
+use wire::iwarp::rdmap::{Cause, Code, Terminate};
 use wire::mad::{MAD_LEN, Mad};
 use wire::roce::{Op, Packet, Service};
 
@@ -232,5 +237,58 @@ fn an_identification_excuses_nothing_over_ipv6() {
     for other in 1..=0xffff {
         packet[28..].copy_from_slice(&(sealed ^ other).to_le_bytes());
         assert!(icrc::open(&flow, &packet).is_err());
+    }
+}
+
+/// A SEND of four bytes, from its ULPDU length to its CRC.
+fn send_fpdu() -> Vec<u8> {
+    let mut bytes = b"\0\x16\x41\x43\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\0data".to_vec();
+    bytes.extend(Crc32c::new().update(&bytes).finish());
+    bytes
+}
+
+#[test]
+fn a_malformed_fpdu_is_answered_by_the_code_of_the_layer_that_refuses_it() {
+    for (at, value, cause, code) in [
+        (1, 0x02, Cause::MpaFpduStart, (2, 0, 3)),
+        (1, 0x11, Cause::MpaFpduStart, (2, 0, 3)),
+        (2, 0x42, Cause::UntaggedVersion, (1, 2, 6)),
+        (2, 0xc3, Cause::TaggedVersion, (1, 1, 4)),
+        (3, 0x03, Cause::RdmapVersion, (0, 2, 5)),
+        (3, 0x40, Cause::UnexpectedOpcode, (0, 2, 6)),
+        (3, 0x4a, Cause::UnexpectedOpcode, (0, 2, 6)),
+        (11, 3, Cause::InvalidQn, (1, 2, 1)),
+    ] {
+        let mut bytes = send_fpdu();
+        bytes[at] = value;
+        let bad = Fpdu::parse(&bytes, false).unwrap_err();
+        assert_eq!(bad.cause(), cause, "byte {at}");
+        let (layer, etype, code) = code;
+        let terminate = Terminate::of(bad.cause(), &bytes);
+        assert_eq!(terminate.code, Code { layer, etype, code });
+        assert_eq!(terminate.refused.is_some(), cause == Cause::InvalidQn);
+    }
+}
+
+#[test]
+fn with_the_crc_in_use_a_corrupt_length_alone_can_hide_that_the_fpdu_is_corrupt() {
+    let whole = send_fpdu();
+    assert!(matches!(Fpdu::parse(&whole, true), Ok(Parsed::Whole(_))));
+    for bit in 0..8 * whole.len() {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        match Fpdu::parse(&bytes, true) {
+            Err(bad) => assert_eq!(bad.cause(), Cause::MpaCrc),
+            Ok(parsed) => assert!(bit < 16 && matches!(parsed, Parsed::Needs(_)), "bit {bit}"),
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_speaks_another_protocol_is_known_by_its_first_bytes() {
+    for bytes in [&b"GET / HTTP/1.1"[..], b"\x16\x03\x01", b"MPA ID Rex", b"\0"] {
+        for kind in [Kind::Request, Kind::Reply] {
+            assert!(Frame::parse(kind, bytes).is_err(), "{bytes:?}");
+        }
     }
 }
