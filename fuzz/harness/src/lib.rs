@@ -24,9 +24,11 @@ pub mod c_functions;
 pub mod cm_engine;
 pub mod cm_pair;
 pub mod export_tables;
+pub mod fpdu;
 pub mod frames_flows;
 pub mod icrc;
 pub mod mad;
+pub mod mpa;
 pub mod names;
 pub mod rc_engine;
 pub mod rc_pair;
@@ -46,10 +48,12 @@ pub const TARGETS: &[Target] = &[
     ("c_functions", c_functions::run),
     ("cm_engine", cm_engine::run),
     ("cm_pair", cm_pair::run),
+    ("fpdu", fpdu::run),
     ("frames_flows", frames_flows::run),
     ("icrc", icrc::run),
     ("export_tables", export_tables::run),
     ("mad", mad::run),
+    ("mpa", mpa::run),
     ("names", names::run),
     ("rc_engine", rc_engine::run),
     ("rc_pair", rc_pair::run),
