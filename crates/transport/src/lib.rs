@@ -10,6 +10,7 @@
 //! | [`rc`] | the reliable connection, a requester and a responder; XRC is RC with one half at work |
 //! | [`uc`] | the unreliable connection |
 //! | [`ud`] | the unreliable datagram |
+//! | [`iwarp`] | RDMAP and DDP on a stream of bytes |
 //! | `segmentation` | how RC and UC cut a message into packets |
 //! | [`batch`] | packets on their way out, built in place for segmented sends |
 //! | [`congestion_window`] | packets under way to one destination, shared by the RC queue pairs that send there |
@@ -49,6 +50,7 @@
 pub mod batch;
 pub mod congestion_window;
 pub mod execute;
+pub mod iwarp;
 pub mod likely;
 pub mod op;
 pub mod pacing;
@@ -60,6 +62,7 @@ pub mod ud;
 
 pub use batch::TxBatch;
 pub use congestion_window::CongestionWindow;
+pub use iwarp::Iwarp;
 pub use op::{Context, Fault, Memory, Remote, Sge};
 pub use rc::Rc;
 pub use short::Short;

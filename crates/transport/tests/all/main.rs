@@ -8,6 +8,7 @@ mod execute;
 mod fast_path;
 mod flush;
 mod fragments;
+mod iwarp;
 mod observed;
 mod pair;
 mod reading;

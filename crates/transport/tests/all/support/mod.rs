@@ -7,12 +7,14 @@ mod both;
 mod pair;
 mod peer_memory;
 mod scripted;
+mod stream;
 mod zero_copy;
 
 pub(crate) use both::*;
 pub(crate) use pair::*;
 pub(crate) use peer_memory::*;
 pub(crate) use scripted::*;
+pub(crate) use stream::*;
 pub(crate) use zero_copy::*;
 
 use std::cell::{Cell, RefCell};
