@@ -153,7 +153,7 @@ def told(line):
     return any(word in line for word in ("cma", "completion", "DISCONNECT", "ESTABLISHED"))
 
 
-@row(KILLED, "the kernel's server killed: DISCONNECTED 0", "rping, SIGKILL", limit=90)
+@row(KILLED, "the kernel's server killed: DISCONNECTED 0", "rping, SIGKILL", limit=90, kernel=True)
 def kernel_server(r):
     g = Guest.get("A")
 
@@ -169,7 +169,7 @@ def kernel_server(r):
     hears_of_the_end(kill)
 
 
-@row(KILLED, "an attacker calls a connection with the kernel stale: it stays; the kernel's client killed: DISCONNECTED 0", "rping, programs/stranger.py", limit=120)
+@row(KILLED, "an attacker calls a connection with the kernel stale: it stays; the kernel's client killed: DISCONNECTED 0", "rping, programs/stranger.py", limit=120, kernel=True)
 def kernel_and_stranger(r):
     g = Guest.get("A")
 
@@ -193,7 +193,7 @@ def kernel_and_stranger(r):
     hears_of_the_end(kill)
 
 
-@row(KILLED, "the kernel's server stopped for 8 s before it answers: ESTABLISHED all the same", "rping, SIGSTOP", limit=60)
+@row(KILLED, "the kernel's server stopped for 8 s before it answers: ESTABLISHED all the same", "rping, SIGSTOP", limit=60, kernel=True)
 def kernel_slow(r):
     g = Guest.get("A")
     server = r.guest(g, "rping", "-s", "-a", g.ip, "-C", "3", "-d")

@@ -5,7 +5,7 @@ import threading, time, traceback
 from .base import ROOT
 from .guest import Guest, worker
 
-WORKERS = 3
+WORKERS = 4
 # Workers that run rows with a kernel guest, each with guests of its own: an emulated machine takes a processor while it works.
 WITH_GUESTS = 2
 
