@@ -6,6 +6,14 @@ use crate::parameters::{Reply, Request, SidrRequest};
 
 /// `-ETIMEDOUT`, the status of an `Unreachable` event on Linux.
 pub const ETIMEDOUT: i32 = -110;
+/// `-ECONNREFUSED`, the status of a `Rejected` event on Linux over iWARP: no process has the port,
+/// or the peer asks for markers.
+pub const ECONNREFUSED: i32 = -111;
+/// `-ECONNRESET`, the status of a `Rejected` event on Linux over siw: the peer refuses, or ends the
+/// stream before it is connected.
+pub const ECONNRESET: i32 = -104;
+/// `-EINVAL`, the status of a `ConnectError` event on Linux over siw.
+pub const EINVAL: i32 = -22;
 
 /// Names a connection, or a question for a datagram service, of one connection manager. Never used
 /// twice.
@@ -21,18 +29,25 @@ pub enum Event {
     /// The peer accepts: move the queue pair by [`Cm::qp_attr`](crate::Cm::qp_attr), then call
     /// [`Cm::established`](crate::Cm::established).
     Reply(Box<Reply>),
-    /// The peer is ready (RTU or data received). Passive side only.
+    /// The peer is ready: an RTU, an RTR or data was received, or MPA without an RTR accepted.
+    /// Passive side only.
     Established,
     /// The peer refuses, or ends the connection by REJ.
     Rejected {
-        /// The number that `rdma_cm_event.status` shows: the REJ's reason (IBA 1.4 §12.6.7.2).
-        reason: u16,
+        /// The number that `rdma_cm_event.status` shows: the REJ's reason (IBA 1.4 §12.6.7.2); over
+        /// MPA, which has no reasons, [`ECONNRESET`] or [`ECONNREFUSED`].
+        reason: i32,
         /// Private data, the whole field.
         private_data: Vec<u8>,
     },
     /// The peer does not answer.
     Unreachable {
-        /// Negative errno: [`ETIMEDOUT`].
+        /// Negative errno: [`ETIMEDOUT`]; over streams also that of an address without a way to it.
+        status: i32,
+    },
+    /// The connection could not be made, for a reason that is neither of these. Over streams only.
+    ConnectError {
+        /// Negative errno: [`EINVAL`] for an answer that cannot be used.
         status: i32,
     },
     /// The connection ended. Move the queue pair to the error state.

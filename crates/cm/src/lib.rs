@@ -15,26 +15,30 @@
 //! | [`parameters`] | what is asked and granted: service, path, queue pair numbers, depths, retries, private data, refusals |
 //! | [`event`] | what happened to a connection; why a call is refused |
 //! | [`mads`] | QP1, the transport of protocols whose messages are MADs |
+//! | [`streams`] | TCP streams, the transport of the others |
 //! | [`ib`] | the InfiniBand connection manager: states, messages, repetition, time wait |
+//! | [`iw`] | MPA of iWARP: request, reply, and the hand-over of the stream to the queue pair |
 //!
 //! ```text
 //!                    parameters                  messages
 //!   node  ── connect, accept, reject ──▶ Cm ── Output::Transmit ──▶ stack::gsi, QP1
 //!         ◀──── Output::Event ──────────    ◀──── Mads::input ───── stack::gsi, QP1
+//!
+//!                                        Cm ── Output::Stream ────▶ TCP
+//!                                           ◀──── Streams ────────
 //! ```
 //!
-//! # What a second protocol provides
+//! # What another protocol provides
 //!
-//! The handshake of iWARP (MPA) would be one. It has a folder beside [`ib`], and these:
+//! A folder beside [`ib`] and [`iw`], and these:
 //!
 //! 1. A type that implements [`Cm`]. Its calls return at once; what comes of them are the same
 //!    [`Event`]s in the same order, so a node cannot tell protocols apart. It keeps no clock, and
 //!    says by [`Cm::deadline`] when it wants to be called.
 //! 2. An arm of [`Protocol`], in [`Protocol::start`] and [`Protocol::private_data`].
-//! 3. Its transport. One whose messages are MADs implements [`mads::Mads`], puts out
-//!    [`Output::Transmit`], and is done. One whose messages go by streams gets a trait beside
-//!    [`mads`], an output that opens, writes to and closes a stream, and a file in `node` beside
-//!    `gsi` that hands it streams.
+//! 3. Its transport. One whose messages are MADs implements [`mads::Mads`] and puts out
+//!    [`Output::Transmit`]. One whose messages go by streams implements [`streams::Streams`] and
+//!    puts out [`Output::Stream`].
 //! 4. Datagram services ([`Cm::sidr_request`], [`Cm::sidr_reply`]) if it has them. Without, the
 //!    calls say [`Error::NoDatagrams`].
 //!
@@ -43,16 +47,21 @@
 
 pub mod event;
 pub mod ib;
+pub mod iw;
 pub mod mads;
 pub mod parameters;
 pub mod protocol;
+pub mod streams;
 
-pub use event::{ConnId, ETIMEDOUT, Error, Event};
+pub use event::{ConnId, ECONNREFUSED, ECONNRESET, EINVAL, ETIMEDOUT, Error, Event};
 pub use ib::Timing;
 pub use mads::Origin;
 pub use parameters::{
-    Accept, Connect, Parameters, PathRecord, QpAttributes, Refusal, Reply, Request, Service, SidrAnswer,
-    SidrAsk, SidrRequest, TransportService,
+    Accept, Connect, NO_PROCESS, Parameters, PathRecord, QpAttributes, Refusal, Reply, Request, Service,
+    SidrAnswer, SidrAsk, SidrRequest, TransportService,
 };
 pub use protocol::{Cm, Output, PrivateData, Protocol, Setup};
+pub use streams::{
+    Accepted, Action, Agreed, Close, HandOver, Open, Rtr, RtrMessage, StreamCounters, StreamId, Streams,
+};
 pub use wire::mad::{Ece, PortSpace};

@@ -14,6 +14,10 @@ pub struct Service {
     pub port: u16,
 }
 
+/// The process of a peer that no message tells. A node does not watch it: the end of its stream
+/// says as much.
+pub const NO_PROCESS: u32 = 0;
+
 /// Transport service of the queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TransportService {
@@ -134,7 +138,7 @@ pub struct Connect {
     pub transport_service: TransportService,
     /// Our queue pair.
     pub parameters: Parameters,
-    /// The program's private data; the peer gets it filled up with zeros.
+    /// The program's private data; over InfiniBand the peer gets it filled up with zeros.
     pub private_data: Vec<u8>,
 }
 
@@ -143,7 +147,7 @@ pub struct Connect {
 pub struct Accept {
     /// Our queue pair.
     pub parameters: Parameters,
-    /// The program's private data; the peer gets it filled up with zeros.
+    /// The program's private data; over InfiniBand the peer gets it filled up with zeros.
     pub private_data: Vec<u8>,
 }
 
@@ -157,7 +161,8 @@ pub struct Request {
     /// The way back: our side first. Addresses are those the packet bore, not those the message
     /// names.
     pub path: PathRecord,
-    /// The process that asks, as [`Setup::process_of`](crate::Setup::process_of) tells it.
+    /// The process that asks, as [`Setup::process_of`](crate::Setup::process_of) tells it;
+    /// [`NO_PROCESS`] where no message says.
     pub process: u32,
     /// Transport service asked for.
     pub transport_service: TransportService,
@@ -173,7 +178,8 @@ pub struct Request {
 /// A yes that came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// The process that answers, as [`Setup::process_of`](crate::Setup::process_of) tells it.
+    /// The process that answers, as [`Setup::process_of`](crate::Setup::process_of) tells it;
+    /// [`NO_PROCESS`] where no message says.
     pub process: u32,
     /// The peer's queue pair, and what we may accept and start at most.
     pub parameters: Parameters,
@@ -190,7 +196,7 @@ pub struct SidrAsk {
     pub source_port: u16,
     /// The way there.
     pub path: PathRecord,
-    /// The program's private data; the peer gets it filled up with zeros.
+    /// The program's private data; over InfiniBand the peer gets it filled up with zeros.
     pub private_data: Vec<u8>,
 }
 
@@ -218,7 +224,7 @@ pub struct SidrAnswer {
     pub qpn: Qpn,
     /// Q_Key of the service's queue pair.
     pub qkey: Qkey,
-    /// The program's private data; the peer gets it filled up with zeros.
+    /// The program's private data; over InfiniBand the peer gets it filled up with zeros.
     pub private_data: Vec<u8>,
 }
 

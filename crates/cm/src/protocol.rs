@@ -10,24 +10,29 @@ use wire::{Address, CommId, Guid, Qpn};
 
 use crate::event::{ConnId, Error, Event};
 use crate::ib::{self, Timing};
+use crate::iw;
 use crate::mads::Mads;
 use crate::parameters::{Accept, Connect, PathRecord, QpAttributes, Refusal, Service, SidrAnswer, SidrAsk};
+use crate::streams::{Action, StreamId, Streams};
 
 /// The protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// The InfiniBand connection manager, whose messages are MADs ([`ib`]).
     Ib,
+    /// MPA of iWARP, whose messages go by TCP streams ([`iw`]).
+    Iw,
 }
 
 impl Protocol {
     /// All of them.
-    pub const ALL: [Self; 1] = [Self::Ib];
+    pub const ALL: [Self; 2] = [Self::Ib, Self::Iw];
 
     /// A connection manager without connections.
     pub fn start(self, setup: Setup) -> Box<dyn Cm> {
         match self {
             Self::Ib => Box::new(ib::start(setup)),
+            Self::Iw => Box::new(iw::start(setup)),
         }
     }
 
@@ -35,6 +40,7 @@ impl Protocol {
     pub const fn private_data(self) -> PrivateData {
         match self {
             Self::Ib => ib::PRIVATE_DATA,
+            Self::Iw => iw::PRIVATE_DATA,
         }
     }
 }
@@ -123,6 +129,13 @@ pub enum Output {
         /// get them all.
         attempt: u32,
     },
+    /// Do something to a stream. Protocols whose messages go by streams put it out.
+    Stream {
+        /// The stream.
+        stream: StreamId,
+        /// What.
+        action: Action,
+    },
     /// Tell the consumer.
     Event {
         /// The connection whose event it is.
@@ -175,7 +188,8 @@ pub trait Cm: Send {
     ///
     /// `Unknown`, or `State`: neither of these; `PrivateData`.
     fn reject(&mut self, now: Instant, id: ConnId, why: Refusal, private_data: &[u8]) -> Result<(), Error>;
-    /// Ends a connection. [`Event::Disconnected`] follows.
+    /// Ends a connection. [`Event::Disconnected`] follows, and [`Event::TimewaitExit`] where the
+    /// protocol has a time wait.
     ///
     /// # Errors
     ///
@@ -237,6 +251,11 @@ pub trait Cm: Send {
     /// The protocol's end of QP1, where its messages are MADs. One whose messages go by streams has
     /// none.
     fn mads(&mut self) -> Option<&mut dyn Mads> {
+        None
+    }
+    /// The protocol's end of the streams, where its messages go by them. One whose messages are
+    /// MADs has none.
+    fn streams(&mut self) -> Option<&mut dyn Streams> {
         None
     }
 }

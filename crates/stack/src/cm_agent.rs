@@ -30,7 +30,7 @@ use crate::id::{Id, Progress};
 use crate::kept_ports::KeptPort;
 use crate::listener::Listener;
 use crate::number_blocks::process_of;
-use crate::{Node, devices};
+use crate::{Errno, Node, devices};
 
 /// A connection: its device, and its number in that device's connection manager.
 pub(crate) type ConnKey = (DeviceId, ConnId);
@@ -357,6 +357,13 @@ impl<W: Env> Node<W> {
                     let way = self.way(core, now, (device, conn), &path, &mad, attempt);
                     self.send_mad(&way, path.pkey, &mad, &mut core.batch);
                 }
+                // No environment opens streams yet: a protocol that asks for one is told so, and
+                // its program gets an event.
+                Output::Stream { stream, .. } => {
+                    if let Some(streams) = core.cms.get_mut(&device).and_then(|cm| cm.streams()) {
+                        streams.lost(now, stream, Errno::EOPNOTSUPP.0);
+                    }
+                }
                 Output::Event { conn, event } => self.on_event(core, now, (device, conn), event),
                 Output::Released { conn, .. } => {
                     self.cm_agent.await_no_data(core, (device, conn));
@@ -389,11 +396,15 @@ impl<W: Env> Node<W> {
             }
             cm::Event::Rejected { reason, private_data } => {
                 self.end(&id, now, true);
-                core.push(Event { private_data, ..plain(&id, EventKind::Rejected, reason.into()) });
+                core.push(Event { private_data, ..plain(&id, EventKind::Rejected, reason) });
             }
             cm::Event::Unreachable { status } => {
                 self.end(&id, now, !id.is_datagram());
                 core.push(plain(&id, EventKind::Unreachable, status));
+            }
+            cm::Event::ConnectError { status } => {
+                self.end(&id, now, true);
+                core.push(plain(&id, EventKind::ConnectError, status));
             }
             cm::Event::Disconnected { .. } => {
                 self.end(&id, now, false);

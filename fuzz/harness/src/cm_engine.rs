@@ -253,6 +253,7 @@ impl<'a, 'b> Peer<'a, 'b> {
                 Output::Released { conn, qpn } => {
                     assert_eq!(self.held.remove(&conn), Some(qpn), "released once, by who had it");
                 }
+                Output::Stream { .. } => unreachable!("MADs go by no stream"),
             }
         }
         assert!(self.cm.len() <= MAX_CONNECTIONS + MAX_REFUSALS, "{} connections", self.cm.len());

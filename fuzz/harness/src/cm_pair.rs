@@ -224,6 +224,7 @@ impl<'a, 'b> Pair<'a, 'b> {
                             "released once, by who had it"
                         );
                     }
+                    Output::Stream { .. } => unreachable!("MADs go by no stream"),
                 }
             }
         }

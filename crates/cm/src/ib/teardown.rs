@@ -219,7 +219,7 @@ impl Cm {
     pub(super) fn on_rej(&mut self, now: Instant, from: Origin, transaction_id: u64, rej: &Rej) {
         let Some(id) = self.rejected_connection(from, transaction_id, rej) else { return };
         let Some(state) = self.connections.get(&id).map(|conn| conn.state) else { return };
-        let event = Event::Rejected { reason: rej.reason, private_data: rej.private_data.to_vec() };
+        let event = Event::Rejected { reason: rej.reason.into(), private_data: rej.private_data.to_vec() };
         if rej.reason == reason::INVALID_COMM_ID && rej.message == REJECTS_OTHER {
             // No process there knows the connection: the answer to a probe.
             return self.unknown_to_peer(now, id);
@@ -300,7 +300,7 @@ impl Cm {
 
     /// Tells of a refusal that no REJ says.
     pub(super) fn rejected(&mut self, id: ConnId, reason: u16) {
-        self.event(id, Event::Rejected { reason, private_data: vec![0; REJ_DATA] });
+        self.event(id, Event::Rejected { reason: reason.into(), private_data: vec![0; REJ_DATA] });
     }
 
     /// Which connection a REJ means. Until its REP has come the sender has no id we know, and it

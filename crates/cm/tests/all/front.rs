@@ -1,9 +1,11 @@
 //! What a node sees of every protocol: connections made and ended by the front alone.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::support::{Rng, World};
-use cm::{Cm, ConnId, Error, Event, Origin, Output, PrivateData, Protocol, Setup, Timing};
+use cm::{Accepted, Action, Cm, ConnId, Error, Event, Origin, Output, PathRecord, PrivateData, Protocol};
+use cm::{Setup, StreamId, Timing};
 use wire::{Address, CommId, Guid};
 
 /// A connection manager of a protocol, in process `block`.
@@ -20,19 +22,47 @@ fn started(protocol: Protocol, block: u32) -> Box<dyn Cm> {
     })
 }
 
-/// Carries out what both ends put out until they put out nothing; the events of each.
-fn settle(now: Instant, ends: &mut [Box<dyn Cm>; 2]) -> [Vec<(ConnId, Event)>; 2] {
-    let mut events = [Vec::new(), Vec::new()];
-    loop {
-        let output = (0..2).find_map(|n| Some((n, ends[n].poll()?)));
-        match output {
-            None => return events,
-            Some((n, Output::Transmit { path, mad, .. })) => {
-                let from = Origin { source: path.source(), dest: path.dest(), link: path.link };
-                ends[1 - n].mads().expect("its messages are MADs").input(now, from, &mad);
+/// Two connection managers, and the streams between them.
+struct Joined {
+    ends: [Box<dyn Cm>; 2],
+    /// The other end of each stream.
+    far: BTreeMap<(usize, StreamId), StreamId>,
+}
+
+impl Joined {
+    /// Carries out what both ends put out until they put out nothing; the events of each.
+    fn settle(&mut self, now: Instant) -> [Vec<(ConnId, Event)>; 2] {
+        let mut events = [Vec::new(), Vec::new()];
+        loop {
+            let output = (0..2).find_map(|n| Some((n, self.ends[n].poll()?)));
+            match output {
+                None => return events,
+                Some((n, Output::Transmit { path, mad, .. })) => {
+                    let from = Origin { source: path.source(), dest: path.dest(), link: path.link };
+                    self.ends[1 - n].mads().expect("its messages are MADs").input(now, from, &mad);
+                }
+                Some((n, Output::Stream { stream, action })) => self.act(now, n, stream, action),
+                Some((n, Output::Event { conn, event })) => events[n].push((conn, event)),
+                Some((_, Output::Released { .. })) => {}
             }
-            Some((n, Output::Event { conn, event })) => events[n].push((conn, event)),
-            Some((_, Output::Released { .. })) => {}
+        }
+    }
+
+    fn act(&mut self, now: Instant, n: usize, stream: StreamId, action: Action) {
+        let far = self.far.get(&(n, stream)).copied();
+        let streams = self.ends.each_mut().map(|cm| cm.streams().expect("its messages go by streams"));
+        match (action, far) {
+            (Action::Open(open), _) => {
+                let back = PathRecord::new(open.path.remote_gid, open.path.local_gid, 7, open.path.mtu);
+                let accepted = Accepted { path: back, service: open.service, peer_port: open.source_port };
+                let far = streams[1 - n].accepted(now, &accepted);
+                self.far.extend([((n, stream), far), ((1 - n, far), stream)]);
+                streams[n].opened(now, stream);
+            }
+            (Action::Write(bytes), Some(far)) => streams[1 - n].received(now, far, &bytes),
+            (Action::Close(_), Some(far)) => streams[1 - n].ended(now, far),
+            (Action::HandOver(_), _) => {}
+            (action, None) => panic!("{action:?} to a stream that does not stand"),
         }
     }
 }
@@ -42,32 +72,34 @@ fn each_protocol_makes_and_ends_a_connection_by_what_a_node_calls() {
     for protocol in Protocol::ALL {
         let mut w = World::new(&[2, 3]);
         let (now, room) = (w.now, protocol.private_data());
-        let mut ends = [started(protocol, 1), started(protocol, 2)];
+        let mut joined = Joined { ends: [started(protocol, 1), started(protocol, 2)], far: BTreeMap::new() };
         let mut connect = w.connect_params(0, 1);
         connect.private_data = vec![7; room.request];
-        let active = ends[0].connect(now, &connect).unwrap();
-        let [none, asked] = settle(now, &mut ends);
+        let active = joined.ends[0].connect(now, &connect).unwrap();
+        let [none, asked] = joined.settle(now);
         let [(passive, Event::Request(request))] = &asked[..] else { panic!("{asked:?}") };
         assert_eq!((none.len(), &request.private_data), (0, &connect.private_data));
-        assert!(ends[1].is_unanswered(*passive) && ends[1].is_half_open(*passive));
-        assert_eq!(ends[1].half_open(connect.service), [*passive]);
+        assert!(joined.ends[1].is_unanswered(*passive) && joined.ends[1].is_half_open(*passive));
+        assert_eq!(joined.ends[1].half_open(connect.service), [*passive]);
         let mut accept = w.accept_params(1);
         accept.private_data = vec![8; room.reply];
-        ends[1].accept(now, *passive, &accept).unwrap();
-        let [replied, _] = settle(now, &mut ends);
+        joined.ends[1].accept(now, *passive, &accept).unwrap();
+        let [replied, mut ready] = joined.settle(now);
         let [(_, Event::Reply(reply))] = &replied[..] else { panic!("{replied:?}") };
         assert_eq!(reply.private_data, accept.private_data);
-        ends[0].established(now, active).unwrap();
-        let [_, established] = settle(now, &mut ends);
-        assert_eq!(established, [(*passive, Event::Established)]);
+        joined.ends[0].established(now, active).unwrap();
+        let [_, established] = joined.settle(now);
+        ready.extend(established);
+        assert_eq!(ready, [(*passive, Event::Established)]);
 
-        let peers = |cm: &dyn Cm, process, peer: Address| cm.with_peer(&|p, at| (p, at) == (process, peer));
-        assert_eq!(peers(&*ends[0], 2, connect.path.dest()), [active]);
-        assert_eq!(peers(&*ends[1], 1, connect.path.source()), [*passive]);
-        assert!(peers(&*ends[0], 1, connect.path.dest()).is_empty());
-        ends[0].disconnect(now, active).unwrap();
+        let peers =
+            |n: usize, process, peer: Address| joined.ends[n].with_peer(&|p, at| (p, at) == (process, peer));
+        let told = if protocol == Protocol::Iw { [vec![], vec![]] } else { [vec![active], vec![*passive]] };
+        assert_eq!([peers(0, 2, connect.path.dest()), peers(1, 1, connect.path.source())], told);
+        assert!(peers(0, 1, connect.path.dest()).is_empty());
+        joined.ends[0].disconnect(now, active).unwrap();
         let ended = |events: &[(ConnId, Event)]| matches!(events, [(_, Event::Disconnected { .. })]);
-        let [a, b] = settle(now, &mut ends);
+        let [a, b] = joined.settle(now);
         assert!(ended(&a) && ended(&b), "{a:?} {b:?}");
     }
 }

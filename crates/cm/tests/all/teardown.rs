@@ -322,6 +322,5 @@ fn peers_of_a_process_that_ends_hear_what_its_kernel_would_say() {
         "nobody is told here"
     );
     assert!(w.hosts[0].events.iter().any(|(_, event)| disconnected(event)));
-    let rejected = |event: &Event| matches!(event, Event::Rejected { reason: reason::CONSUMER_DEFINED, .. });
-    assert!(w.saw(0, asking, rejected));
+    assert!(w.saw(0, asking, rejected(reason::CONSUMER_DEFINED)));
 }

@@ -280,6 +280,7 @@ impl World {
                 }
             }
             Output::Released { conn, qpn } => self.hosts[i].released.push((conn, qpn)),
+            Output::Stream { .. } => unreachable!("MADs go by no stream"),
         }
     }
 
@@ -384,7 +385,7 @@ pub(crate) fn kind(mad: &Mad) -> &'static str {
 }
 
 pub(crate) fn rejected(why: u16) -> impl Fn(&Event) -> bool {
-    move |e| matches!(e, Event::Rejected { reason, .. } if *reason == why)
+    move |e| matches!(e, Event::Rejected { reason, .. } if *reason == i32::from(why))
 }
 
 pub(crate) fn unreachable(e: &Event) -> bool {
