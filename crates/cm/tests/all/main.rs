@@ -5,6 +5,7 @@ mod golden;
 mod handshake;
 mod historic;
 mod hostile;
+mod iwarp;
 mod lossy;
 mod probe;
 mod sidr;
