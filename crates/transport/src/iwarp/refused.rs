@@ -1,5 +1,6 @@
 //! What it means that a segment is refused: the TERMINATE that names the error, and the event of
-//! the queue pair (RFC 5040 §8, RFC 5041 §7). Where the RFCs have no code, the kernel's siw decides.
+//! the queue pair (RFC 5040 §8, RFC 5041 §7). Where the RFCs have no code, the kernel's siw
+//! decides.
 
 use wire::iwarp::rdmap::{Cause, Terminate};
 

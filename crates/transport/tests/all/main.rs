@@ -9,6 +9,7 @@ mod fast_path;
 mod flush;
 mod fragments;
 mod iwarp;
+mod iwarp_cuts;
 mod observed;
 mod pair;
 mod reading;
