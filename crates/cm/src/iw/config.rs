@@ -68,7 +68,7 @@ impl Default for Config {
             max_connections: 65_536,
             max_pending_requests: 1_024,
             max_unfinished: 128,
-            max_behind: 1 << 16,
+            max_behind: 1 << 20,
             max_ird: 128,
             max_ord: 128,
             enhanced: true,

@@ -13,6 +13,8 @@ use crate::op::{Data, Fault, Memory, Remote, Sge};
 const MAX_BYTES: usize = 256 << 10;
 /// Most pieces that a batch takes before it is full; Linux takes 1,024 in a call (UIO_MAXIOV).
 const MAX_PIECES: usize = 512;
+/// Bytes of memory that an empty batch keeps, at most.
+const MAX_KEPT: usize = 16 << 10;
 /// Longest payload that is copied: an element more for the kernel costs as much.
 const MAX_COPY: usize = 2048;
 
@@ -129,6 +131,9 @@ impl StreamBatch {
     /// Forgets all.
     pub fn clear(&mut self) {
         self.own.clear();
+        if self.own.capacity() > MAX_KEPT {
+            self.own = Vec::new();
+        }
         self.pieces.clear();
         (self.gone, self.len) = (0, 0);
     }

@@ -140,7 +140,8 @@ impl Iwarp {
         self.requester.send_rtr(rtr);
     }
 
-    /// The peer's first message is to be this one, and completes nothing.
+    /// The peer's first message is to be this one, and completes nothing. Before any has come
+    /// nothing leaves (RFC 6581 §9).
     pub fn expect_rtr(&mut self, rtr: Rtr) {
         self.receiver.expect_rtr(rtr);
     }
@@ -224,6 +225,9 @@ impl Iwarp {
     }
 
     fn fill_rts(&mut self, batch: &mut StreamBatch, cx: &mut impl Context) -> Result<(), Broken> {
+        if self.receiver.awaits_rtr() {
+            return Ok(());
+        }
         self.requester.lead(&self.attr, batch);
         self.reader.fill(&self.attr, &mut self.requester.framed, batch, cx)?;
         self.requester.fill(&self.attr, self.ends, batch, cx)

@@ -67,6 +67,11 @@ impl Receiver {
         self.rtr = Some(rtr);
     }
 
+    /// Whether the peer's first message has not begun, which this side waits for.
+    pub(super) fn awaits_rtr(&self) -> bool {
+        self.rtr.is_some()
+    }
+
     pub(super) fn is_between_messages(&self) -> bool {
         matches!(self.phase, Phase::Header) && self.front.is_empty() && !self.sends.in_message()
     }
