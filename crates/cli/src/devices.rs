@@ -14,7 +14,8 @@ use crate::output;
 /// List the devices and their GIDs
 ///
 /// By default there is one for each network interface that is up and has an address, named
-/// rxe_<interface>. VERBENA_DEVICES chooses others: name=roce:interface, comma separated.
+/// rxe_<interface>. VERBENA_DEVICES chooses others: name=roce:interface or name=iwarp:interface,
+/// comma separated.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -33,8 +34,20 @@ pub(crate) fn check_environment() -> Result<(), String> {
 /// # Errors
 /// A message: VERBENA_DEVICES has no meaning, or the system does not tell its interfaces.
 pub(crate) fn survey() -> Result<Vec<(DeviceConfig, Port)>, String> {
+    survey_of(asked_for()?.as_deref())
+}
+
+/// The devices that a program would find where VERBENA_DEVICES is set to this.
+///
+/// # Errors
+/// As of [`survey`].
+pub(crate) fn survey_as(devices: &str) -> Result<Vec<(DeviceConfig, Port)>, String> {
+    survey_of(Some(&stack::devices::parse(devices).map_err(|e| e.to_string())?))
+}
+
+fn survey_of(devices: Option<&[DeviceSpec]>) -> Result<Vec<(DeviceConfig, Port)>, String> {
     let interfaces = linux::interfaces().map_err(|e| format!("cannot list the interfaces: {e}"))?;
-    Ok(stack::devices::choose(asked_for()?.as_deref(), &interfaces, linux::host_id()))
+    Ok(stack::devices::choose(devices, &interfaces, linux::host_id()))
 }
 
 /// This process's instance, on the devices that VERBENA_DEVICES or the default has.

@@ -14,6 +14,8 @@ use crate::{brought, capture, object, packages, program, sysfs};
 
 /// Where programs are looked for without PATH (execvp(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
+/// VERBENA_DEVICES for an iWARP device on each interface.
+const IWARP: &str = "siw_*=iwarp:*";
 
 /// Run a program on Verbena
 ///
@@ -42,6 +44,10 @@ pub(crate) struct Args {
     /// VERBENA_SAME_HOST=off
     #[arg(long)]
     wire: bool,
+    /// Give each interface an iWARP device, siw_<interface>, in place of a RoCE one. Same as
+    /// VERBENA_DEVICES='siw_*=iwarp:*'
+    #[arg(long)]
+    iwarp: bool,
     #[command(flatten)]
     capture: capture::CaptureArgs,
     /// Bring faults about by rules, such as loss=1%,dir=out; delay=2ms; error=rem-access,nth=5. All
@@ -108,7 +114,11 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
     if !args.no_sysfs {
         // A kernel that refuses, or devices that the command cannot list, are no reason not to run:
         // the library works without.
-        let _ = linux::without_file_size_signal(|| sysfs::present(&mut command));
+        let devices = args.iwarp.then_some(IWARP);
+        let _ = linux::without_file_size_signal(|| sysfs::present(&mut command, devices));
+    }
+    if args.iwarp {
+        command.env("VERBENA_DEVICES", IWARP);
     }
     if let Some(file) = &args.counters {
         command.env("VERBENA_COUNTERS", file);

@@ -27,7 +27,7 @@ use linux::mount_namespace::{self, View};
 use linux::port_counters::{self, PortFiles};
 use nic::device::Port;
 use nic::device::port::{FIRMWARE, PhysState, PortState};
-use nic::{DeviceConfig, device::port, limits};
+use nic::{DeviceConfig, Transport, device::port, limits};
 
 use crate::{dev, devices, object, ready};
 
@@ -56,8 +56,8 @@ pub(crate) fn guid(guid: wire::Guid) -> String {
 ///
 /// # Errors
 /// What the kernel refused, or a message for what VERBENA_DEVICES says; nothing has changed then.
-pub(crate) fn present(program: &mut Command) -> io::Result<()> {
-    let devices = devices::survey().map_err(io::Error::other)?;
+pub(crate) fn present(program: &mut Command, devices: Option<&str>) -> io::Result<()> {
+    let devices = devices.map_or_else(devices::survey, devices::survey_as).map_err(io::Error::other)?;
     let class = Path::new(CLASS).join(INFINIBAND);
     let counters = Counters::of(&class, &devices);
     mount_namespace::enter(object::roster().as_deref(), |view| {
@@ -236,13 +236,17 @@ fn file(dir: &Path, name: &str, value: impl std::fmt::Display) -> (PathBuf, Entr
 
 fn device(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConfig) {
     let interface = &config.interface_name;
-    tree.push(file(at, "node_type", "1: CA"));
+    let (node_type, board) = match config.transport {
+        Transport::Roce => ("1: CA", "Verbena_RoCEv2"),
+        Transport::Iwarp => ("4: RNIC", "Verbena_iWARP"),
+    };
+    tree.push(file(at, "node_type", node_type));
     tree.push(file(at, "node_guid", guid(config.guid)));
     tree.push(file(at, "sys_image_guid", guid(config.guid)));
     tree.push(file(at, "node_desc", "verbena"));
     tree.push(file(at, "fw_ver", FIRMWARE));
     // ibstat prints empty lines without these, and procfs up to 0.8 takes the device for broken.
-    for (name, value) in [("hw_rev", "0"), ("hca_type", "Verbena"), ("board_id", "Verbena_RoCEv2")] {
+    for (name, value) in [("hw_rev", "0"), ("hca_type", "Verbena"), ("board_id", board)] {
         tree.push(file(at, name, value));
     }
     tree.push(file(at, "parent", interface));
@@ -305,7 +309,7 @@ mod tests {
         let config = DeviceConfig {
             id: nic::DeviceId(0),
             name: name.to_owned(),
-            transport: nic::Transport::Roce,
+            transport: Transport::Roce,
             guid: wire::Guid(0x0256_1012_3456_789a),
             interface: 1,
             interface_name: "lo".to_owned(),

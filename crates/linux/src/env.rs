@@ -4,7 +4,7 @@ mod local_link;
 mod rings;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -33,6 +33,7 @@ use crate::reactor::{IN, Reactor, Source};
 use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
+use crate::tcp;
 use crate::to_handler::Origin;
 use crate::tx::{self, Sender, Tx};
 use crate::{Config, host_id, interfaces, neighbours};
@@ -433,6 +434,16 @@ impl Env for LinuxEnv {
 
     fn watch(&self, name: Name) -> Option<Watch> {
         if self.is_ours() { self.names.watch(name, &self.reactor) } else { None }
+    }
+
+    fn open_stream(&self, from: SocketAddr, to: SocketAddr) -> Result<(u64, Arc<dyn nic::Stream>), Errno> {
+        self.check_ours()?;
+        Ok(tcp::open(from, to, &self.reactor)?)
+    }
+
+    fn listen_streams(&self, at: SocketAddr, v6_only: bool) -> Result<Box<dyn Claim>, Errno> {
+        self.check_ours()?;
+        Ok(tcp::listen(at, v6_only, &self.reactor)?)
     }
 
     fn host_id(&self) -> u64 {

@@ -100,6 +100,7 @@ mod routes;
 mod rx_socket;
 mod rx_sockets;
 mod sockets;
+mod tcp;
 mod to_handler;
 mod tx;
 mod user;

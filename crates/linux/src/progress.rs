@@ -85,6 +85,8 @@ struct Engine<G> {
     unanswered: Option<Arc<Inspected>>,
     /// For packets of other processes.
     room: Room,
+    /// What is read of streams.
+    stream_bytes: Vec<u8>,
     /// When the input handler is called again.
     handler_at: Option<Instant>,
     /// The earliest timer that was set since the input handler was called, by the environment's
@@ -134,6 +136,7 @@ pub(crate) fn run<G: InputHandler>(
         no_descriptor: false,
         unanswered: None,
         room: Room::new(1 << 16),
+        stream_bytes: Vec::new(),
         handler_at: None,
         set_at: u64::MAX,
         rings_leased: None,

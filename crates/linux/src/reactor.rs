@@ -14,12 +14,15 @@ use crate::frames::FrameSocket;
 use crate::inspected::Inspected;
 use crate::names::{Connection, Listener, NameOwner};
 use crate::rx_socket::RxSocket;
+use crate::tcp::{TcpListener, TcpStream};
 use crate::tx::SendSocket;
 
 /// Readable.
 pub(crate) const IN: u32 = libc::EPOLLIN as u32;
 /// Nothing but errors and hang-ups, which are always told.
 pub(crate) const ERRORS_ONLY: u32 = 0;
+/// Readable, writable, or half closed by the peer; each told once it becomes so.
+pub(crate) const STREAM: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
 /// The other end is gone.
 pub(crate) const HANG_UP: u32 = libc::EPOLLRDHUP as u32;
 
@@ -46,6 +49,10 @@ pub(crate) enum Source {
     NameOwner(Arc<NameOwner>),
     /// Commands that ask for what this process has.
     Inspected(Arc<Inspected>),
+    /// A stream of an iWARP device.
+    Stream(Arc<TcpStream>),
+    /// Peers that connect to an iWARP device.
+    StreamListener(Arc<TcpListener>),
 }
 
 /// The epoll instance and its descriptors, each by a token that is never used twice.

@@ -146,6 +146,8 @@ ranks! {
 
     /// Connections: the connection manager of all devices: its connections, listeners, resolutions.
     ConnectionManager,
+    /// Connections: the streams of iWARP devices.
+    Streams,
     /// Connections: the list of all identifiers.
     Identifiers,
     /// Connections: an rdma_cm identifier.

@@ -93,6 +93,7 @@ mod quota;
 pub mod rdma_cm;
 pub mod srq;
 pub mod steering;
+pub mod stream;
 mod sync;
 
 pub use cq::counter::CompletionCounter;
@@ -122,3 +123,4 @@ pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};
 pub use steering::flow::{Flow, FlowId, FlowKind};
 pub use steering::rss::{Spread, Wq, WqState};
+pub use stream::Stream;

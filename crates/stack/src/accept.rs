@@ -78,6 +78,7 @@ impl<W: Env> Node<W> {
             }
             (inner.source.ok_or(inner.progress.refuses())?, inner.place, inner.device.clone())
         };
+        let listens_by = device.clone();
         match device {
             Some(device) => self.attach(&device)?,
             None => self.attach_all()?,
@@ -85,12 +86,14 @@ impl<W: Env> Node<W> {
         // A port that others may share is the listener's alone from now on.
         let shared = place.filter(|place| place.reuse);
         let claim = shared.map(|place| self.claim_to_listen(place, address.port())).transpose()?;
+        let streams = self.listen_for_streams(id, address, listens_by.as_deref())?;
         let mut core = self.cm_agent.lock();
         let mut inner = id.lock();
         if inner.progress != Progress::Bound || inner.place != place {
             return Err(inner.progress.refuses());
         }
         inner.listen_claim = claim.map(Claimed);
+        inner.stream_claim = streams;
         inner.progress = Progress::Listening;
         let key = (place.map_or(id.space, |p| p.space), everywhere(address.ip()), address.port());
         core.listeners.insert(key, Listener::new(id.clone(), backlog));

@@ -30,7 +30,7 @@ use crate::id::{Id, Progress};
 use crate::kept_ports::KeptPort;
 use crate::listener::Listener;
 use crate::number_blocks::process_of;
-use crate::{Errno, Node, devices};
+use crate::{Node, devices};
 
 /// A connection: its device, and its number in that device's connection manager.
 pub(crate) type ConnKey = (DeviceId, ConnId);
@@ -310,6 +310,7 @@ impl<W: Env> Node<W> {
     pub(crate) fn expire_connections(&self, now: Instant) {
         let mut core = self.cm_agent.lock();
         self.end_waits(&mut core, now);
+        self.hand_over_due(&mut core, now);
         core.cms.values_mut().for_each(|cm| cm.expire(now));
         let keys: Vec<ListenKey> = core.listeners.keys().copied().collect();
         for key in keys {
@@ -357,12 +358,8 @@ impl<W: Env> Node<W> {
                     let way = self.way(core, now, (device, conn), &path, &mad, attempt);
                     self.send_mad(&way, path.pkey, &mad, &mut core.batch);
                 }
-                // No environment opens streams yet: a protocol that asks for one is told so, and
-                // its program gets an event.
-                Output::Stream { stream, .. } => {
-                    if let Some(streams) = core.cms.get_mut(&device).and_then(|cm| cm.streams()) {
-                        streams.lost(now, stream, Errno::EOPNOTSUPP.0);
-                    }
+                Output::Stream { stream, action } => {
+                    self.act_on_stream(core, now, (device, stream), action);
                 }
                 Output::Event { conn, event } => self.on_event(core, now, (device, conn), event),
                 Output::Released { conn, .. } => {

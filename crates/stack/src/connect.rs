@@ -151,7 +151,11 @@ impl<W: Env> Node<W> {
     /// comes for one that was killed. `None` where it has ended already.
     pub(crate) fn watch_peer(&self, local: bool, process: u32) -> Option<Watch> {
         let owner = process_name(process);
-        if !local || self.blocks.owns(owner) { Some(Watch::NONE) } else { self.env.watch(owner) }
+        if !local || process == cm::NO_PROCESS || self.blocks.owns(owner) {
+            Some(Watch::NONE)
+        } else {
+            self.env.watch(owner)
+        }
     }
 
     pub(crate) fn random_psn(&self) -> Psn {

@@ -16,7 +16,11 @@ use wire::{Gid, Guid, Mtu};
 use crate::Node;
 use crate::env::{Env, Interface, Route};
 
-/// A device that the configuration asks for, as [`parse`] gives it.
+/// Stands for each interface that is up and has an address, and in a device's name for its name.
+const ANY: &str = "*";
+
+/// A device that the configuration asks for, as [`parse`] gives it; or with `*` for the interface
+/// one for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceSpec {
@@ -28,17 +32,27 @@ pub struct DeviceSpec {
     pub interface: String,
 }
 
+impl DeviceSpec {
+    /// Whether it stands for a device on each interface.
+    pub fn is_of_each(&self) -> bool {
+        self.interface == ANY
+    }
+}
+
 /// Why a configuration string is not one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Not of the form `name=transport:interface`.
-    #[error("VERBENA_DEVICES: '{0}' is not of the form name=roce:interface")]
+    #[error("VERBENA_DEVICES: '{0}' is not of the form name=roce:interface or name=iwarp:interface")]
     Form(String),
     /// A transport that does not exist here.
-    #[error("VERBENA_DEVICES: '{0}' is no transport (there is: roce)")]
+    #[error("VERBENA_DEVICES: '{0}' is no transport (there are: roce, iwarp)")]
     Transport(String),
     /// A name given twice, empty, or longer than 63 bytes.
-    #[error("VERBENA_DEVICES: device name '{0}' is empty, too long or given twice")]
+    #[error(
+        "VERBENA_DEVICES: device name '{0}' is empty, too long or given twice, or has * where its interface is another \
+         than *, or has none where that is *"
+    )]
     Name(String),
     /// Two devices of one transport on one interface.
     #[error(
@@ -61,11 +75,13 @@ pub enum ConfigError {
 pub(crate) fn protocol_of(transport: Transport) -> cm::Protocol {
     match transport {
         Transport::Roce => cm::Protocol::Ib,
+        Transport::Iwarp => cm::Protocol::Iw,
     }
 }
 
-/// Parses VERBENA_DEVICES: `name=roce:interface`, comma separated. Each name, and each interface
-/// with a transport, may be there once.
+/// Parses VERBENA_DEVICES: `name=roce:interface` or `name=iwarp:interface`, comma separated. Each
+/// name, and each interface with a transport, may be there once. `siw_*=iwarp:*` stands for a
+/// device on each interface that is up and has an address.
 ///
 /// ```
 /// let specs = stack::devices::parse("a=roce:lo,b=roce:eth0").unwrap();
@@ -81,9 +97,11 @@ pub fn parse(text: &str) -> Result<Vec<DeviceSpec>, ConfigError> {
         let (transport, interface) = rest.split_once(':').ok_or_else(form)?;
         let transport = match transport {
             "roce" => Transport::Roce,
+            "iwarp" => Transport::Iwarp,
             other => return Err(ConfigError::Transport(other.to_owned())),
         };
-        if name.is_empty() || name.len() > 63 || specs.iter().any(|s| s.name == name) {
+        let names_each = (interface == ANY) == name.contains(ANY);
+        if name.is_empty() || name.len() > 63 || !names_each || specs.iter().any(|s| s.name == name) {
             return Err(ConfigError::Name(name.to_owned()));
         }
         let (name, interface) = (name.to_owned(), interface.to_owned());
@@ -108,17 +126,26 @@ pub fn choose(
     interfaces: &[Interface],
     host_id: u64,
 ) -> Vec<(DeviceConfig, Port)> {
-    let chosen: Vec<(String, Transport, &Interface)> = match specs {
-        Some(specs) => {
-            let named = |s: &DeviceSpec| interfaces.iter().find(|i| i.name == s.interface);
-            specs.iter().filter_map(|s| Some((s.name.clone(), s.transport, named(s)?))).collect()
+    let every =
+        [DeviceSpec { name: format!("rxe_{ANY}"), transport: Transport::Roce, interface: ANY.into() }];
+    let mut usable: Vec<_> = interfaces.iter().filter(|i| i.up && !i.addresses.is_empty()).collect();
+    usable.sort_by_key(|i| i.loopback);
+    let mut chosen: Vec<(String, Transport, &Interface)> = Vec::new();
+    for spec in specs.unwrap_or(&every) {
+        let meant: Vec<&Interface> = match spec.is_of_each() {
+            true => usable.clone(),
+            false => interfaces.iter().filter(|i| i.name == spec.interface).collect(),
+        };
+        for i in meant {
+            let name = spec.name.replace(ANY, &i.name);
+            let is_there = |(other, transport, at): &(String, Transport, &Interface)| {
+                *other == name || (*transport, at.index) == (spec.transport, i.index)
+            };
+            if !chosen.iter().any(is_there) {
+                chosen.push((name, spec.transport, i));
+            }
         }
-        None => {
-            let mut usable: Vec<_> = interfaces.iter().filter(|i| i.up && !i.addresses.is_empty()).collect();
-            usable.sort_by_key(|i| i.loopback);
-            usable.into_iter().map(|i| (format!("rxe_{}", i.name), Transport::Roce, i)).collect()
-        }
-    };
+    }
     let device = |(id, (name, transport, i)): (u32, (String, Transport, &Interface))| {
         let config = DeviceConfig {
             id: DeviceId(id),
@@ -250,6 +277,16 @@ mod tests {
         for word in ["'a'", "'c'", "'lo'", "RoCE"] {
             assert!(said.contains(word), "{word} is missing: {said}");
         }
+    }
+
+    #[test]
+    fn a_star_stands_for_each_interface_once() {
+        let interfaces = [interface(1, "lo", true), interface(3, "eth1", false), interface(2, "eth0", false)];
+        let specs = parse("mine=iwarp:eth0,siw_*=iwarp:*,rxe_*=roce:*").unwrap();
+        let names: Vec<_> = choose(Some(&specs), &interfaces, 7).into_iter().map(|(c, _)| c.name).collect();
+        assert_eq!(names, ["mine", "siw_eth1", "siw_lo", "rxe_eth1", "rxe_eth0", "rxe_lo"]);
+        assert_eq!(parse("a=iwarp:*"), Err(ConfigError::Name("a".into())));
+        assert_eq!(parse("a*=iwarp:lo"), Err(ConfigError::Name("a*".into())));
     }
 
     #[test]

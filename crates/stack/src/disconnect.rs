@@ -51,6 +51,9 @@ impl<W: Env> Node<W> {
     pub fn destroy(&self, id: &Arc<Id>) {
         self.detach_all(id);
         let now = self.env.now();
+        // No further stream is accepted.
+        let streams = id.lock().stream_claim.take();
+        drop(streams);
         let mut core = self.cm_agent.lock();
         let (key, channel, listened, was, names, qp) = {
             let mut inner = id.lock();

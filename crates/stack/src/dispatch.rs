@@ -14,7 +14,7 @@ use wire::roce::Packet;
 use wire::run::Run;
 use wire::{Malformed, Mtu, Qpn};
 
-use crate::env::{AckDelay, Before, Datagram, Env, Input, InputHandler};
+use crate::env::{AckDelay, Before, Datagram, Env, Input, InputHandler, StreamInput};
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
 use crate::{Errno, Node};
@@ -134,6 +134,14 @@ impl<W: Env> InputHandler for Node<W> {
             Input::Interfaces(interfaces) => self.update_interfaces(now, interfaces),
             Input::Gone(name, watch) => self.peer_gone(now, name, watch),
         }
+    }
+
+    fn stream(&self, now: Instant, token: u64, input: StreamInput<'_>) {
+        self.on_stream(now, token, input);
+    }
+
+    fn stream_room(&self, token: u64) -> usize {
+        self.room_of_stream(token)
     }
 
     #[inline(always)]
@@ -259,7 +267,8 @@ impl<W: Env> Node<W> {
 
     /// When [`Node::expire_own`] wants to be called.
     fn own_deadline(&self) -> Option<Instant> {
-        self.devices.iter().filter_map(|d| d.deadline()).chain(self.cm_agent.deadline()).min()
+        let connections = self.cm_agent.deadline().into_iter().chain(self.streams.deadline());
+        self.devices.iter().filter_map(|d| d.deadline()).chain(connections).min()
     }
 
     /// Timers of devices, identifiers and connections may have run out.

@@ -1,11 +1,11 @@
 //! What a node asks of the environment it lives in, and what the environment tells it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use cm::PortSpace;
-use nic::{Errno, Frames, Link, Path, Platform, Qp};
+use nic::{Errno, Frames, Link, Path, Platform, Qp, Stream};
 use transport::TxBatch;
 use transport::op::SharedBytes;
 pub use transport::rc::AckDelay;
@@ -197,6 +197,34 @@ pub enum Input<'a> {
     Gone(Name, Watch),
 }
 
+/// What the environment tells of a stream.
+#[derive(Debug)]
+pub enum StreamInput<'a> {
+    /// A listener of this node accepted it ([`Env::listen_streams`]).
+    Accepted(AcceptedStream),
+    /// The stream that was opened stands ([`Env::open_stream`]).
+    Opened,
+    /// Bytes came.
+    Received(&'a [u8]),
+    /// There is room again, after the stream took less than it was given.
+    Writable,
+    /// The peer ended its half. All bytes before have been told.
+    Ended,
+    /// The stream could not be opened, or is lost; why. Nothing more is told of it.
+    Lost(Errno),
+}
+
+/// A stream that a listener accepted.
+#[derive(Debug)]
+pub struct AcceptedStream {
+    /// Our end.
+    pub local: SocketAddr,
+    /// The peer's end.
+    pub peer: SocketAddr,
+    /// The way to send on it.
+    pub stream: Arc<dyn Stream>,
+}
+
 /// Which one of the processes that bear a name one after the other is watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch(pub u64);
@@ -245,6 +273,27 @@ pub trait Env: Link + Frames + Platform {
     /// Watches the process that bears `name`: [`Input::Gone`] follows when it ends. `None` where no
     /// process bears it.
     fn watch(&self, name: Name) -> Option<Watch>;
+    /// Opens a stream from an address and port of this host, 0 for any. Its token, by which
+    /// [`InputHandler::stream`] names it: [`StreamInput::Opened`] or [`StreamInput::Lost`]
+    /// follows, never from inside this call.
+    ///
+    /// # Errors
+    ///
+    /// Those of connect(2), where they are known at once; EOPNOTSUPP in an environment without
+    /// streams.
+    fn open_stream(&self, _from: SocketAddr, _to: SocketAddr) -> Result<(u64, Arc<dyn Stream>), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+    /// Accepts streams at an address and port, until the claim is dropped
+    /// ([`StreamInput::Accepted`]). `v6_only`: an unspecified IPv6 address takes none of IPv4.
+    ///
+    /// # Errors
+    ///
+    /// EADDRINUSE where a socket has the port; those of bind(2); EOPNOTSUPP in an environment
+    /// without streams.
+    fn listen_streams(&self, _at: SocketAddr, _v6_only: bool) -> Result<Box<dyn Claim>, Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
     /// The host's random part of GUIDs: the same for all processes of this host and namespace, 40
     /// bits.
     fn host_id(&self) -> u64;
@@ -299,6 +348,14 @@ pub trait InputHandler: Send + Sync + 'static {
         _before: &mut Before,
     ) {
         self.input(now, Input::Short(Datagram { ack_delay, bytes, ..*from }, *short));
+    }
+    /// Takes what the environment has to tell of a stream. One thread at a time tells of one
+    /// stream.
+    fn stream(&self, _now: Instant, _token: u64, _input: StreamInput<'_>) {}
+    /// Bytes of a stream that may be told of at once, 1 or more: few while the connection manager
+    /// speaks on it, because what comes behind its messages is kept for the queue pair.
+    fn stream_room(&self, _token: u64) -> usize {
+        usize::MAX
     }
     /// When [`InputHandler::expire`] wants to be called at the latest. It is asked after each such
     /// call; an earlier time is set by [`Platform::wake_at`].

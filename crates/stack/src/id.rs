@@ -175,6 +175,8 @@ pub struct Inner {
     pub(crate) claim: Option<Claimed>,
     /// The port itself, of a listener whose port others may be bound to.
     pub(crate) listen_claim: Option<Claimed>,
+    /// A listener's TCP port, where an iWARP device gets its requests.
+    pub(crate) stream_claim: Option<Claimed>,
     pub(crate) conn: Option<ConnKey>,
     /// The process at its other end; none before that is known.
     pub(crate) watch: Option<Watch>,
@@ -252,6 +254,7 @@ impl Id {
                     place: None,
                     claim: None,
                     listen_claim: None,
+                    stream_claim: None,
                     conn: None,
                     watch: None,
                     offered: ConnParam::default(),

@@ -8,6 +8,7 @@
 //! | [`mod@env`] | what a node asks of the environment around it, and what the environment tells it |
 //! | `dispatch` | packets and everything else that the environment tells: to queue pairs, to QP1, to the part it concerns |
 //! | `gsi` | QP1: management datagrams come in and leave; which process of the host they are for |
+//! | `streams` | streams of iWARP devices: for the connection manager, then for queue pairs |
 //! | `unsolicited` | what is for no process, and how much is done about it |
 //! | [`number_blocks`] | queue pair numbers and communication ids, and whose they are |
 //! | [`devices`] | which devices there are |
@@ -85,6 +86,7 @@ pub mod objects;
 mod ports;
 pub mod queue_pair;
 mod resolve;
+mod streams;
 mod unsolicited;
 
 use std::sync::Arc;
@@ -94,12 +96,12 @@ use locks::{Mutex, Rank};
 use nic::Link;
 use nic::device::Port;
 use nic::faults::PortFault;
-use nic::{Device, GidTable};
+use nic::{Device, GidTable, Transport};
 
 pub use af_ib::IbService;
 pub use devices::DeviceSpec;
 pub use dispatch::Counters;
-pub use env::{Env, Input, InputHandler, Interface, Name, Watch};
+pub use env::{AcceptedStream, Env, Input, InputHandler, Interface, Name, StreamInput, Watch};
 pub use event::{Event, EventChannel};
 pub use id::{Id, PathChoice, Progress};
 pub use nic::{Errno, Error};
@@ -124,6 +126,7 @@ pub struct Node<W> {
     blocks: Arc<NumberBlocks<W>>,
     cm_agent: cm_agent::CmAgent,
     unsolicited: unsolicited::Unsolicited,
+    streams: streams::Streams,
     /// The interfaces, as the environment told of them last.
     interfaces: Mutex<Vec<Interface>>,
     /// The outcome of packets that no queue pair got.
@@ -151,6 +154,7 @@ impl<W: Env> Node<W> {
         let node = Arc::new(Self {
             unsolicited: unsolicited::Unsolicited::new(env.now(), u64::from_ne_bytes(key)),
             cm_agent: cm_agent::CmAgent::new(&config.timing),
+            streams: streams::Streams::default(),
             interfaces: Mutex::new(Rank::KnownInterfaces, interfaces.to_vec()),
             env,
             link,
@@ -185,7 +189,11 @@ impl<W: Env> Node<W> {
     /// Opens the UDP port of a device, which must be done before its first packet; repeated calls
     /// are harmless. EADDRINUSE where another user, or the kernel's rdma_rxe, owns the port.
     pub fn attach(&self, device: &Device) -> Result<(), Error> {
-        self.env.attach(device.config.interface).map_err(Error::System)
+        match device.config.transport {
+            Transport::Roce => self.env.attach(device.config.interface).map_err(Error::System),
+            // Each connection and each listener has a socket of its own.
+            Transport::Iwarp => Ok(()),
+        }
     }
 
     /// The process ends, while other threads go on and may hold any lock; none is waited for. ACKs

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nic::memory::Access;
-use nic::{Qp, QpAttr, QpState, mask};
+use nic::{Qp, QpAttr, QpState, Transport, mask};
 
 use crate::cm_agent::{ConnKey, Core};
 use crate::env::Env;
@@ -120,6 +120,9 @@ impl<W: Env> Node<W> {
         let attr = self.rtr_attributes(id, &device, &wants)?;
         let lacks = qp.init().kind.lacks();
         qp.modify(now, &attr.with_state(QpState::Init), mask::INIT)?;
+        if device.config.transport == Transport::Iwarp {
+            return qp.await_stream(now, &attr);
+        }
         qp.modify(now, &attr.with_state(QpState::Rtr), mask::RTR & !lacks)?;
         qp.modify(now, &attr.with_state(QpState::Rts), mask::RTS & !lacks)
     }

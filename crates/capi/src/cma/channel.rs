@@ -232,7 +232,7 @@ fn connection(event: &stack::Event, private_data: &mut [u8]) -> rdma_conn_param 
         } else {
             private_data.as_mut_ptr().cast_const().cast()
         },
-        private_data_len: private_data.len() as u8,
+        private_data_len: private_data.len().min(u8::MAX.into()) as u8,
         responder_resources: event.param.responder_resources,
         initiator_depth: event.param.initiator_depth,
         flow_control: event.param.flow_control.into(),
@@ -252,7 +252,7 @@ fn datagram(ud: &UdParam, private_data: &mut [u8]) -> rdma_ud_param {
         } else {
             private_data.as_mut_ptr().cast_const().cast()
         },
-        private_data_len: private_data.len() as u8,
+        private_data_len: private_data.len().min(u8::MAX.into()) as u8,
         ah_attr: ah::to_c(&ud.av),
         qp_num: ud.qpn.get(),
         qkey: ud.qkey.0,
@@ -267,7 +267,6 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         }
         // SAFETY: made by `Box::into_raw` in `next`, by the man page's contract.
         let event = unsafe { Box::from_raw(event.cast::<Event>()) };
-        debug_assert!(event.private_data.len() <= usize::from(u8::MAX));
         event.counted.unacked.ack(1);
         Ok(0)
     })

@@ -12,7 +12,7 @@ type Variable = (&'static str, &'static str, &'static str, &'static str);
 const VARIABLES: [Variable; 14] = [
     (
         "VERBENA_DEVICES",
-        "`NAME=roce:INTERFACE,...`",
+        "`NAME=roce:INTERFACE,...`, `NAME=iwarp:INTERFACE,...`",
         "one for each interface",
         "The devices that programs see.",
     ),

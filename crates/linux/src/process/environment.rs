@@ -2,7 +2,7 @@
 //!
 //! | variable | what | where it has no meaning |
 //! |---|---|---|
-//! | `VERBENA_DEVICES` | the devices, as `name=roce:interface`, comma separated; all that are up where it is not set | no devices |
+//! | `VERBENA_DEVICES` | the devices, as `name=roce:interface` or `name=iwarp:interface`, comma separated; all that are up where it is not set | no devices |
 //! | `VERBENA_CM_TIMEOUT` | for how long connection requests are repeated, in seconds, 0.1 to 3600 | the default |
 //! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too; `ptracer`: any process of the user may trace this one | on |
 //! | `VERBENA_LARGE_PAGES` | `off`: registered memory stays in the pages in which it is | on, unless the system says `never` |

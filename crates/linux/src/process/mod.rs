@@ -185,7 +185,7 @@ fn start() -> io::Result<Instance> {
     let make = |env: Arc<LinuxEnv>| {
         let interfaces = env.interfaces();
         for spec in config.devices.iter().flatten() {
-            if !interfaces.iter().any(|i| i.name == spec.interface) {
+            if !spec.is_of_each() && !interfaces.iter().any(|i| i.name == spec.interface) {
                 eprintln!(
                     "verbena: VERBENA_DEVICES: {}: there is no interface '{}'. {}",
                     spec.name,

@@ -42,6 +42,19 @@ impl<G: InputHandler> Engine<G> {
             Source::Connection(connection) => self.read_connection(&connection),
             Source::NameOwner(owner) if events & ENDED == 0 => self.read_owner(&owner),
             Source::NameOwner(owner) => self.owner_ended(owner),
+            Source::Stream(stream) => {
+                let mut bytes = std::mem::take(&mut self.stream_bytes);
+                self.guarded(|handler| stream.serve(events, &mut bytes, handler, &env.reactor));
+                self.stream_bytes = bytes;
+                let now = env.clock.now();
+                if now.saturating_sub(self.read_at) < STREAM_NANOS {
+                    self.stay_awake(now);
+                }
+                self.read_at = now;
+            }
+            Source::StreamListener(listener) => {
+                self.guarded(|handler| listener.accept(handler, &env.reactor));
+            }
             Source::Inspected(inspected) => self.unanswered = Some(inspected).filter(|asked| !asked.answer()),
         }
     }

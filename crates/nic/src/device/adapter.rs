@@ -45,12 +45,15 @@ pub struct DeviceId(pub u32);
 pub enum Transport {
     /// RoCE version 2 (IBA 1.4, Annex A17): UDP port 4791 of each address of the interface.
     Roce,
+    /// iWARP (RFC 5040, 5041, 5044): TCP connections from and to addresses of the interface.
+    Iwarp,
 }
 
 impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Roce => f.write_str("RoCE"),
+            Self::Iwarp => f.write_str("iWARP"),
         }
     }
 }

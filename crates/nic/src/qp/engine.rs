@@ -7,11 +7,12 @@ use transport::op::{Context, SendWr};
 use transport::pacing::Pace;
 use transport::rc::{AckDelay, FlushTask, RtrAttr, RtsAttr};
 use transport::ud::Destination;
-use transport::{Rc, TxBatch, Uc, Ud, pacing, rc, uc};
+use transport::{Iwarp, Rc, TxBatch, Uc, Ud, iwarp, pacing, rc, uc};
 use wire::roce::Packet;
 use wire::run::Run;
 use wire::{Mtu, Pkey, Psn, Qpn};
 
+use crate::device::adapter::Transport;
 use crate::link::Path;
 use crate::qp::attr::{QpAttr, QpState, QpType, mask};
 use crate::qp::raw_packet::Raw;
@@ -27,13 +28,16 @@ pub(crate) enum Engine {
     Uc(Uc),
     Ud(Ud<Path>),
     Raw(Raw),
+    Iwarp(Box<Iwarp>),
 }
 
 impl Engine {
     /// In state Init.
-    pub(crate) fn new(kind: QpType, qpn: Qpn, pace: &Arc<Pace>) -> Self {
+    pub(crate) fn new(kind: QpType, transport: Transport, qpn: Qpn, pace: &Arc<Pace>) -> Self {
         let pkey = Pkey::default();
         match kind {
+            // No other kind is made on such a device.
+            _ if transport == Transport::Iwarp => Self::Iwarp(Box::new(Iwarp::new(qpn))),
             QpType::Rc => Self::Rc(Rc::new(qpn, pkey)),
             QpType::XrcSend => Self::Rc(Rc::xrc_initiator(qpn, pkey)),
             QpType::XrcRecv => Self::Rc(Rc::xrc_target(qpn, pkey)),
@@ -48,6 +52,7 @@ impl Engine {
         let state = match self {
             Self::Rc(e) if e.state() == rc::State::Error => return Some(QpState::Error),
             Self::Rc(_) => return None,
+            Self::Iwarp(e) => return (e.state() == iwarp::State::Error).then_some(QpState::Error),
             Self::Uc(e) => e.state(),
             Self::Ud(e) => e.state(),
             Self::Raw(e) => e.state(),
@@ -78,6 +83,8 @@ impl Engine {
                 e.ready_to_receive(port_mtu.bytes());
             }
             Self::Raw(e) => e.ready_to_receive(),
+            // Its stream says when.
+            Self::Iwarp(_) => {}
         }
     }
     /// RTR to RTS.
@@ -90,6 +97,7 @@ impl Engine {
                 e.ready_to_send(attr.sq_psn);
             }
             Self::Raw(e) => e.ready_to_send(),
+            Self::Iwarp(_) => {}
         }
     }
     /// The attributes that `bits` name changed in state `from`, where they may also change later.
@@ -108,7 +116,7 @@ impl Engine {
                     e.set_min_rnr_timer(attr.min_rnr_timer);
                 }
             }
-            Self::Uc(_) | Self::Raw(_) => {}
+            Self::Uc(_) | Self::Raw(_) | Self::Iwarp(_) => {}
             Self::Ud(e) => e.set_qkey(attr.qkey),
         }
     }
@@ -120,6 +128,7 @@ impl Engine {
             // A message of one packet has begun only when it has left.
             Self::Ud(_) => true,
             Self::Raw(e) => e.outstanding() == 0,
+            Self::Iwarp(e) => e.outstanding() == 0,
         }
     }
     /// The ACK held back, where there is one: the queue pair is about to go.
@@ -146,6 +155,8 @@ impl Engine {
             Self::Uc(e) => e.drain(),
             Self::Ud(e) => e.drain(),
             Self::Raw(e) => e.drain(),
+            // SQD is not a state of iWARP.
+            Self::Iwarp(_) => {}
         }
     }
     /// SQD or SQE to RTS.
@@ -155,6 +166,7 @@ impl Engine {
             Self::Uc(e) => e.resume(),
             Self::Ud(e) => e.resume(),
             Self::Raw(e) => e.resume(),
+            Self::Iwarp(_) => {}
         }
     }
     /// To the error state.
@@ -164,6 +176,7 @@ impl Engine {
             Self::Uc(e) => e.fail(cx),
             Self::Ud(e) => e.fail(cx),
             Self::Raw(e) => e.fail(cx),
+            Self::Iwarp(e) => e.fail(cx),
         }
     }
     /// Whether the peer of a reliable connection was heard in RTR.
@@ -186,6 +199,7 @@ impl Engine {
             Self::Uc(e) => e.outstanding(),
             Self::Ud(e) => e.outstanding(),
             Self::Raw(e) => e.outstanding(),
+            Self::Iwarp(e) => e.outstanding(),
         }
     }
     /// Whether the peer has answers to give.
@@ -208,6 +222,7 @@ impl Engine {
             (Self::Ud(e), Some(to)) => e.post(wr.take(), to, cx),
             (Self::Ud(_), None) => {}
             (Self::Raw(e), _) => e.post(wr.take(), cx),
+            (Self::Iwarp(e), _) => e.post(wr.take(), cx),
         }
     }
     /// A packet of a reliable connection, where it is a whole SEND in its turn, and nothing changes
@@ -244,7 +259,7 @@ impl Engine {
         match self {
             Self::Rc(e) => e.receive(now, packet, ack_delay, cx),
             Self::Uc(e) => e.receive(packet, cx),
-            Self::Ud(_) | Self::Raw(_) => {}
+            Self::Ud(_) | Self::Raw(_) | Self::Iwarp(_) => {}
         }
     }
     /// A FLUSH that takes long, to be begun now.
@@ -257,7 +272,7 @@ impl Engine {
         match self {
             Self::Rc(e) => e.fill(now, batch, cx),
             Self::Uc(e) => e.fill(now, batch, cx),
-            Self::Ud(_) | Self::Raw(_) => {}
+            Self::Ud(_) | Self::Raw(_) | Self::Iwarp(_) => {}
         }
     }
     /// Whether [`Engine::fill`] is known to have nothing to write.
@@ -284,7 +299,7 @@ impl Engine {
             Self::Rc(e) => e.deadline(),
             Self::Uc(e) => e.deadline(),
             Self::Ud(e) => e.deadline(),
-            Self::Raw(_) => None,
+            Self::Raw(_) | Self::Iwarp(_) => None,
         }
     }
     /// A timer may have run out. Where nothing is acknowledged, timers only ask to send on.
@@ -298,7 +313,7 @@ impl Engine {
         match self {
             Self::Rc(e) => Some(e.sq_psn()),
             Self::Uc(e) => Some(e.sq_psn()),
-            Self::Ud(_) | Self::Raw(_) => None,
+            Self::Ud(_) | Self::Raw(_) | Self::Iwarp(_) => None,
         }
     }
     /// The PSN expected next, of a connection.
@@ -306,7 +321,7 @@ impl Engine {
         match self {
             Self::Rc(e) => Some(e.rq_psn()),
             Self::Uc(e) => Some(e.rq_psn()),
-            Self::Ud(_) | Self::Raw(_) => None,
+            Self::Ud(_) | Self::Raw(_) | Self::Iwarp(_) => None,
         }
     }
     /// Whether the path is in doubt.
@@ -314,7 +329,7 @@ impl Engine {
     pub(crate) fn take_path_suspect(&mut self) -> bool {
         match self {
             Self::Rc(e) => e.take_path_suspect(),
-            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) => false,
+            Self::Uc(_) | Self::Ud(_) | Self::Raw(_) | Self::Iwarp(_) => false,
         }
     }
 }

@@ -171,7 +171,7 @@ impl Inner {
     /// Sends what the engine has, batch by batch.
     fn transmit(&mut self, qp: &Qp, now: Instant) {
         match &mut self.carrier {
-            Carrier::Unconnected => {}
+            Carrier::Unconnected => self.transmit_stream(qp),
             Carrier::Datagram(carrier) => {
                 if self.engine.take_path_suspect() {
                     carrier.suspect(now, self.attr.timeout);

@@ -19,6 +19,7 @@
 //! | [`xrc`] | XRC: targets, and the domains that they share |
 //! | `injected` | requests that fail on purpose |
 //! | `flush`, `rendezvous` | work beside the engine: FLUSH to persistence, the READ of a tag that matched |
+//! | [`streams`], `outgoing` | the stream of an iWARP queue pair |
 //! | `scratch` | what a thread builds packets and frames in |
 //! | [`snapshot`] | a queue pair as it is now, for an operator |
 
@@ -42,6 +43,7 @@ mod local_path;
 mod modify;
 mod multicast;
 pub(crate) mod now;
+mod outgoing;
 pub mod post;
 pub mod raw_packet;
 mod receive;
@@ -53,6 +55,7 @@ pub(crate) mod short;
 pub mod snapshot;
 pub(crate) mod source_port;
 mod sq_occupancy;
+pub mod streams;
 pub(crate) mod ud;
 pub mod xrc;
 
@@ -66,8 +69,8 @@ use wire::Qpn;
 use crate::cq::counter::CompletionCounter;
 use crate::cq::{Cq, Notification};
 use crate::deferred_counter::DeferredCounter;
-use crate::device::Device;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind, Subject};
+use crate::device::{Device, Transport};
 use crate::error::{Error, in_range};
 use crate::faults::Object;
 use crate::limits;
@@ -78,6 +81,7 @@ use crate::qp::carrier::Carrier;
 use crate::qp::delayed_ack::Noted;
 use crate::qp::engine::Engine;
 use crate::qp::engine_state::EngineState;
+use crate::qp::outgoing::Outgoing;
 use crate::qp::xrc::domain::Xrcd;
 use crate::srq::Srq;
 use crate::steering::rss::Spread;
@@ -171,6 +175,8 @@ struct Inner {
     was_open: bool,
     /// When the engine failed by itself.
     failed_at: Option<Instant>,
+    /// The stream of an iWARP queue pair that is connected.
+    outgoing: Option<Box<Outgoing>>,
 }
 
 impl PinningLock for Qp {
@@ -238,6 +244,9 @@ impl Qp {
         in_range("max_inline_data", cap.max_inline_data, 0_u32, limits::MAX_INLINE)?;
         device.allow(Object::Qp)?;
         let kind = init.kind;
+        if device.config.transport == Transport::Iwarp && kind != QpType::Rc {
+            return Err(Error::Unsupported("queue pairs other than RC, which iWARP has not"));
+        }
         if kind == QpType::RawPacket {
             device.frames.open_frames(device.config.interface).map_err(Error::System)?;
         }
@@ -258,7 +267,7 @@ impl Qp {
             inner: Mutex::new(
                 Rank::Qp,
                 Inner {
-                    engine: Engine::new(kind, qpn, &device.pace),
+                    engine: Engine::new(kind, device.config.transport, qpn, &device.pace),
                     engine_state: EngineState::default(),
                     state: QpState::Reset,
                     attr: QpAttr::default(),
@@ -273,6 +282,7 @@ impl Qp {
                     is_open: false,
                     was_open: false,
                     failed_at: None,
+                    outgoing: None,
                 },
             ),
             spread: OnceLock::new(),
@@ -328,6 +338,7 @@ impl Qp {
             let (engine, mut context) = inner.split(self);
             context.discard_completions = true;
             engine.fail(&mut context);
+            inner.drop_stream(self);
             inner.engine_state.receives.clear();
             inner.engine_state.cache.clear();
             self.tell_received();

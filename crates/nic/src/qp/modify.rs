@@ -31,6 +31,9 @@ impl Qp {
         }
         let from = inner.current_state();
         let to = attr::check(self.init.kind, from, new, bits)?;
+        if matches!(inner.engine, Engine::Iwarp(_)) && matches!(to, QpState::Rtr | QpState::Sqd) {
+            return Err(Error::Invalid("the queue pair gets a stream by the connection manager"));
+        }
         match to {
             QpState::Reset => {
                 inner.on_exit(self);
@@ -70,7 +73,9 @@ impl Inner {
         context.discard_completions = true;
         engine.fail(&mut context);
         self.leave_mishaps(qp);
-        self.engine = Engine::new(qp.init.kind, qp.qpn, &qp.pd.device.pace);
+        self.drop_stream(qp);
+        let device = &qp.device;
+        self.engine = Engine::new(qp.init.kind, device.config.transport, qp.qpn, &qp.pd.device.pace);
         self.flushes = self.flushes.wrapping_add(1);
         self.engine_state.receives.clear();
         self.engine_state.advertised.forget();

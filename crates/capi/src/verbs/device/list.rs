@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use locks::{Mutex, Rank};
 use nic::Transport;
-use rdma_core_abi::verbs::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
+use rdma_core_abi::verbs::{IBV_NODE_CA, IBV_NODE_RNIC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_device};
 
 use crate::ffi_guard::{self, Errno};
 use crate::instance::{self, Instance};
@@ -67,9 +67,9 @@ fn make(instance: &Arc<Instance>, index: usize, nic: Arc<nic::Device>) -> usize 
     // SAFETY: every field of the C structure is an integer, an array of them or a nullable function
     // pointer.
     let mut c: ibv_device = unsafe { std::mem::zeroed() };
-    c.node_type = IBV_NODE_CA;
-    c.transport_type = match nic.config.transport {
-        Transport::Roce => IBV_TRANSPORT_IB,
+    (c.node_type, c.transport_type) = match nic.config.transport {
+        Transport::Roce => (IBV_NODE_CA, IBV_TRANSPORT_IB),
+        Transport::Iwarp => (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP),
     };
     copy(&nic.config.name, &mut c.name);
     copy(&format!("uverbs{index}"), &mut c.dev_name);

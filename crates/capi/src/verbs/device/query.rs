@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use nic::device::port;
 use nic::fate::DropCounter;
-use nic::limits;
+use nic::{Transport, limits};
 use rdma_core_abi::verbs::{
     _compat_ibv_port_attr, IBV_VALUES_MASK_RAW_CLOCK, ibv_context, ibv_cq_moderation_caps, ibv_device_attr,
     ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps, ibv_port_attr, ibv_query_device_ex_input,
@@ -16,6 +16,7 @@ use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::clock::clock_ns;
 use crate::verbs::device::context::Context;
 
+const ATOMIC_NONE: i32 = 0;
 const ATOMIC_HCA: i32 = 1;
 /// IB_UVERBS_DEVICE_FLUSH_GLOBAL, FLUSH_PERSISTENT and ATOMIC_WRITE, which the header has no names
 /// for.
@@ -73,7 +74,20 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.max_pkeys = limits::PKEYS;
     a.local_ca_ack_delay = 15;
     a.phys_port_cnt = 1;
+    if context.nic.config.transport == Transport::Iwarp {
+        leave_to_iwarp(&mut a);
+    }
     a
+}
+
+/// Takes out what iWARP has not: datagrams, groups, XRC, atomics.
+fn leave_to_iwarp(a: &mut ibv_device_attr) {
+    use rdma_core_abi::verbs as v;
+    a.device_cap_flags =
+        v::IBV_DEVICE_MEM_WINDOW | v::IBV_DEVICE_MEM_WINDOW_TYPE_2B | v::IBV_DEVICE_MEM_MGT_EXTENSIONS;
+    a.atomic_cap = ATOMIC_NONE as _;
+    (a.max_mcast_grp, a.max_mcast_qp_attach, a.max_total_mcast_qp_attach) = (0, 0, 0);
+    (a.max_raw_ethy_qp, a.max_ah, a.max_pkeys, a.local_ca_ack_delay) = (0, 0, 0, 0);
 }
 
 /// ibv_query_device(3).
