@@ -88,13 +88,15 @@ class Guest:
             raise LeftOut(cls.unavailable)
         key = (worker.number, name)
         if key not in cls.up:
-            n = {"A": 2, "B": 3}[name]
+            n = {"A": 2, "B": 3, "S": 4}[name]
+            # The device of S is siw, of the others rdma_rxe.
+            device = ["--dev", "siw", "--accel", "uml"] if name == "S" else []
             g = cls(name, f"10.77.0.{n}", f"fd77::{n}")
             if not os.path.exists("/dev/net/tun") or not shutil.which("apt-get"):
                 cls.unavailable = "the kernel guest needs /dev/net/tun and apt"
                 raise LeftOut(cls.unavailable)
             cls.up[key] = g
-            r = subprocess.run([KERNEL_PEER, "up", "--name", name, "--ip", g.ip], env=g.env, stdin=subprocess.DEVNULL,
+            r = subprocess.run([KERNEL_PEER, "up", "--name", name, "--ip", g.ip, *device], env=g.env, stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if r.returncode != 0:
                 cls.unavailable = "the kernel guest did not boot"
