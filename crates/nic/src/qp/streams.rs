@@ -139,11 +139,12 @@ impl Inner {
         }
         bytes.clear();
         if out.batch.copy_out(usize::MAX, &context.view(), bytes).is_err() {
-            // Memory of a request is gone, or of a READ response: an FPDU cannot be finished.
+            // Memory of a request is gone, or of a READ response: an FPDU cannot be finished. The
+            // peer ends its half when it finds so, and the connection manager hears of that.
             out.batch.clear();
             engine.lost_memory(&mut context);
             out.is_ended = true;
-            out.stream.reset();
+            out.stream.finish();
             return false;
         }
         if bytes.is_empty() {
