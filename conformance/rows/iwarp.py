@@ -210,8 +210,8 @@ def with_siw(serves):
                 time.sleep(1)
             r.check(c.rc == 0 and s.wait(20) == 0, f"{program}: exit {c.rc}, {s.rc}", c, s)
             lines = numbers(c.out.lines)
-            # In the guest perftest does not know how fast its clock runs.
-            r.check(len(lines) == 1 and (not serves or is_sane(lines[0])), f"{program}: the line is not sane", c)
+            # In the guest perftest does not know how fast its clock runs, and prints nonsense or nothing.
+            r.check(not serves or (len(lines) == 1 and is_sane(lines[0])), f"{program}: the line is not sane", c)
 
 
 with_siw(True)
