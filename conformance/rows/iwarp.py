@@ -196,7 +196,10 @@ def with_siw(serves):
         kernel.ends_well(*kernel.pair(lambda a: ["ucmatose", "-b", a, *argv], lambda a: ["ucmatose", "-s", a, *argv], 7471))
         kernel.ends_well(*kernel.pair(lambda a: ["rdma_server", "-s", a], lambda a: ["rdma_client", "-s", a], 7471))
 
-    @row(IWARP, f"siw as {side}: SEND, WRITE and READ, each line sane", "ib_{send,write,read}_{lat,bw} -R -n 50", limit=200, kernel=True)
+    # In the guest perftest does not know how fast its clock runs, and prints nonsense or nothing.
+    what = "SEND, WRITE and READ, each line sane" if serves else "SEND, WRITE and READ"
+
+    @row(IWARP, f"siw as {side}: {what}", "ib_{send,write,read}_{lat,bw} -R -n 50", limit=200, kernel=True)
     def perftest(r):
         kernel = Kernel(r, serves)
         for program, is_sane in PERFTEST.items():
@@ -210,7 +213,6 @@ def with_siw(serves):
                 time.sleep(1)
             r.check(c.rc == 0 and s.wait(20) == 0, f"{program}: exit {c.rc}, {s.rc}", c, s)
             lines = numbers(c.out.lines)
-            # In the guest perftest does not know how fast its clock runs, and prints nonsense or nothing.
             r.check(not serves or (len(lines) == 1 and is_sane(lines[0])), f"{program}: the line is not sane", c)
 
 

@@ -310,7 +310,7 @@ impl<W: Env> Node<W> {
     pub(crate) fn expire_connections(&self, now: Instant) {
         let mut core = self.cm_agent.lock();
         self.end_waits(&mut core, now);
-        self.hand_over_due(&mut core, now);
+        self.streams_due(&mut core, now);
         core.cms.values_mut().for_each(|cm| cm.expire(now));
         let keys: Vec<ListenKey> = core.listeners.keys().copied().collect();
         for key in keys {

@@ -216,8 +216,8 @@ impl<W: Env> Node<W> {
         written.unwrap_or(Err(Errno::ECONNRESET))
     }
 
-    /// Streams whose time has come are their queue pairs' from now on.
-    pub(crate) fn hand_over_due(&self, core: &mut Core, now: Instant) {
+    /// Does what is due: streams that were held go to their queue pairs, and peers are reminded.
+    pub(crate) fn streams_due(&self, core: &mut Core, now: Instant) {
         while let Some(held) = self.streams.take_held(|held| held.until <= now) {
             self.act_at_last(core, now, held);
         }

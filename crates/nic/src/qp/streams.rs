@@ -69,7 +69,10 @@ impl Qp {
 
     /// Bytes of the stream have come.
     pub fn stream_received(&self, now: Instant, bytes: &[u8]) {
-        self.on_stream(now, |engine, context| engine.receive(bytes, context));
+        self.on_stream(now, |engine, context| {
+            context.qp.received.add(1);
+            engine.receive(bytes, context);
+        });
     }
 
     /// Reminds the peer of what it was sent, by a WRITE of no bytes: a peer that did not look at
@@ -109,7 +112,6 @@ impl Qp {
         if let (Engine::Iwarp(engine), mut context) = inner.split(self) {
             step(engine, &mut context);
         }
-        self.received.add(1);
         self.finish_step(inner, now);
     }
 }

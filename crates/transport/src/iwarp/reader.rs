@@ -88,7 +88,7 @@ impl Reader {
             let (before, source) = (batch.len(), Source::Remote(answer.source, answer.at));
             let pushed = batch.push(&header, source, attr.crc, &cx.memory());
             // Rights were taken back meanwhile, or the memory is gone.
-            pushed.map_err(|fault| refused_read_later(fault, &answer.asked, cx))?;
+            pushed.map_err(|fault| refused_read_later(fault, &answer.asked))?;
             *framed += batch.len() - before;
             answer.at += payload_len;
             if is_last {

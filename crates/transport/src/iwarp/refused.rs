@@ -51,11 +51,11 @@ pub(super) fn refused_send(refusal: Refusal, fpdu: &[u8], cx: &mut impl Context)
 /// The peer may not read there.
 pub(super) fn refused_read(fault: Fault, fpdu: &[u8], cx: &mut impl Context) -> Broken {
     cx.event(QpEvent::AccessError);
-    refused_read_later(fault, fpdu, cx)
+    refused_read_later(fault, fpdu)
 }
 
 /// The peer could read there when it asked, and cannot any more: the kernel's siw raises no event.
-pub(super) fn refused_read_later(fault: Fault, fpdu: &[u8], _cx: &mut impl Context) -> Broken {
+pub(super) fn refused_read_later(fault: Fault, fpdu: &[u8]) -> Broken {
     let cause = match fault {
         Fault::Key => Cause::InvalidStag,
         Fault::Range => Cause::BaseOrBounds,
