@@ -94,7 +94,7 @@ impl Transfer<'_> {
         cache: &mut PathCache,
     ) -> DirectOutcome {
         let mut held = Held::default();
-        if !view.ack_delay(&mut held, part(sges, self.remote.length), self.what) {
+        if !view.hold(&mut held, part(sges, self.remote.length), self.what) {
             return DirectOutcome::Refused;
         }
         // SAFETY: the pieces are registered and held, and the first so many bytes of the list.
@@ -186,7 +186,7 @@ impl Transfer<'_> {
         let put = |held: &Held<'_>, value: u64| unsafe { put(&held.pieces, value) };
         // Nothing is changed where what was there could not be told.
         if let Some(sges) = sges
-            && !(view.ack_delay(&mut held, part(sges, self.remote.length), Copy::Read) && put(&held, 0))
+            && !(view.hold(&mut held, part(sges, self.remote.length), Copy::Read) && put(&held, 0))
         {
             return DirectOutcome::Refused;
         }
@@ -247,7 +247,7 @@ impl<'a> View<'a> {
     /// that is not all good, or more than is held. It is filled in its place: to hand it on
     /// would be to copy it.
     #[inline]
-    fn ack_delay(&self, held: &mut Held<'a>, mut ranges: impl Iterator<Item = Remote>, what: Copy) -> bool {
+    fn hold(&self, held: &mut Held<'a>, mut ranges: impl Iterator<Item = Remote>, what: Copy) -> bool {
         let right = what.needs_of_ours();
         ranges.all(|range| {
             let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
