@@ -33,7 +33,7 @@ use crate::reactor::{IN, Reactor, Source};
 use crate::routes::Routes;
 use crate::rx_socket::{BULK, Delivery};
 use crate::rx_sockets::{Opener, RxSockets};
-use crate::tcp;
+use crate::tcp::{self, Streams};
 use crate::to_handler::Origin;
 use crate::tx::{self, Sender, Tx};
 use crate::{Config, host_id, interfaces, neighbours};
@@ -60,6 +60,7 @@ pub struct LinuxEnv {
     random: Mutex<Randomness>,
     pub(crate) neighbours: Neighbours,
     pub(crate) rx_sockets: RxSockets,
+    pub(crate) streams: Arc<Streams>,
     /// `Config::on_port_in_use` was called.
     told_of_port: AtomicBool,
     pub(crate) tx: Arc<Tx>,
@@ -81,6 +82,7 @@ impl LinuxEnv {
         let interfaces = Interfaces::open(&mut requests)?;
         reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
         let tx = Arc::new(Tx::default());
+        let streams = Arc::new(Streams::new(reactor.clone()));
         Ok(Self {
             generation: fork::generation(),
             host_id: host_id::host_id(),
@@ -96,6 +98,7 @@ impl LinuxEnv {
             random: Mutex::new(Rank::Random, Randomness::default()),
             neighbours: Neighbours::default(),
             rx_sockets: RxSockets::default(),
+            streams,
             told_of_port: AtomicBool::new(false),
             names: Names::new(tx.clone()),
             tx,
@@ -438,12 +441,12 @@ impl Env for LinuxEnv {
 
     fn open_stream(&self, from: SocketAddr, to: SocketAddr) -> Result<(u64, Arc<dyn nic::Stream>), Errno> {
         self.check_ours()?;
-        Ok(tcp::open(from, to, &self.reactor)?)
+        Ok(tcp::open(from, to, &self.streams)?)
     }
 
     fn listen_streams(&self, at: SocketAddr, v6_only: bool) -> Result<Box<dyn Claim>, Errno> {
         self.check_ours()?;
-        Ok(tcp::listen(at, v6_only, &self.reactor)?)
+        Ok(tcp::listen(at, v6_only, &self.streams)?)
     }
 
     fn host_id(&self) -> u64 {

@@ -223,7 +223,7 @@ impl<G: InputHandler> Host<G> {
         if unlikely(!self.is_ours()) {
             return Drained::Empty;
         }
-        let LinuxEnv { clock, rx_sockets, rings, .. } = &*self.env;
+        let LinuxEnv { clock, rings, .. } = &*self.env;
         let (ticks, list) = (sys::time::ticks(), rings.list());
         let is_new = ticks.wrapping_sub(self.looked_at.load(Ordering::Acquire)) >= FEW_TICKS;
         // Most looks find nothing in the rings, soon after one that saw to all else.
@@ -237,7 +237,7 @@ impl<G: InputHandler> Host<G> {
         drop(list);
         let mut drained = by_rings.unwrap_or(Drained::Empty);
         if drained == Drained::Empty && (by_rings.is_none() || rings.sockets_are_due(now)) {
-            drained = rx_sockets.poll(at, &to);
+            drained = self.poll_sockets(at, now);
             if matches!(drained, Drained::Some { .. }) {
                 rings.sockets_brought(now);
             }
@@ -254,6 +254,14 @@ impl<G: InputHandler> Host<G> {
         }
         self.later.run();
         drained
+    }
+
+    /// Reads the socket, or the stream, whose turn it is.
+    fn poll_sockets(&self, at: Instant, now: u64) -> Drained {
+        match self.env.rx_sockets.poll(at, &self.env.delivery(&*self.handler)) {
+            Drained::Empty => self.env.streams.poll(at, now, &*self.handler),
+            found => found,
+        }
     }
 
     /// The time, as it was a moment ago at most: where a thread polls, that of its last look at a
@@ -331,6 +339,7 @@ impl<G: InputHandler> Host<G> {
         if self.is_ours() {
             self.handler.release(true);
             self.env.rx_sockets.end_polling(&self.env.reactor);
+            self.env.streams.end_polling();
             if !self.env.rings.end_polling() {
                 self.env.alarm.set(0);
             }

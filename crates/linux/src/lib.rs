@@ -82,6 +82,7 @@ pub mod inspector;
 mod interfaces;
 #[cfg(test)]
 mod layouts;
+mod leased;
 mod management;
 mod meter;
 pub mod mount_namespace;

@@ -28,8 +28,8 @@ use rings::ROOM_PAUSE;
 use crate::counters::add;
 use crate::env::LinuxEnv;
 use crate::inspected::Inspected;
+use crate::leased::Leased;
 use crate::names::{Listener, NameOwner};
-use crate::rx_socket::RxSocket;
 
 /// How often one event reads its socket before the others get their turn.
 const READS_PER_EVENT: usize = 16;
@@ -73,7 +73,7 @@ struct Engine<G> {
     env: Arc<LinuxEnv>,
     handler: Arc<G>,
     /// Sockets that polling threads serve: looked at again when their lease ends.
-    leased: Vec<Arc<RxSocket>>,
+    leased: Vec<Arc<dyn Leased>>,
     /// When, on the environment's clock; and since when they do without a break.
     leases_at: u64,
     leased_since: u64,
@@ -85,8 +85,6 @@ struct Engine<G> {
     unanswered: Option<Arc<Inspected>>,
     /// For packets of other processes.
     room: Room,
-    /// What is read of streams.
-    stream_bytes: Vec<u8>,
     /// When the input handler is called again.
     handler_at: Option<Instant>,
     /// The earliest timer that was set since the input handler was called, by the environment's
@@ -136,7 +134,6 @@ pub(crate) fn run<G: InputHandler>(
         no_descriptor: false,
         unanswered: None,
         room: Room::new(1 << 16),
-        stream_bytes: Vec::new(),
         handler_at: None,
         set_at: u64::MAX,
         rings_leased: None,
@@ -251,13 +248,13 @@ impl<G: InputHandler> Engine<G> {
         let reactor = &self.env.reactor;
         let mut first = u64::MAX;
         let before = self.leased.len();
-        self.leased.retain(|socket| match socket.lease.ends_at(now) {
+        self.leased.retain(|socket| match socket.lease().ends_at(now) {
             Some(end) => {
                 first = first.min(end);
                 true
             }
             None => {
-                socket.lease.taken_back(now);
+                socket.lease().taken_back(now);
                 socket.arm(reactor);
                 false
             }

@@ -23,6 +23,8 @@ pub(crate) const IN: u32 = libc::EPOLLIN as u32;
 pub(crate) const ERRORS_ONLY: u32 = 0;
 /// Readable, writable, or half closed by the peer; each told once it becomes so.
 pub(crate) const STREAM: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
+/// Writable, or lost: another thread reads.
+pub(crate) const STREAM_WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLET) as u32;
 /// The other end is gone.
 pub(crate) const HANG_UP: u32 = libc::EPOLLRDHUP as u32;
 
@@ -98,6 +100,16 @@ impl Reactor {
         if sources.contains_key(&token) {
             // It cannot fail but for want of kernel memory, which it gave back a moment ago.
             let _ = self.epoll.add(fd.as_raw_fd(), events, token);
+        }
+    }
+
+    /// Waits for other events of a descriptor; of those that are there already the engine is told
+    /// at once. A descriptor removed meanwhile stays so.
+    pub(crate) fn change(&self, token: u64, fd: &impl AsRawFd, events: u32) {
+        let sources = self.lock();
+        if sources.contains_key(&token) {
+            // It cannot fail: the descriptor is there.
+            let _ = self.epoll.change(fd.as_raw_fd(), events, token);
         }
     }
 

@@ -25,6 +25,7 @@ use sys::{ControlBuffer, Room};
 
 use crate::alarm::Alarm;
 use crate::counters::{Counters, add};
+use crate::leased::{Armed, Leased};
 use crate::management::Management;
 use crate::reactor::{IN, Reactor};
 use crate::to_handler::{Origin, ToHandler};
@@ -62,9 +63,7 @@ pub(crate) struct RxSocket {
     delivered_at: AtomicU64,
     /// Messages of connection managers were left waiting.
     backlog: AtomicBool,
-    /// Whether the engine is told of packets. Held while the engine's interest follows: were the
-    /// two to part, no thread would read the socket any more.
-    armed: Mutex<bool>,
+    armed: Armed,
 }
 
 /// What the holder of the token works with.
@@ -140,7 +139,7 @@ impl RxSocket {
             lease: Lease::default(),
             delivered_at: AtomicU64::new(opened_at),
             backlog: AtomicBool::new(false),
-            armed: Mutex::new(Rank::Armed, true),
+            armed: Armed::default(),
         }
     }
 
@@ -362,27 +361,20 @@ impl RxSocket {
     pub(crate) fn delivered_at(&self) -> u64 {
         self.delivered_at.load(Ordering::Relaxed)
     }
+}
 
-    /// Has the engine told of packets again; of those that wait, at once.
-    pub(crate) fn arm(&self, reactor: &Reactor) {
-        self.set_armed(true, reactor);
+impl Leased for RxSocket {
+    fn token(&self) -> u64 {
+        self.token
     }
-
-    /// Leaves packets to the polling thread.
-    pub(crate) fn disarm(&self, reactor: &Reactor) {
-        self.set_armed(false, reactor);
+    fn lease(&self) -> &Lease {
+        &self.lease
     }
-
-    fn set_armed(&self, to: bool, reactor: &Reactor) {
-        let mut armed = self.armed.lock();
-        if *armed != to {
-            *armed = to;
-            if to {
-                reactor.resume(self.token, self, IN);
-            } else {
-                reactor.pause(self);
-            }
-        }
+    fn arm(&self, reactor: &Reactor) {
+        self.armed.set(true, || reactor.resume(self.token, self, IN));
+    }
+    fn disarm(&self, reactor: &Reactor) {
+        self.armed.set(false, || reactor.pause(self));
     }
 }
 

@@ -28,16 +28,11 @@ use sys::fork::Fd;
 use crate::Config;
 use crate::counters::{Counters, add};
 use crate::interfaces::Known;
+use crate::leased::{COLD_NANOS, Leased, MAX_HOT, next_hot};
 use crate::reactor::{IN, Reactor, Source};
 use crate::rx_socket::{Delivery, RxSocket};
 use crate::sockets::{self, ROCE_PORT, endpoint};
 
-/// Most sockets that polling threads look at each time.
-const MAX_HOT: usize = 8;
-/// A hot socket that brought nothing for so long may lose its place.
-const COLD_NANOS: u64 = 1_000_000;
-/// A hot socket that brought something within this time is tried before the others.
-const WARM_NANOS: u64 = 50_000;
 /// Every how many fruitless polls a socket is tried that is not hot.
 const COLD_TURN: u32 = 16;
 /// How often one poll reads a socket that brings bundles.
@@ -51,16 +46,6 @@ const BATCH_NANOS: u64 = 30_000;
 const DISCARD_PORT: u16 = 9;
 /// Rounds of as many reads in which a process that may end empties a socket.
 const SWEEP_ROUNDS: u32 = 1024;
-
-/// Which hot socket's turn it is: that of the next one that brought something just now. Each eighth
-/// round, or where there is no such one, all have their turns.
-fn next_hot(hot: &[Arc<RxSocket>], turn: u32, now: u64) -> usize {
-    let turn = turn as usize;
-    let is_warm = |&index: &usize| now.saturating_sub(hot[index].delivered_at()) < WARM_NANOS;
-    let everyone = (turn / hot.len()).is_multiple_of(8);
-    let warm = (turn..turn + hot.len()).map(|t| t % hot.len()).find(is_warm).filter(|_| !everyone);
-    warm.unwrap_or(turn % hot.len())
-}
 
 /// All sockets that receive.
 pub(crate) struct RxSockets {
@@ -262,7 +247,7 @@ impl RxSockets {
         } else if cold > 0 && turn % COLD_TURN == COLD_TURN - 1 {
             hot + (turn / COLD_TURN) as usize % cold
         } else {
-            next_hot(&sockets[..*hot], turn, now)
+            next_hot(*hot, turn, now, |index| sockets[index].delivered_at())
         };
         let socket = &sockets[index];
         if index < *hot {

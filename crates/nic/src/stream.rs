@@ -1,18 +1,29 @@
 //! Ordered streams of bytes to one peer, such as TCP connections: what an iWARP queue pair travels
-//! on. The environment opens and reads them; a queue pair that has one sends on it.
+//! on. The environment opens them and tells when they are readable and writable; a queue pair that
+//! has one sends and reads.
 
 use crate::errno::Errno;
+pub use crate::memory::vectored::{Gather, MAX_PIECES, Scatter};
 
 /// A stream, as its queue pair sees it. No call waits.
 pub trait Stream: Send + Sync + std::fmt::Debug {
-    /// Sends from the front of `bytes`, as many as there is room for; how many these are. Where
-    /// that is not all, [`Qp::stream_writable`](crate::Qp::stream_writable) follows once there is
-    /// room.
+    /// Sends from the front of what is given, as many bytes as there is room for; how many these
+    /// are.
     ///
     /// # Errors
     ///
-    /// The system's, once the stream is lost.
-    fn send(&self, bytes: &[u8]) -> Result<usize, Errno>;
+    /// EAGAIN where there is room for none: [`Qp::stream_writable`](crate::Qp::stream_writable)
+    /// follows once there is. EFAULT for memory that is not there. The system's, once the stream is
+    /// lost.
+    fn send(&self, from: &Gather<'_>) -> Result<usize, Errno>;
+    /// Reads what has come, as far as there is room; how many bytes. 0 where the peer has ended its
+    /// half.
+    ///
+    /// # Errors
+    ///
+    /// EAGAIN where nothing has come: [`Qp::read_stream`](crate::Qp::read_stream) follows once
+    /// something has. EFAULT for memory that is not there. The system's, once the stream is lost.
+    fn receive(&self, into: &Scatter<'_>) -> Result<usize, Errno>;
     /// Ends our half behind all that was sent (FIN). What the peer says until it ends its own half
     /// still comes.
     fn finish(&self);

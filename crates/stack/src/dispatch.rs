@@ -14,7 +14,7 @@ use wire::roce::Packet;
 use wire::run::Run;
 use wire::{Malformed, Mtu, Qpn};
 
-use crate::env::{AckDelay, Before, Datagram, Env, Input, InputHandler, StreamInput};
+use crate::env::{AckDelay, Before, Datagram, Env, Input, InputHandler, StreamInput, StreamRead};
 use crate::gsi::Offending;
 use crate::number_blocks::qpn_owner;
 use crate::{Errno, Node};
@@ -136,12 +136,12 @@ impl<W: Env> InputHandler for Node<W> {
         }
     }
 
-    fn stream(&self, now: Instant, token: u64, input: StreamInput<'_>) {
+    fn stream(&self, now: Instant, token: u64, input: StreamInput) {
         self.on_stream(now, token, input);
     }
 
-    fn stream_room(&self, token: u64) -> usize {
-        self.room_of_stream(token)
+    fn read_stream(&self, now: Instant, token: u64) -> StreamRead {
+        self.on_readable(now, token)
     }
 
     #[inline(always)]

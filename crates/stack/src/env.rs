@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use cm::PortSpace;
+pub use nic::qp::streams::StreamRead;
 use nic::{Errno, Frames, Link, Path, Platform, Qp, Stream};
 use transport::TxBatch;
 use transport::op::SharedBytes;
@@ -199,18 +200,14 @@ pub enum Input<'a> {
 
 /// What the environment tells of a stream.
 #[derive(Debug)]
-pub enum StreamInput<'a> {
+pub enum StreamInput {
     /// A listener of this node accepted it ([`Env::listen_streams`]).
     Accepted(AcceptedStream),
     /// The stream that was opened stands ([`Env::open_stream`]).
     Opened,
-    /// Bytes came.
-    Received(&'a [u8]),
     /// There is room again, after the stream took less than it was given.
     Writable,
-    /// The peer ended its half. All bytes before have been told.
-    Ended,
-    /// The stream could not be opened, or is lost; why. Nothing more is told of it.
+    /// The stream could not be opened; why. Nothing more is told of it.
     Lost(Errno),
 }
 
@@ -351,11 +348,10 @@ pub trait InputHandler: Send + Sync + 'static {
     }
     /// Takes what the environment has to tell of a stream. One thread at a time tells of one
     /// stream.
-    fn stream(&self, _now: Instant, _token: u64, _input: StreamInput<'_>) {}
-    /// Bytes of a stream that may be told of at once, 1 or more: few while the connection manager
-    /// speaks on it, because what comes behind its messages is kept for the queue pair.
-    fn stream_room(&self, _token: u64) -> usize {
-        usize::MAX
+    fn stream(&self, _now: Instant, _token: u64, _input: StreamInput) {}
+    /// Reads a stream by which something has come, or its end. Any thread may call it.
+    fn read_stream(&self, _now: Instant, _token: u64) -> StreamRead {
+        StreamRead::Nothing
     }
     /// When [`InputHandler::expire`] wants to be called at the latest. It is asked after each such
     /// call; an earlier time is set by [`Platform::wake_at`].

@@ -101,7 +101,7 @@ use nic::{Device, GidTable, Transport};
 pub use af_ib::IbService;
 pub use devices::DeviceSpec;
 pub use dispatch::Counters;
-pub use env::{AcceptedStream, Env, Input, InputHandler, Interface, Name, StreamInput, Watch};
+pub use env::{AcceptedStream, Env, Input, InputHandler, Interface, Name, StreamInput, StreamRead, Watch};
 pub use event::{Event, EventChannel};
 pub use id::{Id, PathChoice, Progress};
 pub use nic::{Errno, Error};

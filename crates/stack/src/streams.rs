@@ -13,12 +13,12 @@ use cm::streams::{Accepted, Action, Agreed, Close, HandOver, Open, Rtr, RtrMessa
 use cm::{PathRecord, PortSpace, Service};
 use locks::{Rank, RwLock};
 use nic::qp::streams::Handover;
-use nic::{Device, DeviceId, Qp, Stream, Transport};
+use nic::{Device, DeviceId, Gather, Qp, Scatter, Stream, Transport};
 use transport::iwarp::{Attr, MAX_PAYLOAD};
 
 use crate::address::with_scope;
 use crate::cm_agent::Core;
-use crate::env::{AcceptedStream, Env, StreamInput};
+use crate::env::{AcceptedStream, Env, StreamInput, StreamRead};
 use crate::id::{Claimed, Id};
 use crate::{Errno, Error, Node};
 
@@ -130,10 +130,11 @@ impl Entry {
     /// Sends what the stream takes of what the connection manager wrote.
     fn flush(&mut self) -> Result<(), Errno> {
         while !self.unsent.is_empty() {
-            let sent = self.stream.send(&self.unsent)?;
-            self.unsent.drain(..sent);
-            if sent == 0 {
-                break;
+            let sent = self.stream.send(&Gather::of(&self.unsent));
+            match sent {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(Errno::EAGAIN) => break,
+                Err(errno) => return Err(errno),
             }
         }
         Ok(())
@@ -282,71 +283,112 @@ impl<W: Env> Node<W> {
         }
     }
 
-    /// Bytes of a stream that are taken at once.
-    pub(crate) fn room_of_stream(&self, token: u64) -> usize {
-        match self.streams.find(token) {
-            Some((.., Some(_))) => usize::MAX,
-            _ => MAX_UNDELIVERED,
+    /// The environment tells of a stream.
+    pub(crate) fn on_stream(&self, now: Instant, token: u64, input: StreamInput) {
+        match input {
+            StreamInput::Accepted(accepted) => self.on_accepted(now, token, accepted),
+            StreamInput::Opened => self.tell_of_stream(now, token, |streams, id| streams.opened(now, id)),
+            StreamInput::Lost(errno) => {
+                self.tell_of_stream(now, token, |streams, id| streams.lost(now, id, errno.0));
+            }
+            StreamInput::Writable => match self.streams.find(token) {
+                Some((.., Some(qp))) => qp.stream_writable(now),
+                Some((device, id, None)) => {
+                    if let Some(Err(errno)) = self.streams.with(device, id, Entry::flush) {
+                        self.tell_of_stream(now, token, |streams, id| streams.lost(now, id, errno.0));
+                    }
+                }
+                None => {}
+            },
         }
     }
 
-    /// The environment tells of a stream.
-    pub(crate) fn on_stream(&self, now: Instant, token: u64, input: StreamInput<'_>) {
-        let input = match input {
-            StreamInput::Accepted(accepted) => return self.on_accepted(now, token, accepted),
-            other => other,
+    /// Something has come by a stream, or its end.
+    pub(crate) fn on_readable(&self, now: Instant, token: u64) -> StreamRead {
+        let read = match self.streams.find(token) {
+            Some((.., Some(qp))) => qp.read_stream(now),
+            Some(_) => return self.read_message(now, token),
+            None => return StreamRead::Nothing,
         };
-        // A stream that is being opened is in the table when the connection manager is unlocked.
-        let qp = self.streams.find(token).and_then(|(_, _, qp)| qp);
-        match (qp, input) {
-            (Some(qp), StreamInput::Received(bytes)) => {
-                qp.stream_received(now, bytes);
+        match read {
+            StreamRead::Nothing => {}
+            StreamRead::Some | StreamRead::All => {
                 if let Some(conn) = self.streams.take_awaiting(token) {
                     self.stream_established(now, token, conn);
                 }
             }
-            (Some(qp), StreamInput::Writable) => qp.stream_writable(now),
-            (qp, input) => {
-                qp.iter().for_each(|qp| qp.stream_ended(now));
-                self.tell_of_stream(now, token, input);
+            StreamRead::Ended => self.tell_of_stream(now, token, |streams, id| streams.ended(now, id)),
+            StreamRead::Lost(errno) => {
+                self.tell_of_stream(now, token, |streams, id| streams.lost(now, id, errno.0));
             }
         }
+        read
     }
 
-    /// What the connection manager is to know, under its lock. The stream may have become a queue
-    /// pair's meanwhile.
-    fn tell_of_stream(&self, now: Instant, token: u64, input: StreamInput<'_>) {
+    /// Reads what the connection manager is to have, under its lock: the stream may have become a
+    /// queue pair's meanwhile, and does not while this reads.
+    fn read_message(&self, now: Instant, token: u64) -> StreamRead {
         let mut core = self.cm_agent.lock();
-        let Some((device, id, qp)) = self.streams.find(token) else { return };
-        if !matches!(input, StreamInput::Writable)
-            && let Some(held) = self.streams.take_held(|held| (held.device, held.id) == (device, id))
-        {
-            // The peer says something, so it is ready.
-            self.act_at_last(&mut core, now, held);
-            self.carry_out(core, now);
-            return self.on_stream(now, token, input);
-        }
-        if let (Some(qp), StreamInput::Received(bytes)) = (&qp, &input) {
-            drop(core);
-            return qp.stream_received(now, bytes);
-        }
-        let flushed = match input {
-            StreamInput::Writable => self.streams.with(device, id, Entry::flush),
-            _ => None,
-        };
-        let Some(streams) = core.cms.get_mut(&device).and_then(|cm| cm.streams()) else { return };
-        match input {
-            StreamInput::Opened => streams.opened(now, id),
-            StreamInput::Received(bytes) => streams.received(now, id, bytes),
-            StreamInput::Ended => streams.ended(now, id),
-            StreamInput::Lost(errno) => streams.lost(now, id, errno.0),
-            StreamInput::Writable => {
-                if let Some(Err(errno)) = flushed {
-                    streams.lost(now, id, errno.0);
-                }
+        let (device, id, stream) = match self.streams.find(token) {
+            Some((device, id, None)) => (device, id, self.streams.with(device, id, |e| e.stream.clone())),
+            Some(_) => {
+                drop(core);
+                return self.on_readable(now, token);
             }
-            StreamInput::Accepted(_) => {}
+            None => return StreamRead::Nothing,
+        };
+        let mut bytes = [0; MAX_UNDELIVERED];
+        let came = stream.map_or(Err(Errno::EAGAIN), |stream| stream.receive(&Scatter::of(&mut bytes)));
+        let read = match came {
+            Ok(0) => StreamRead::Ended,
+            Ok(_) => StreamRead::Some,
+            Err(Errno::EAGAIN) => return StreamRead::Nothing,
+            Err(errno) => StreamRead::Lost(errno),
+        };
+        let bytes = bytes.get(..came.unwrap_or(0)).unwrap_or_default();
+        if let Some(mut held) = self.streams.take_held(|held| (held.device, held.id) == (device, id)) {
+            // The peer says something, so it is ready.
+            held.given.behind.extend(bytes);
+            self.act_at_last(&mut core, now, held);
+        } else if let Some(streams) = core.cms.get_mut(&device).and_then(|cm| cm.streams())
+            && !bytes.is_empty()
+        {
+            streams.received(now, id, bytes);
         }
+        self.carry_out(core, now);
+        match read {
+            StreamRead::Ended => self.end_of_stream(now, token, |streams, id| streams.ended(now, id)),
+            StreamRead::Lost(errno) => {
+                self.end_of_stream(now, token, |streams, id| streams.lost(now, id, errno.0));
+            }
+            _ => {}
+        }
+        read
+    }
+
+    /// A stream has ended of which no queue pair knew when that was read.
+    fn end_of_stream(
+        &self,
+        now: Instant,
+        token: u64,
+        tell: impl FnOnce(&mut dyn cm::streams::Streams, StreamId),
+    ) {
+        let qp = self.streams.find(token).and_then(|(.., qp)| qp);
+        qp.iter().for_each(|qp| qp.stream_ended(now));
+        self.tell_of_stream(now, token, tell);
+    }
+
+    /// What the connection manager is to know of a stream.
+    fn tell_of_stream(
+        &self,
+        now: Instant,
+        token: u64,
+        tell: impl FnOnce(&mut dyn cm::streams::Streams, StreamId),
+    ) {
+        let mut core = self.cm_agent.lock();
+        let Some((device, id, _)) = self.streams.find(token) else { return };
+        let Some(streams) = core.cms.get_mut(&device).and_then(|cm| cm.streams()) else { return };
+        tell(streams, id);
         self.carry_out(core, now);
     }
 

@@ -44,6 +44,15 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_ADD, fd, events, token)
     }
 
+    /// Waits for other events of a descriptor. Of those that are there already it tells at once.
+    ///
+    /// # Errors
+    ///
+    /// What epoll_ctl(2) says.
+    pub fn change(&self, fd: RawFd, events: u32, token: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, events, token)
+    }
+
     /// Waits for a descriptor no more.
     ///
     /// # Errors

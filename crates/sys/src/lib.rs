@@ -37,6 +37,7 @@ pub mod per_process;
 pub mod refused;
 pub mod thread;
 pub mod time;
+mod vectored;
 
 use std::ffi::{CStr, c_ulong};
 use std::fs::File;
@@ -50,6 +51,7 @@ use libc::{c_int, c_void, socklen_t};
 use crate::fork::Fd;
 pub use epoll::Epoll;
 pub use message::{Control, ControlBuffer, Received, Room, receive};
+pub use vectored::{receive_pieces, send_pieces};
 
 /// The hop limit where the program asks for none, the number IANA recommends.
 pub const DEFAULT_HOP_LIMIT: u8 = 64;

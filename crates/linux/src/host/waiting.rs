@@ -144,7 +144,7 @@ impl<G: InputHandler> Host<G> {
     /// is likely. The rings wake no thread afterwards. Should this thread stay away the engine
     /// looks.
     fn spin_at_rings(&self, spin: &AdaptiveSpin, has_event: impl Fn() -> bool) -> Spun {
-        let LinuxEnv { rings, alarm, clock, rx_sockets, .. } = &*self.env;
+        let LinuxEnv { rings, alarm, clock, rx_sockets, streams, .. } = &*self.env;
         alarm.set(clock.now() + LOOK_NANOS);
         let to = self.env.delivery(&*self.handler);
         let (mut awake, mut at_sockets) = (false, false);
@@ -156,7 +156,7 @@ impl<G: InputHandler> Host<G> {
             let mut brought = rings.look(looks, &to.of_rings());
             if !brought && !has_event() && rings.sockets_are_due(now) {
                 at_sockets = true;
-                brought = rx_sockets.poll(clock.instant(now), &to) != Drained::Empty;
+                brought = self.poll_sockets(clock.instant(now), now) != Drained::Empty;
                 if brought {
                     rings.sockets_brought(now);
                 }
@@ -169,6 +169,7 @@ impl<G: InputHandler> Host<G> {
         });
         if spun == Spun::InVain && at_sockets {
             rx_sockets.end_polling(&self.env.reactor);
+            streams.end_polling();
         }
         spun
     }
@@ -188,8 +189,8 @@ impl<G: InputHandler> Host<G> {
 
     /// Reads the sockets for a moment or until there is an event, where that is likely.
     fn spin_at_sockets(&self, spin: &AdaptiveSpin, has_event: impl Fn() -> bool) -> Spun {
-        let LinuxEnv { clock, rx_sockets, reactor, .. } = &*self.env;
-        if rx_sockets.is_empty() {
+        let LinuxEnv { clock, rx_sockets, streams, reactor, .. } = &*self.env;
+        if rx_sockets.is_empty() && streams.is_empty() {
             return Spun::NotTried;
         }
         let lost_at = clock.now() + LOST.as_nanos() as u64;
@@ -200,6 +201,7 @@ impl<G: InputHandler> Host<G> {
         weigh(spin, spun, clock.now() > lost_at);
         if spun == Spun::InVain {
             rx_sockets.end_polling(reactor);
+            streams.end_polling();
         }
         spun
     }

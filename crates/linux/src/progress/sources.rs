@@ -13,10 +13,12 @@ use sys::Room;
 use super::{Engine, Gone, READS_PER_EVENT, STREAM_NANOS};
 use crate::counters::add;
 use crate::env::LinuxEnv;
+use crate::leased::Leased;
 use crate::management::Management;
 use crate::names::{Answer, Connection, Listener, Message, More, NameOwner};
 use crate::reactor::Source;
 use crate::rx_socket::{Delivery, RxSocket};
+use crate::tcp::TcpStream;
 
 /// The other end of a connection is gone (epoll(7)).
 const ENDED: u32 = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
@@ -42,18 +44,9 @@ impl<G: InputHandler> Engine<G> {
             Source::Connection(connection) => self.read_connection(&connection),
             Source::NameOwner(owner) if events & ENDED == 0 => self.read_owner(&owner),
             Source::NameOwner(owner) => self.owner_ended(owner),
-            Source::Stream(stream) => {
-                let mut bytes = std::mem::take(&mut self.stream_bytes);
-                self.guarded(|handler| stream.serve(events, &mut bytes, handler, &env.reactor));
-                self.stream_bytes = bytes;
-                let now = env.clock.now();
-                if now.saturating_sub(self.read_at) < STREAM_NANOS {
-                    self.stay_awake(now);
-                }
-                self.read_at = now;
-            }
+            Source::Stream(stream) => self.stream(events, &stream),
             Source::StreamListener(listener) => {
-                self.guarded(|handler| listener.accept(handler, &env.reactor));
+                self.guarded(|handler| listener.accept(handler));
             }
             Source::Inspected(inspected) => self.unanswered = Some(inspected).filter(|asked| !asked.answer()),
         }
@@ -90,7 +83,7 @@ impl<G: InputHandler> Engine<G> {
         let readable = events & libc::EPOLLIN as u32 != 0;
         let (shared, found_at) = (socket.lease.is_shared(), env.clock.now());
         if readable && !shared && socket.lease.ends_at(found_at).is_some() {
-            return self.leave_to_poller(socket);
+            return self.leave_to_poller(socket.clone());
         }
         let polled_at = env.rx_sockets.polled_at();
         let mut drained = Drained::Empty;
@@ -113,19 +106,42 @@ impl<G: InputHandler> Engine<G> {
                 self.read_at = now;
             }
             // Its thread may have found it empty before this packet came.
-            Drained::Busy => self.leave_to_poller(socket),
+            Drained::Busy => self.leave_to_poller(socket.clone()),
+            Drained::Empty => {}
+        }
+    }
+
+    /// Something has come by a stream, or there is room.
+    fn stream(&mut self, events: u32, stream: &Arc<TcpStream>) {
+        let env = self.env.clone();
+        let (found_at, polled_at) = (env.clock.now(), env.streams.polled_at());
+        let is_leased = !stream.lease.is_shared() && stream.lease.ends_at(found_at).is_some();
+        let mut drained = Drained::Empty;
+        self.guarded(|handler| drained = stream.serve(events, is_leased, handler, &env.reactor));
+        match drained {
+            Drained::Some { bulk } => {
+                let now = env.clock.now();
+                stream.lease.engine_found(found_at, polled_at);
+                env.streams.delivered_by_engine(stream, now);
+                let is_polled = found_at.saturating_sub(polled_at) < LEASE_NANOS;
+                if bulk || !is_polled && now.saturating_sub(self.read_at) < STREAM_NANOS {
+                    self.stay_awake(now);
+                }
+                self.read_at = now;
+            }
+            Drained::Busy => self.leave_to_poller(stream.clone()),
             Drained::Empty => {}
         }
     }
 
     /// Leaves a socket to a thread that polls: the engine waits for nothing there while its lease
     /// runs.
-    fn leave_to_poller(&mut self, socket: &Arc<RxSocket>) {
+    fn leave_to_poller(&mut self, socket: Arc<dyn Leased>) {
         self.awake_until = 0;
-        socket.lease.renew(self.env.clock.now().max(1));
+        socket.lease().renew(self.env.clock.now().max(1));
         socket.disarm(&self.env.reactor);
-        if !self.leased.iter().any(|leased| leased.token == socket.token) {
-            self.leased.push(socket.clone());
+        if !self.leased.iter().any(|leased| leased.token() == socket.token()) {
+            self.leased.push(socket);
             self.leased_since = self.env.clock.now();
             self.leases_at = self.leased_since + LEASE_NANOS;
         }

@@ -37,6 +37,7 @@
 //! | `window`, `rereg` | memory windows; regions that change |
 //! | `reached`, `transfer` | what other processes reach by themselves; what is copied so |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
+//! | [`vectored`] | what a stream sends from and reads into, without a copy of ours |
 //! | [`dm`] | device memory |
 //! | `pages`, `large` | pages brought in at registration; small ones that become large after it |
 //! | `late` | regions that are watched by userfaultfd(2) |
@@ -62,6 +63,7 @@ pub(crate) mod rights;
 mod slot;
 pub(crate) mod table;
 pub(crate) mod transfer;
+pub mod vectored;
 pub(crate) mod view;
 pub(crate) mod window;
 

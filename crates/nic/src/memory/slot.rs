@@ -158,6 +158,7 @@ impl Drop for Slots {
 }
 
 /// An access counted in; counted out even when a copy unwinds.
+#[derive(Debug)]
 pub(super) struct InFlight<'a>(&'a AtomicU32);
 
 impl<'a> InFlight<'a> {

@@ -104,7 +104,12 @@ impl View<'_> {
     /// Where a checked range is. The region can not go away as long as what comes with that is
     /// there.
     #[inline(always)]
-    fn place(&self, range: Remote, right: u32, who: Who) -> Result<(Place, Option<InFlight<'_>>), Fault> {
+    pub(super) fn place(
+        &self,
+        range: Remote,
+        right: u32,
+        who: Who,
+    ) -> Result<(Place, Option<InFlight<'_>>), Fault> {
         let (index, key) = (range.rkey.0 >> 16, range.rkey.0);
         let slot = self.table.slot(index);
         let is_lock_pinned = self.is_lock_pinned(index, slot, key);
@@ -140,6 +145,10 @@ impl View<'_> {
         Ok((place, here))
     }
 
+    /// Whether the queue pair gives its peer these rights, whatever regions do.
+    pub(super) fn lets_peer(&self, right: u32) -> bool {
+        self.remote_access & right == right
+    }
     /// Like [`View::with`], for a peer, which has the rights of the queue pair too.
     pub(super) fn remote<T>(
         &self,
@@ -147,7 +156,7 @@ impl View<'_> {
         right: u32,
         copy: impl FnOnce(Place) -> Result<T, Fault>,
     ) -> Result<T, Fault> {
-        if self.remote_access & right != right {
+        if !self.lets_peer(right) {
             return Err(Fault::Rights);
         }
         let done = self.with(range, right, Who::Peer, copy);

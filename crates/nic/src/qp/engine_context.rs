@@ -187,7 +187,7 @@ impl<'a> EngineContext<'a> {
 
     /// Memory that receives name.
     #[inline]
-    fn receive_view(&self) -> View<'a> {
+    pub(super) fn receive_view(&self) -> View<'a> {
         match (&self.chosen, &self.qp.init.srq) {
             (Some(srq), _) => self.qp.pd().device.memory.view(srq.pd().id, 0),
             (None, Some(srq)) => srq.pd().device.memory.view(srq.pd().id, 0).reaching(self.exporter),

@@ -43,6 +43,7 @@ use crate::op::{Context, SendWr};
 pub use batch::{Piece, StreamBatch};
 use reader::Reader;
 use receiver::Receiver;
+pub use receiver::Sink;
 use requester::Requester;
 
 /// Most bytes of payload in an FPDU: what its length field can say, in whole words.
@@ -172,6 +173,18 @@ impl Iwarp {
         {
             self.break_off(broken, cx);
         }
+    }
+
+    /// Where the next bytes of the stream belong, where they are many: the caller may put them
+    /// there by itself, and says so by [`Iwarp::placed`]. What follows them goes to
+    /// [`Iwarp::receive`].
+    pub fn sink(&self) -> Option<Sink<'_>> {
+        if self.state == State::Rts { self.receiver.sink(&self.requester) } else { None }
+    }
+
+    /// So many bytes of the stream are where [`Iwarp::sink`] says, as many or fewer.
+    pub fn placed(&mut self, len: usize) {
+        self.receiver.placed(len, &mut self.requester);
     }
 
     /// The peer has ended its half of the stream, or the stream is lost: no more comes, and nothing

@@ -14,11 +14,42 @@ use super::refused::{illegal, refused_response, refused_send, refused_write};
 use super::requester::Requester;
 use super::{Attr, Broken, Rtr};
 use crate::execute::{Ends, Inbound, Refusal, SendPiece};
-use crate::op::{Context, QpEvent, Remote, Status, Tail};
+use crate::op::{Context, QpEvent, Remote, Sge, Status, Tail};
 
 /// Bytes of the FPDU in hand that are kept: its header, and the payload of a READ request or of a
 /// TERMINATE.
 const KEPT: usize = Header::MAX_LEN + Terminate::MAX_LEN;
+/// Fewest bytes that are worth a read of their own.
+const MIN_DIRECT: usize = 4096;
+/// Bytes at the end of an FPDU's payload that come as all others do: a message's last word is to be
+/// stored after all else.
+const LAST_BYTES: usize = 64;
+
+/// Where the next bytes of a stream belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sink<'a> {
+    /// In elements of a READ request: so many bytes, from a byte on.
+    Request(&'a [Sge], u64, usize),
+    /// In elements of a receive, likewise.
+    Receive(&'a [Sge], u64, usize),
+    /// In memory that the peer writes.
+    Remote(Remote),
+}
+
+impl Sink<'_> {
+    /// Bytes of it.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Request(.., len) | Self::Receive(.., len) => *len,
+            Self::Remote(range) => range.length as usize,
+        }
+    }
+
+    /// Whether it has no bytes, which none has that is given out.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Receiver {
@@ -119,6 +150,39 @@ impl Receiver {
         }
     }
 
+    /// Where the payload that comes next belongs, where it is long and no CRC covers it: bytes that
+    /// another thread of the program changes meanwhile would not be those of the CRC.
+    pub(super) fn sink<'s>(&'s self, requester: &'s Requester) -> Option<Sink<'s>> {
+        let Phase::Payload(header, left) = &self.phase else { return None };
+        let len = left.checked_sub(LAST_BYTES).filter(|len| *len >= MIN_DIRECT && self.crc.is_none())?;
+        match header.segment {
+            Segment::Tagged { op: TaggedOp::Write, .. } => {
+                Some(Sink::Remote(Remote { length: len as u64, ..self.writes.next_of_write()? }))
+            }
+            Segment::Tagged { op: TaggedOp::ReadResponse, .. } => {
+                let (sges, at) = requester.read_sink()?;
+                Some(Sink::Request(sges, at, len))
+            }
+            Segment::Untagged { op: UntaggedOp::Send { .. }, .. } => {
+                let (sges, at) = self.sends.next_of_send()?;
+                let all: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+                (at + len as u64 <= all).then_some(Sink::Receive(sges, at, len))
+            }
+            Segment::Untagged { .. } => None,
+        }
+    }
+
+    /// So many bytes, as many as the sink has or fewer, are where it says.
+    pub(super) fn placed(&mut self, len: usize, requester: &mut Requester) {
+        let Phase::Payload(header, left) = &mut self.phase else { return };
+        *left = left.saturating_sub(len);
+        match header.segment {
+            Segment::Tagged { op: TaggedOp::Write, .. } => self.writes.placed(len as u64),
+            Segment::Tagged { op: TaggedOp::ReadResponse, .. } => requester.placed(len as u64),
+            Segment::Untagged { .. } => self.sends.placed(len as u64),
+        }
+    }
+
     fn take_header<'b>(
         &mut self,
         bytes: &'b [u8],
@@ -193,6 +257,13 @@ impl Receiver {
         if let Some(cause) = cause {
             return Err(illegal(cause, &self.front, cx));
         }
+        if let Segment::Tagged { op: TaggedOp::Write, stag, to } = header.segment
+            && header.payload_len > 0
+        {
+            let range = Remote { addr: to, length: header.payload_len.into(), rkey: stag };
+            let begun = self.writes.write(Some(range), (&[][..]).into(), false, cx);
+            begun.map_err(|refusal| refused_write(refusal, &self.front, cx))?;
+        }
         if let Segment::Untagged { op: UntaggedOp::Send { .. }, mo: 0, .. } = header.segment {
             self.is_rtr = rtr == Some(Rtr::Send) && header.last && header.payload_len == 0;
             if !self.is_rtr && !self.sends.in_message() {
@@ -213,10 +284,8 @@ impl Receiver {
     ) -> Result<(), Broken> {
         let ends_segment = chunk.len() == left;
         match header.segment {
-            Segment::Tagged { op: TaggedOp::Write, stag, to } => {
-                let range = Remote { addr: to, length: header.payload_len.into(), rkey: stag };
-                let range = (left == usize::from(header.payload_len)).then_some(range);
-                let written = self.writes.write(range, chunk.into(), ends_segment, cx);
+            Segment::Tagged { op: TaggedOp::Write, .. } => {
+                let written = self.writes.write(None, chunk.into(), ends_segment, cx);
                 written.map_err(|refusal| refused_write(refusal, &self.front, cx))
             }
             Segment::Tagged { op: TaggedOp::ReadResponse, .. } => {

@@ -18,7 +18,7 @@ use super::batch::{Source, StreamBatch};
 use super::{Attr, Broken, Rtr};
 use crate::execute::Ends;
 use crate::op::{
-    Completion, Context, Data, Fault, LocalOp, MAX_MESSAGE, Memory, SendOp, SendWr, Side, Status, Tail,
+    Completion, Context, Data, Fault, LocalOp, MAX_MESSAGE, Memory, SendOp, SendWr, Sge, Side, Status, Tail,
 };
 use crate::pacing::sent;
 
@@ -290,6 +290,17 @@ impl Requester {
         let (stag, to) = sink(&read.wr.data);
         let left = read.wr.data.len_bytes().saturating_sub(self.answered);
         Some(Awaited { stag, to: to.wrapping_add(self.answered), left })
+    }
+
+    /// Where the awaited READ response belongs, and how much of it has come.
+    pub(super) fn read_sink(&self) -> Option<(&[Sge], u64)> {
+        let Data::Sges(list) = &self.oldest_read()?.wr.data else { return None };
+        Some((list.as_slice(), self.answered))
+    }
+
+    /// So many bytes more of it are where [`Requester::read_sink`] says.
+    pub(super) fn placed(&mut self, len: u64) {
+        self.answered += len;
     }
 
     /// Puts bytes of the awaited READ response where its request says.

@@ -71,6 +71,36 @@ fn messages_of_all_lengths_arrive_whole() {
 }
 
 #[test]
+fn a_long_payload_without_a_crc_may_be_put_in_its_place_but_for_its_end() {
+    use transport::iwarp::Sink;
+    const LEN: u32 = 40_000;
+    for (crc, places) in [(false, true), (true, false)] {
+        let attr = Attr { crc, max_payload: 50_000, ..attr() };
+        let ends = || (StreamEnd::new(attr, 1 << 17), StreamEnd { places, ..StreamEnd::new(attr, 1 << 17) });
+        let (mut a, mut b) = ends();
+        b.post_receive(7, sge(1, 16, LEN));
+        a.post(send(1, sge(0, 5, LEN)));
+        a.post(write(2, sge(0, 5, LEN), sge(1, 50_000, 0), None));
+        let mut all = a.send_all();
+        // The header alone, then some of the payload.
+        let rest = all.split_off(100);
+        b.hear(&all);
+        let (sges, came) = ([sge(1, 16, LEN)], 100 - 20);
+        let expected = places.then_some(Sink::Receive(&sges, came, (LEN as u64 - came) as usize - 64));
+        assert_eq!(b.iwarp.sink(), expected);
+        rest.chunks(7000).for_each(|chunk| b.hear(chunk));
+        talk(&mut a, &mut b);
+        assert_eq!((a.completed(), b.completed()), (vec![(1, Success), (2, Success)], vec![(7, Success)]));
+        let expected: Vec<_> = (5..5 + LEN as usize).map(pattern).collect();
+        assert_eq!(b.cx.memory.bytes(1)[16..][..LEN as usize], expected);
+        assert_eq!(b.cx.memory.bytes(1)[50_000..][..LEN as usize], expected);
+        b.post(read(3, sge(0, 5, 0), sge(1, 3, LEN)));
+        talk(&mut a, &mut b);
+        assert_eq!(b.cx.memory.bytes(1)[3..][..LEN as usize], expected);
+    }
+}
+
+#[test]
 fn a_long_payload_leaves_as_ranges_of_memory_and_a_short_one_as_bytes() {
     use transport::iwarp::Piece;
     let mut a = StreamEnd::new(Attr { max_payload: 8192, ..attr() }, LEN);

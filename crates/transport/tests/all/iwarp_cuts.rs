@@ -37,9 +37,10 @@ proptest! {
         asks in prop::collection::vec((any::<bool>(), ask()), 1..24),
         cuts in prop::collection::vec(1..3000_usize, 1..64),
         crc in any::<bool>(),
+        max_payload in prop_oneof![Just(1000), Just(60_000)],
     ) {
-        let run = |cuts: &[usize]| {
-            let new = || StreamEnd::new(Attr { crc, ..attr() }, LEN);
+        let run = |cuts: &[usize], places: bool| {
+            let new = || StreamEnd { places, ..StreamEnd::new(Attr { crc, max_payload, ..attr() }, LEN) };
             let (mut a, mut b) = (new(), new());
             for (n, (of_a, ask)) in asks.iter().enumerate() {
                 let (asks, takes) = if *of_a { (&mut a, &mut b) } else { (&mut b, &mut a) };
@@ -66,7 +67,7 @@ proptest! {
                 [&a, &b].map(|end| (of(end, Side::Send), of(end, Side::Receive)));
             Ok((completions, [&a, &b].map(|end| end.cx.memory.bytes(1))))
         };
-        let (whole, cut) = (run(&[usize::MAX])?, run(&cuts)?);
+        let (whole, cut) = (run(&[usize::MAX], false)?, run(&cuts, true)?);
         prop_assert_eq!(&whole.0, &cut.0);
         prop_assert!(whole.1 == cut.1, "memory differs");
         let mine = asks.iter().filter(|(of_a, _)| *of_a).count();

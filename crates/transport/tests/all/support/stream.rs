@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use transport::iwarp::{Attr, Iwarp, StreamBatch};
-use transport::op::{RecvWr, SendWr, Status};
+use transport::iwarp::{Attr, Iwarp, Sink, StreamBatch};
+use transport::op::{RecvWr, SendWr, Status, Tail};
 use transport::{Memory, Sge};
 use wire::Qpn;
 use wire::iwarp::fpdu::peek_fpdu_len;
@@ -16,6 +16,8 @@ pub(crate) struct StreamEnd {
     pub iwarp: Iwarp,
     pub cx: TestContext,
     pub batch: StreamBatch,
+    /// Bytes go where [`Iwarp::sink`] says, where it does.
+    pub places: bool,
 }
 
 /// Attributes that most tests share: short FPDUs, so that messages have several.
@@ -32,7 +34,7 @@ impl StreamEnd {
         for bytes in [(0..len).map(pattern).collect(), vec![0; len]] {
             cx.memory.regions.push(Region { bytes: RefCell::new(bytes), remote: true });
         }
-        Self { iwarp, cx, batch: StreamBatch::new() }
+        Self { iwarp, cx, batch: StreamBatch::new(), places: false }
     }
     pub(crate) fn post(&mut self, wr: SendWr) {
         self.iwarp.post(wr, &mut self.cx);
@@ -63,7 +65,23 @@ impl StreamEnd {
         }
     }
     pub(crate) fn hear(&mut self, bytes: &[u8]) {
-        self.iwarp.receive(bytes, &mut self.cx);
+        let rest = if self.places { self.place(bytes) } else { bytes };
+        self.iwarp.receive(rest, &mut self.cx);
+    }
+    /// Puts bytes where they belong, as far as the engine tells; those that it does not.
+    fn place<'b>(&mut self, bytes: &'b [u8]) -> &'b [u8] {
+        let Some(sink) = self.iwarp.sink() else { return bytes };
+        let (here, rest) = bytes.split_at(sink.len().min(bytes.len()));
+        let memory = &&self.cx.memory;
+        let put = match sink {
+            Sink::Request(sges, at, _) | Sink::Receive(sges, at, _) => {
+                memory.scatter(sges, at, here, Tail::More)
+            }
+            Sink::Remote(range) => memory.write(range, 0, here, Tail::More),
+        };
+        put.expect("memory that the engine has checked");
+        self.iwarp.placed(here.len());
+        rest
     }
     /// What completed since the last call: work request and status.
     pub(crate) fn completed(&mut self) -> Vec<(u64, Status)> {

@@ -1,0 +1,219 @@
+//! A stream of an iWARP device. It is in the reactor as long as its peer may say something; its
+//! descriptor stays as long as the node or a queue pair has the stream.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use local::Drained;
+use local::lease::Lease;
+use locks::{Mutex, Rank};
+use nic::{Errno, Gather, Scatter, Stream};
+use socket2::SockRef;
+use stack::{InputHandler, StreamInput, StreamRead};
+use sys::fork::Fd;
+use sys::{receive_pieces, send_pieces};
+
+use crate::leased::{Armed, Leased};
+use crate::reactor::{Reactor, STREAM, STREAM_WRITABLE, Source};
+use crate::tcp::Streams;
+
+/// How often one event reads its stream before the others get their turn.
+const READS_PER_EVENT: usize = 4;
+
+/// How far a stream has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// The kernel connects.
+    Connecting,
+    Open,
+    /// No event is told any more.
+    Over,
+}
+
+pub(crate) struct TcpStream {
+    fd: Fd,
+    /// Its name with the engine and the node.
+    pub(crate) token: u64,
+    streams: Arc<Streams>,
+    phase: AtomicU8,
+    /// Held by the thread that reads, until what it read is dispatched.
+    reading: Mutex<()>,
+    /// Whether polling threads serve it, the engine, or both.
+    pub(crate) lease: Lease,
+    armed: Armed,
+    /// When something last came, in nanoseconds of the clock.
+    pub(super) delivered_at: AtomicU64,
+}
+
+impl std::fmt::Debug for TcpStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpStream").field("fd", &self.fd).field("token", &self.token).finish_non_exhaustive()
+    }
+}
+
+impl Drop for TcpStream {
+    fn drop(&mut self) {
+        self.streams.closed();
+    }
+}
+
+impl TcpStream {
+    pub(super) fn new(fd: Fd, phase: Phase, streams: &Arc<Streams>) -> Arc<Self> {
+        streams.opened();
+        Arc::new(Self {
+            fd,
+            token: streams.reactor.token(),
+            streams: streams.clone(),
+            phase: AtomicU8::new(phase as u8),
+            reading: Mutex::new(Rank::ReceiveToken, ()),
+            lease: Lease::default(),
+            armed: Armed::default(),
+            delivered_at: AtomicU64::new(0),
+        })
+    }
+
+    /// Has the engine told of the stream from now on, unless that is over.
+    pub(super) fn attend(self: &Arc<Self>) -> io::Result<()> {
+        if self.is_in(Phase::Over) {
+            return Ok(());
+        }
+        self.streams.reactor.add(self.token, &self.fd, STREAM, Source::Stream(self.clone()))
+    }
+
+    fn is_in(&self, phase: Phase) -> bool {
+        self.phase.load(Ordering::Acquire) == phase as u8
+    }
+
+    /// Whether something may come by it.
+    pub(super) fn may_come(&self) -> bool {
+        self.is_in(Phase::Open)
+    }
+
+    /// For the engine: does what an event of epoll(7) means. What has come is left to a thread that
+    /// polls where it is leased to one: `Busy`.
+    pub(crate) fn serve(
+        &self,
+        events: u32,
+        is_leased: bool,
+        handler: &impl InputHandler,
+        reactor: &Reactor,
+    ) -> Drained {
+        let has = |bits: i32| events & bits as u32 != 0;
+        let now = Instant::now();
+        if self.is_in(Phase::Connecting) {
+            match SockRef::from(&self.fd).take_error() {
+                Ok(None) if has(libc::EPOLLOUT) => {
+                    self.phase.store(Phase::Open as u8, Ordering::Release);
+                    handler.stream(now, self.token, StreamInput::Opened);
+                }
+                Ok(None) => return Drained::Empty,
+                Ok(Some(error)) | Err(error) => {
+                    self.leave();
+                    handler.stream(now, self.token, StreamInput::Lost(error.into()));
+                    return Drained::Empty;
+                }
+            }
+        } else if has(libc::EPOLLOUT) {
+            handler.stream(now, self.token, StreamInput::Writable);
+        }
+        let ends = has(libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR);
+        if !ends && !has(libc::EPOLLIN) {
+            return Drained::Empty;
+        }
+        if is_leased && !ends {
+            return Drained::Busy;
+        }
+        let (drained, is_all) = self.read(READS_PER_EVENT, now, ends, handler);
+        if !is_all && !self.is_in(Phase::Over) {
+            // Nothing is told again of what is there, before it is asked for.
+            reactor.change(self.token, &self.fd, STREAM);
+        }
+        drained
+    }
+
+    /// Reads a few times; whether that was all there is. Where the peer `ends` its half that is the
+    /// end alone.
+    pub(super) fn read(
+        &self,
+        times: usize,
+        now: Instant,
+        ends: bool,
+        handler: &impl InputHandler,
+    ) -> (Drained, bool) {
+        let Some(_token) = self.reading.try_lock() else { return (Drained::Busy, !ends) };
+        let mut drained = Drained::Empty;
+        for _ in 0..times {
+            if self.is_in(Phase::Over) {
+                return (drained, true);
+            }
+            match handler.read_stream(now, self.token) {
+                StreamRead::Nothing => return (drained, true),
+                StreamRead::All if !ends => return (Drained::Some { bulk: false }.plus(drained), true),
+                StreamRead::All => drained = Drained::Some { bulk: false }.plus(drained),
+                StreamRead::Some => drained = Drained::Some { bulk: true },
+                StreamRead::Ended | StreamRead::Lost(_) => return (Drained::Some { bulk: false }, true),
+            }
+        }
+        (drained, false)
+    }
+
+    fn leave(&self) {
+        self.phase.store(Phase::Over as u8, Ordering::Release);
+        self.streams.reactor.remove(self.token, &self.fd);
+        self.streams.forget(self.token);
+    }
+}
+
+impl Leased for TcpStream {
+    fn token(&self) -> u64 {
+        self.token
+    }
+    fn lease(&self) -> &Lease {
+        &self.lease
+    }
+    fn arm(&self, reactor: &Reactor) {
+        self.armed.set(true, || reactor.change(self.token, &self.fd, STREAM));
+    }
+    fn disarm(&self, reactor: &Reactor) {
+        self.armed.set(false, || reactor.change(self.token, &self.fd, STREAM_WRITABLE));
+    }
+}
+
+impl Stream for TcpStream {
+    fn send(&self, from: &Gather<'_>) -> Result<usize, Errno> {
+        let pieces = from.pieces().iter().map(|piece| (piece.addr, piece.len));
+        // SAFETY: they may be read as long as `from` is there.
+        Ok(unsafe { send_pieces(&self.fd, pieces) }?)
+    }
+
+    fn receive(&self, into: &Scatter<'_>) -> Result<usize, Errno> {
+        let pieces = into.pieces().iter().map(|piece| (piece.addr, piece.len));
+        // SAFETY: they may be written to as long as `into` is there.
+        let came = unsafe { receive_pieces(&self.fd, pieces) }.map_err(Errno::from);
+        if !matches!(came, Ok(1..) | Err(Errno::EAGAIN | Errno::EFAULT)) {
+            self.leave();
+        }
+        came
+    }
+
+    fn finish(&self) {
+        // It fails only where the stream is lost, of which is told.
+        let _ = SockRef::from(&self.fd).shutdown(std::net::Shutdown::Write);
+    }
+
+    fn close(&self) {
+        self.finish();
+        self.leave();
+    }
+
+    fn reset(&self) {
+        self.leave();
+        let socket = SockRef::from(&self.fd);
+        // The last descriptor that closes sends the RST.
+        let _ = socket.set_linger(Some(Duration::ZERO));
+        let _ = socket.shutdown(std::net::Shutdown::Read);
+    }
+}
