@@ -53,7 +53,7 @@ pub struct LinuxEnv {
     pub(crate) clock: Clock,
     pub(crate) counters: Counters,
     pub(crate) reactor: Arc<Reactor>,
-    pub(crate) alarm: Alarm,
+    pub(crate) alarm: Arc<Alarm>,
     pub(crate) requests: Mutex<Netlink>,
     pub(crate) interfaces: Interfaces,
     routes: Mutex<Routes>,
@@ -76,19 +76,20 @@ pub struct LinuxEnv {
 impl LinuxEnv {
     pub(crate) fn open(config: Config) -> io::Result<Self> {
         let reactor = Arc::new(Reactor::new()?);
-        let alarm = Alarm::new(WakeFd::new()?);
+        let alarm = Arc::new(Alarm::new(WakeFd::new()?));
         reactor.add(reactor.token(), &alarm.wake_fd, IN, Source::WakeFd)?;
         let mut requests = Netlink::for_requests()?;
         let interfaces = Interfaces::open(&mut requests)?;
         reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
         let tx = Arc::new(Tx::default());
-        let streams = Arc::new(Streams::new(reactor.clone()));
+        let clock = Clock::start();
+        let streams = Arc::new(Streams::new(reactor.clone(), clock, alarm.clone()));
         Ok(Self {
             generation: fork::generation(),
             host_id: host_id::host_id(),
             rings: Rings::new(config.same_host)?,
             config,
-            clock: Clock::start(),
+            clock,
             counters: Counters::default(),
             reactor,
             alarm,

@@ -23,8 +23,6 @@ pub(crate) const IN: u32 = libc::EPOLLIN as u32;
 pub(crate) const ERRORS_ONLY: u32 = 0;
 /// Readable, writable, or half closed by the peer; each told once it becomes so.
 pub(crate) const STREAM: u32 = (libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET) as u32;
-/// Writable, or lost: another thread reads.
-pub(crate) const STREAM_WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLET) as u32;
 /// The other end is gone.
 pub(crate) const HANG_UP: u32 = libc::EPOLLRDHUP as u32;
 

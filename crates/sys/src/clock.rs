@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::time;
 
 /// Nanoseconds since the host started.
+#[derive(Clone, Copy)]
 pub struct Clock {
     base: Instant,
     /// When the host started, as the system counts nanoseconds.

@@ -1,6 +1,7 @@
 //! TCP sockets of iWARP devices: how streams are opened and accepted; `stream`: one of them;
 //! `streams`: which of them threads read that poll.
 
+mod parked;
 mod stream;
 mod streams;
 
@@ -35,6 +36,9 @@ const PROBES: u32 = 4;
 pub(crate) struct TcpListener {
     fd: Fd,
     token: u64,
+    /// Where it listens, and whether an unspecified IPv6 address takes none of IPv4.
+    at: SocketAddr,
+    v6_only: bool,
     /// Given up for a moment where the system has no descriptor left: a peer that waits to be
     /// accepted is refused then, and the engine does not turn in circles.
     spare: ArcSwapOption<Fd>,
@@ -46,15 +50,14 @@ fn spare() -> ArcSwapOption<Fd> {
     ArcSwapOption::new(spare.ok().map(Arc::new))
 }
 
-/// A listener that is held: it goes with this.
+/// A listener that is held: it is parked when this is dropped.
 struct Listening(Arc<TcpListener>);
 
 impl Claim for Listening {}
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        let Self(listener) = self;
-        listener.streams.reactor.remove(listener.token, &listener.fd);
+        self.0.streams.park(&self.0);
     }
 }
 
@@ -97,6 +100,10 @@ pub(crate) fn open(
 
 /// Accepts streams at an address and port until the claim is dropped.
 pub(crate) fn listen(at: SocketAddr, v6_only: bool, streams: &Arc<Streams>) -> io::Result<Box<dyn Claim>> {
+    if let Some(listener) = streams.unpark(at, v6_only) {
+        listener.attend()?;
+        return Ok(Box::new(Listening(listener)));
+    }
     let fd = socket(at)?;
     let socket = SockRef::from(&fd);
     if at.is_ipv6() {
@@ -104,13 +111,23 @@ pub(crate) fn listen(at: SocketAddr, v6_only: bool, streams: &Arc<Streams>) -> i
     }
     socket.bind(&at.into())?;
     socket.listen(BACKLOG)?;
-    let (reactor, spare) = (&streams.reactor, spare());
-    let listener = Arc::new(TcpListener { fd, token: reactor.token(), spare, streams: streams.clone() });
-    reactor.add(listener.token, &listener.fd, IN, Source::StreamListener(listener.clone()))?;
+    let (token, spare, streams) = (streams.reactor.token(), spare(), streams.clone());
+    let listener = Arc::new(TcpListener { fd, token, at, v6_only, spare, streams });
+    listener.attend()?;
     Ok(Box::new(Listening(listener)))
 }
 
 impl TcpListener {
+    /// Has the engine told of peers that connect.
+    fn attend(self: &Arc<Self>) -> io::Result<()> {
+        self.streams.reactor.add(self.token, &self.fd, IN, Source::StreamListener(self.clone()))
+    }
+
+    /// Peers that connect wait.
+    fn pause(&self) {
+        self.streams.reactor.remove(self.token, &self.fd);
+    }
+
     fn accept_one(&self) -> io::Result<(Fd, Option<SocketAddr>)> {
         let mut peer = None;
         let fd = Fd::open(|| {

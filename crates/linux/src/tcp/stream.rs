@@ -3,7 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use local::Drained;
@@ -16,7 +16,7 @@ use sys::fork::Fd;
 use sys::{receive_pieces, send_pieces};
 
 use crate::leased::{Armed, Leased};
-use crate::reactor::{Reactor, STREAM, STREAM_WRITABLE, Source};
+use crate::reactor::{ERRORS_ONLY, Reactor, STREAM, Source};
 use crate::tcp::Streams;
 
 /// How often one event reads its stream before the others get their turn.
@@ -35,7 +35,7 @@ pub(super) enum Phase {
 
 pub(crate) struct TcpStream {
     fd: Fd,
-    /// Its name with the engine and the node.
+    /// The name that the engine and the node have for the stream.
     pub(crate) token: u64,
     streams: Arc<Streams>,
     phase: AtomicU8,
@@ -44,6 +44,8 @@ pub(crate) struct TcpStream {
     /// Whether polling threads serve it, the engine, or both.
     pub(crate) lease: Lease,
     armed: Armed,
+    /// There was no room for what was to be sent last.
+    is_full: AtomicBool,
     /// When something last came, in nanoseconds of the clock.
     pub(super) delivered_at: AtomicU64,
 }
@@ -71,6 +73,7 @@ impl TcpStream {
             reading: Mutex::new(Rank::ReceiveToken, ()),
             lease: Lease::default(),
             armed: Armed::default(),
+            is_full: AtomicBool::new(false),
             delivered_at: AtomicU64::new(0),
         })
     }
@@ -92,8 +95,8 @@ impl TcpStream {
         self.is_in(Phase::Open)
     }
 
-    /// For the engine: does what an event of epoll(7) means. What has come is left to a thread that
-    /// polls where it is leased to one: `Busy`.
+    /// For the engine: does what an event of epoll(7) means. Reading and sending are left to a
+    /// thread that polls where the stream is leased to one: `Busy`.
     pub(crate) fn serve(
         &self,
         events: u32,
@@ -116,22 +119,31 @@ impl TcpStream {
                     return Drained::Empty;
                 }
             }
-        } else if has(libc::EPOLLOUT) {
-            handler.stream(now, self.token, StreamInput::Writable);
         }
         let ends = has(libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR);
-        if !ends && !has(libc::EPOLLIN) {
-            return Drained::Empty;
-        }
         if is_leased && !ends {
             return Drained::Busy;
+        }
+        // The thread that found no room may not have noted it yet: it has the queue pair locked.
+        let sent = self.send_more(now, has(libc::EPOLLOUT), handler);
+        if !ends && !has(libc::EPOLLIN) {
+            return sent;
         }
         let (drained, is_all) = self.read(READS_PER_EVENT, now, ends, handler);
         if !is_all && !self.is_in(Phase::Over) {
             // Nothing is told again of what is there, before it is asked for.
             reactor.change(self.token, &self.fd, STREAM);
         }
-        drained
+        sent.plus(drained)
+    }
+
+    /// Sends what there was no room for, where that was so lately, or there `is_room` now.
+    pub(super) fn send_more(&self, now: Instant, is_room: bool, handler: &impl InputHandler) -> Drained {
+        let was_full = self.is_full.load(Ordering::Relaxed) && self.is_full.swap(false, Ordering::AcqRel);
+        if was_full || is_room {
+            handler.stream(now, self.token, StreamInput::Writable);
+        }
+        if was_full { Drained::Some { bulk: true } } else { Drained::Empty }
     }
 
     /// Reads a few times; whether that was all there is. Where the peer `ends` its half that is the
@@ -178,7 +190,7 @@ impl Leased for TcpStream {
         self.armed.set(true, || reactor.change(self.token, &self.fd, STREAM));
     }
     fn disarm(&self, reactor: &Reactor) {
-        self.armed.set(false, || reactor.change(self.token, &self.fd, STREAM_WRITABLE));
+        self.armed.set(false, || reactor.change(self.token, &self.fd, ERRORS_ONLY));
     }
 }
 
@@ -186,7 +198,11 @@ impl Stream for TcpStream {
     fn send(&self, from: &Gather<'_>) -> Result<usize, Errno> {
         let pieces = from.pieces().iter().map(|piece| (piece.addr, piece.len));
         // SAFETY: they may be read as long as `from` is there.
-        Ok(unsafe { send_pieces(&self.fd, pieces) }?)
+        let sent = unsafe { send_pieces(&self.fd, pieces) }.map_err(Errno::from);
+        if sent == Err(Errno::EAGAIN) {
+            self.is_full.store(true, Ordering::Release);
+        }
+        sent
     }
 
     fn receive(&self, into: &Scatter<'_>) -> Result<usize, Errno> {

@@ -1,10 +1,11 @@
 //! All streams of a host, and those that threads read by themselves which poll.
 //!
 //! The engine is told of a stream by epoll(7). Where a thread polls, a stream by which something
-//! came becomes hot: the thread reads it at each poll, and the engine leaves it alone for as long
-//! as that goes on ([`Lease`](local::lease::Lease)). So a poll costs the same however many streams
-//! there are.
+//! came, or that has room again, becomes hot: the thread reads it at each poll, and sends what
+//! there was no room for. The engine leaves it alone for as long as that goes on
+//! ([`Lease`](local::lease::Lease)). So a poll costs the same however many streams there are.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -14,13 +15,19 @@ use local::Drained;
 use local::lease::LEASE_NANOS;
 use locks::{Mutex, Rank};
 use stack::InputHandler;
+use sys::clock::Clock;
 
+use crate::alarm::Alarm;
 use crate::leased::{COLD_NANOS, Leased, MAX_HOT, next_hot};
 use crate::reactor::Reactor;
-use crate::tcp::TcpStream;
+use crate::tcp::parked::Parked;
+use crate::tcp::{TcpListener, TcpStream};
 
 pub(crate) struct Streams {
     pub(super) reactor: Arc<Reactor>,
+    clock: Clock,
+    alarm: Arc<Alarm>,
+    parked: Parked,
     /// How many there are.
     count: AtomicUsize,
     hot: ArcSwap<Vec<Arc<TcpStream>>>,
@@ -33,15 +40,34 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub(crate) fn new(reactor: Arc<Reactor>) -> Self {
+    pub(crate) fn new(reactor: Arc<Reactor>, clock: Clock, alarm: Arc<Alarm>) -> Self {
         Self {
             reactor,
+            clock,
+            alarm,
+            parked: Parked::default(),
             count: AtomicUsize::new(0),
             hot: ArcSwap::default(),
             changing: Mutex::new(Rank::RxSockets, ()),
             turn: AtomicU32::new(0),
             polled_at: AtomicU64::new(0),
         }
+    }
+
+    /// A program gives a listener up.
+    pub(super) fn park(&self, listener: &Arc<TcpListener>) {
+        listener.pause();
+        self.alarm.set(self.parked.add(self.clock.now(), listener));
+    }
+
+    /// A listener that was given up a moment ago, and listened so.
+    pub(super) fn unpark(&self, at: SocketAddr, v6_only: bool) -> Option<Arc<TcpListener>> {
+        self.parked.take(at, v6_only)
+    }
+
+    /// For the engine: closes listeners that were given up; when to come back.
+    pub(crate) fn close_parked(&self, now: u64) -> u64 {
+        self.parked.close_due(now)
     }
 
     /// Whether there are none.
@@ -78,6 +104,7 @@ impl Streams {
         let index = next_hot(hot.len(), turn, now, |index| hot[index].delivered_at.load(Ordering::Relaxed));
         let stream = &hot[index];
         stream.lease.renew(now);
+        stream.send_more(at, false, handler);
         match stream.read(1, at, false, handler) {
             (found @ Drained::Some { .. }, _) => {
                 stream.delivered_at.store(now, Ordering::Relaxed);
