@@ -29,7 +29,7 @@ const MAX_SEND: usize = 65_507;
 const MAX_SEGMENTS: usize = 64;
 
 const ROUNDS: usize = 9;
-const PINGS: usize = 20_000;
+pub(crate) const PINGS: usize = 20_000;
 const STREAM_BYTES: usize = 1 << 30;
 const MAX_MESSAGES: usize = 1 << 18;
 const SENDS: usize = 1 << 20;
@@ -410,7 +410,7 @@ fn set_udp_option(socket: &UdpSocket, option: libc::c_int, value: libc::c_int) -
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn join<T>(thread: thread::JoinHandle<io::Result<T>>) -> io::Result<T> {
+pub(crate) fn join<T>(thread: thread::JoinHandle<io::Result<T>>) -> io::Result<T> {
     thread.join().map_err(|_| io::Error::other("a measuring thread panicked"))?
 }
 

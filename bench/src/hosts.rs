@@ -22,8 +22,9 @@ const TURNS: usize = 5;
 const MTUS: [(u32, usize); 2] = [(1500, 1024), (9000, 4096)];
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+const NET: &str = "10.99.0.0/24";
 /// The end of the veth in either namespace.
-const INTERFACE: &str = "bench0";
+pub(crate) const INTERFACE: &str = "bench0";
 const DEVICE: &str = "rxe_bench0";
 const PORT: u16 = 17_552;
 /// Until another process is in a namespace of its own.
@@ -31,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const SMALL: usize = 64;
 
 /// Two hosts: the namespace of this process, and that of a child.
-struct Hosts {
+pub(crate) struct Hosts {
     there: Child,
 }
 
@@ -40,7 +41,7 @@ impl Hosts {
     ///
     /// # Errors
     /// When the system refuses namespaces, or ip(8) is not installed.
-    fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointers.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             return Err(io::Error::last_os_error());
@@ -76,7 +77,7 @@ impl Hosts {
         format!("/proc/{}/ns/net", self.there.id()).into()
     }
 
-    fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+    pub(crate) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
         let (pid, mtu) = (self.there.id().to_string(), mtu.to_string());
         let what = ["link", "set", INTERFACE, "mtu", &mtu];
         ip(&what)?;
@@ -97,6 +98,17 @@ impl Hosts {
             .map_err(|_| io::Error::other("a thread in the other namespace panicked"))?
     }
 
+    /// TCP between the two paces by windows (CUBIC), whatever the system's default is.
+    ///
+    /// # Errors
+    /// When ip(8) refuses it.
+    pub(crate) fn set_congestion_control(&self) -> io::Result<()> {
+        let pid = self.there.id().to_string();
+        let route = ["route", "change", NET, "dev", INTERFACE, "congctl", "cubic"];
+        ip(&route)?;
+        run("nsenter", &["-t", &pid, "--net", "ip"], &route)
+    }
+
     fn udp(&self) -> io::Result<(UdpSocket, UdpSocket)> {
         let here = UdpSocket::bind((HERE, 0))?;
         let there = self.there(|| UdpSocket::bind((THERE, 0)))?;
@@ -105,7 +117,7 @@ impl Hosts {
         Ok((here, there))
     }
 
-    fn tcp(&self) -> io::Result<(TcpStream, TcpStream)> {
+    pub(crate) fn tcp(&self) -> io::Result<(TcpStream, TcpStream)> {
         let listener = self.there(|| TcpListener::bind(SocketAddr::from((THERE, 0))))?;
         let here = TcpStream::connect(listener.local_addr()?)?;
         Ok((here, listener.accept()?.0))
@@ -113,10 +125,25 @@ impl Hosts {
 
     /// A figure of perftest's, by Verbena, where its server is there.
     fn verbena(&self, verbena: &Path, test: Test, size: usize, more: &[&str]) -> io::Result<f64> {
+        self.perftest(verbena, &["--wire"], DEVICE, test, size, more)
+    }
+
+    /// Like [`Hosts::verbena`], with options of `verbena run`, on a device.
+    pub(crate) fn perftest(
+        &self,
+        verbena: &Path,
+        options: &[&str],
+        device: &str,
+        test: Test,
+        size: usize,
+        more: &[&str],
+    ) -> io::Result<f64> {
         let pid = self.there.id().to_string();
         let program = || {
-            let mut words = vec!["run", "--wire", "--", perftest::program(test), "-F", "-d", DEVICE]
+            let mut words = ["run"]
                 .into_iter()
+                .chain(options.iter().copied())
+                .chain(["--", perftest::program(test), "-F", "-d", device])
                 .chain(more.iter().copied())
                 .map(str::to_owned)
                 .collect::<Vec<_>>();

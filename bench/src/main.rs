@@ -6,8 +6,8 @@
 //! compares the Rust crate with it and with TCP by the programs of `rust`, `persist` librpma's two
 //! libraries by `rpma_bench.c`, `peers` what carries messages between processes of one host, with
 //! `hop`, the time of a cache line, `copies`, the kernel's calls, `refused`, programs that may not
-//! make them, and `picture`, `hosts` compares two hosts with sockets, `guests` with the kernel's
-//! rdma_rxe; `report` writes the tables.
+//! make them, and `picture`, `hosts` compares two hosts with sockets, `streams` iWARP with TCP,
+//! `guests` with the kernel's rdma_rxe; `report` writes the tables.
 
 mod beside;
 mod connections;
@@ -25,6 +25,7 @@ mod rdma;
 mod refused;
 mod report;
 mod rust;
+mod streams;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,6 +64,9 @@ struct Args {
     /// Measure between two hosts, network namespaces that a veth joins, only; needs root.
     #[arg(long = "hosts")]
     of_hosts: bool,
+    /// Measure iWARP between two hosts, likewise, only; needs root.
+    #[arg(long = "iwarp")]
+    of_streams: bool,
     /// Measure between two guests, beside the kernel's rdma_rxe, only; needs root.
     #[arg(long = "kernel")]
     of_kernel: bool,
@@ -127,7 +131,16 @@ fn between_hosts(args: &Args) -> String {
             eprintln!("left out: between hosts ({e})");
             String::new()
         },
-        |figures| report::hosts_table(&figures),
+        |figures| {
+            let of_streams = streams::figures(&args.verbena).map_or_else(
+                |e| {
+                    eprintln!("left out: iWARP between hosts ({e})");
+                    String::new()
+                },
+                |figures| report::streams_table(&figures),
+            );
+            report::hosts_table(&figures) + &of_streams
+        },
     )
 }
 
@@ -143,6 +156,8 @@ fn alone(args: &Args) -> io::Result<Option<String>> {
         Some(peers::asleep::table(&(0..args.turns).map(turn).collect::<io::Result<Vec<_>>>()?))
     } else if args.of_hosts {
         Some(report::hosts_table(&hosts::figures(&args.verbena)?))
+    } else if args.of_streams {
+        Some(report::streams_table(&streams::figures(&args.verbena)?))
     } else {
         None
     })
@@ -189,7 +204,7 @@ fn measure(args: &Args) -> io::Result<()> {
     }
     let mut figures = network::figures(program.as_ref())?;
     figures.extend(connections::figures(connections.as_ref())?);
-    let held = connections.as_ref().map(|p| p.ack_delay(HELD)).transpose()?;
+    let held = connections.as_ref().map(|p| p.held(HELD)).transpose()?;
     let mut table = report::table(&figures);
     if let Some((client, server)) = held {
         table += &report::memory(HELD, client, server);

@@ -116,7 +116,7 @@ impl Program {
     ///
     /// # Errors
     /// When one of the two processes fails.
-    pub(crate) fn ack_delay(&self, count: usize) -> io::Result<(f64, f64)> {
+    pub(crate) fn held(&self, count: usize) -> io::Result<(f64, f64)> {
         let mut server = self.start(&["server", &(count + 1).to_string()])?;
         server.expect("listening")?;
         let mut client = self.start(&["hold", &count.to_string()])?;

@@ -87,6 +87,16 @@ pub(crate) fn hosts_table(figures: &[Figure]) -> String {
     text
 }
 
+/// The table of iWARP.
+pub(crate) fn streams_table(figures: &[Figure]) -> String {
+    let mut text = "\n## iWARP between two hosts\n\n\
+        `bench/run --iwarp`: as above, perftest with `-R` under `verbena run --iwarp`. TCP of the route between the two is CUBIC, for all: a system whose default is BBR paces each segment by a \
+        timer, which costs a virtual machine more than half of the rate.\n\n"
+        .to_owned();
+    rows(&mut text, "TCP", "TCP is", figures);
+    text
+}
+
 /// The Rust crate's table.
 pub(crate) fn crate_table(figures: &[Figure]) -> String {
     let mut text = "\n## The Rust crate\n\n\
