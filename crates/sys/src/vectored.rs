@@ -9,7 +9,7 @@ use libc::{iovec, msghdr, ssize_t};
 use crate::fork::Fd;
 
 /// Most pieces of one call: those behind are left.
-const MAX: usize = 16;
+const MAX: usize = 64;
 
 /// sendmsg(2) without SIGPIPE, from pieces of (address, bytes); how many bytes it took.
 ///

@@ -14,7 +14,7 @@ use super::transfer::Piece;
 use super::view::{View, Who};
 
 /// Most pieces of one call.
-pub const MAX_PIECES: usize = 16;
+pub const MAX_PIECES: usize = 64;
 
 /// Pieces of memory, and what keeps them.
 #[derive(Debug, Default)]

@@ -10,7 +10,9 @@ use wire::iwarp::fpdu::{MAX_TRAILER_LEN, trailer};
 use crate::op::{Data, Fault, Memory, Remote, Sge};
 
 /// Most bytes that a batch takes before it is full. One FPDU more may be in it.
-const MAX_BYTES: usize = 256 << 10;
+const MAX_BYTES: usize = 1 << 20;
+/// Most bytes of its own that a batch takes before it is full.
+const MAX_OWN: usize = 256 << 10;
 /// Most pieces that a batch takes before it is full; Linux takes 1,024 in a call (UIO_MAXIOV).
 const MAX_PIECES: usize = 512;
 /// Bytes of memory that an empty batch keeps, at most.
@@ -93,7 +95,7 @@ impl StreamBatch {
     }
     /// Whether an FPDU more may be added.
     pub(super) fn has_room(&self) -> bool {
-        self.len < MAX_BYTES as u64 && self.pieces.len() < MAX_PIECES
+        self.len < MAX_BYTES as u64 && self.own.len() < MAX_OWN && self.pieces.len() < MAX_PIECES
     }
     /// The pieces, in order. Those of the batch's own bytes lie one after the other in
     /// [`StreamBatch::own`].
