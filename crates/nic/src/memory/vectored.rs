@@ -8,10 +8,12 @@ use transport::iwarp::{Piece as BatchPiece, Sink, StreamBatch};
 use transport::op::{Fault, Remote, Sge};
 
 use super::copy::Place;
+use super::guard;
 use super::rights::Access;
 use super::slot::InFlight;
 use super::transfer::Piece;
 use super::view::{View, Who};
+use crate::errno::Errno;
 
 /// Most pieces of one call.
 pub const MAX_PIECES: usize = 64;
@@ -87,6 +89,36 @@ impl<'a> Gather<'a> {
     pub fn pieces(&self) -> &[Piece] {
         &self.all.pieces
     }
+
+    /// Bytes of all pieces.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first bytes, `most` at most: for streams that are no system's.
+    ///
+    /// # Errors
+    ///
+    /// EFAULT where memory is not there.
+    pub fn copy_out(&self, most: usize) -> Result<Vec<u8>, Errno> {
+        let mut bytes = vec![0; most.min(self.len())];
+        let mut rest = &mut bytes[..];
+        for piece in self.pieces() {
+            let (part, behind) = rest.split_at_mut(rest.len().min(piece.len as usize));
+            rest = behind;
+            // SAFETY: the piece may be read as long as `self` is there, and is this long. It is a
+            // range that is registered, or a buffer; `part` is new memory of our own, so the two
+            // do not overlap.
+            unsafe { guard::copy(part.as_mut_ptr(), piece.addr as *const u8, part.len()) }
+                .map_err(|_| Errno::EFAULT)?;
+        }
+        Ok(bytes)
+    }
 }
 
 impl<'a> Scatter<'a> {
@@ -127,6 +159,36 @@ impl<'a> Scatter<'a> {
         &self.all.pieces
     }
 
+    /// Bytes of all pieces.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether there is no room.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Puts bytes into the pieces, as far as there is room; how many. For streams that are no
+    /// system's.
+    ///
+    /// # Errors
+    ///
+    /// EFAULT where memory is not there.
+    pub fn copy_in(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let mut rest = bytes;
+        for piece in self.pieces() {
+            let (part, behind) = rest.split_at(rest.len().min(piece.len as usize));
+            // SAFETY: the piece may be written as long as `self` is there, and is this long. It is
+            // a range that is registered, or a buffer that `self` borrows alone, so it does not
+            // overlap `part`, which is borrowed too.
+            unsafe { guard::copy(piece.addr as *mut u8, part.as_ptr(), part.len()) }
+                .map_err(|_| Errno::EFAULT)?;
+            rest = behind;
+        }
+        Ok(bytes.len() - rest.len())
+    }
+
     /// Of so many bytes that were read: those that are in registered memory, and those in the
     /// buffer.
     pub(crate) fn split(&self, read: usize) -> (usize, usize) {
@@ -139,6 +201,10 @@ impl<'a> Pieces<'a> {
     fn of(addr: u64, len: usize) -> Self {
         let pieces = [Piece { addr, len: len as u64 }].into_iter().collect();
         Self { pieces, counted: ArrayVec::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len as usize).sum()
     }
 
     fn buffer(&mut self, addr: u64, len: usize) -> Result<(), Left> {
@@ -177,4 +243,35 @@ fn parts(sges: &[Sge], at: u64, len: usize) -> impl Iterator<Item = Remote> {
         let range = Remote { addr: sge.addr.wrapping_add(from), length, rkey: sge.lkey };
         (length > 0).then_some(range)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::table::Table;
+    use super::*;
+
+    const RIGHTS: u32 = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+
+    #[test]
+    fn bytes_are_copied_from_the_first_pieces_on_as_far_as_is_asked() {
+        let from = Gather::of(b"stream of bytes");
+        assert_eq!((from.len(), from.copy_out(6).unwrap()), (15, b"stream".to_vec()));
+        assert_eq!(from.copy_out(100).unwrap(), b"stream of bytes");
+        assert_eq!(Gather::of(&[]).copy_out(1), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn bytes_go_to_registered_memory_first_and_the_rest_to_the_buffer() {
+        let (table, mut memory, mut buffer) = (Table::new(), [0; 8], [0; 4]);
+        let addr = memory.as_mut_ptr() as u64;
+        // SAFETY: the bytes stay until the end of the test, which looks at them afterwards.
+        let mr = unsafe { table.register(1, addr, 8, addr, RIGHTS, 0xabcd) }.unwrap();
+        let view = table.view(1, RIGHTS);
+        let at = |len| Remote { addr: addr + 5, length: len, rkey: mr.key };
+        let into = Scatter::of_sink(Sink::Remote(at(3)), &mut buffer, &view, &view).unwrap();
+        assert_eq!((into.len(), into.copy_in(b"placed bytes")), (7, Ok(7)));
+        assert_eq!(into.split(7), (3, 4));
+        drop(into);
+        assert_eq!((&memory, &buffer), (b"\0\0\0\0\0pla", b"ced "));
+    }
 }
