@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use nic::peer_memory::Copy;
-use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform};
+use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform, Stream};
 use stack::env::{Claim, ClaimError, Datagram, Env, Interface, Name, Route, RouteQuery, Watch};
 use transport::{Short, TxBatch};
 use wire::icrc::{self, Flow};
@@ -18,6 +18,7 @@ use crate::Dice;
 use crate::clock::Clock;
 use crate::same_host::{SameHost, block};
 use crate::storage::Storage;
+use crate::streams::Streams;
 
 /// A host of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,6 +126,10 @@ pub(crate) enum Action {
         whole: bool,
     },
     Persist(Persist),
+    /// A stream is to be connected.
+    Connect(u64),
+    /// Something was done with a stream.
+    Stream(u64),
 }
 
 /// What goes by a channel at once: packets of `size` bytes but for the last, which may be shorter,
@@ -150,15 +155,17 @@ pub(crate) struct Shared {
     outbox: Mutex<VecDeque<(ProcessId, Action)>>,
     /// When each process wants to be woken.
     alarms: Mutex<Vec<Option<u64>>>,
+    streams: Mutex<Streams>,
 }
 
 impl Shared {
-    pub(crate) fn new() -> Arc<Self> {
+    pub(crate) fn new(streams: Dice) -> Arc<Self> {
         Arc::new(Self {
             clock: Clock::new(),
             hosts: Mutex::default(),
             outbox: Mutex::default(),
             alarms: Mutex::default(),
+            streams: Mutex::new(Streams::new(streams)),
         })
     }
     pub(crate) fn hosts(&self) -> MutexGuard<'_, Vec<Host>> {
@@ -169,6 +176,9 @@ impl Shared {
     }
     pub(crate) fn alarms(&self) -> MutexGuard<'_, Vec<Option<u64>>> {
         self.alarms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    pub(crate) fn streams(&self) -> MutexGuard<'_, Streams> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// The hosts that get what is sent to an address: those with members of a multicast group, or
     /// the one that bears it.
@@ -428,6 +438,14 @@ impl Env for SimEnv {
             h.watchers.insert((self.process, whose, name));
             Some(whose.watch())
         })
+    }
+
+    fn open_stream(&self, from: SocketAddr, to: SocketAddr) -> Result<(u64, Arc<dyn Stream>), Errno> {
+        self.open(from, to)
+    }
+
+    fn listen_streams(&self, at: SocketAddr, v6_only: bool) -> Result<Box<dyn Claim>, Errno> {
+        self.listen(at, v6_only)
     }
 
     fn host_id(&self) -> u64 {

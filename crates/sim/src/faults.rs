@@ -1,4 +1,4 @@
-//! What may happen to packets between two hosts. Inside a host packets only take their time; copies
+//! What may happen to packets and streams between two hosts. Inside a host packets only take their time; copies
 //! may fail.
 
 use std::time::Duration;
@@ -65,6 +65,9 @@ pub struct Faults {
     /// Registered memory is such as the processes of the host map: it is always reached at once, by
     /// atomics too. No fault, but another way.
     pub mapped: f64,
+    /// A stream's connection is reset at both ends when a piece of it arrives (for each piece). Of
+    /// the other faults a stream has only what they cost: time.
+    pub stream_reset: f64,
     /// A piece of a message of some thousand bytes is one that both processes of the host copy,
     /// from memory to memory, whatever is faster. No fault, but another way.
     pub shared: f64,
@@ -95,10 +98,12 @@ impl Faults {
             unreached: 0.0,
             mapped: 0.0,
             shared: 0.0,
+            stream_reset: 0.0,
         }
     }
 
-    /// A bad network: one packet in fifty lost, as many repeated or late.
+    /// A bad network: one packet in fifty lost, as many repeated or late, and now and then a stream
+    /// is reset.
     pub fn lossy() -> Self {
         Self {
             jitter: Duration::from_micros(10),
@@ -106,6 +111,7 @@ impl Faults {
             duplicate: 0.01,
             replay: 0.01,
             reorder: 0.02,
+            stream_reset: 0.001,
             ..Self::none()
         }
     }
@@ -146,6 +152,7 @@ setters! {
     unreached: f64,
     mapped: f64,
     shared: f64,
+    stream_reset: f64,
 }
 
 impl Default for Faults {

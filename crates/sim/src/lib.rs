@@ -10,6 +10,7 @@
 //! | [`faults`] | [`Faults`]: what may happen to a packet, and how often |
 //! | [`mod@env`] | [`SimEnv`]: what a node sees of it; names, routes, neighbours of a host |
 //! | `same_host`, `peer_memory` | processes of one host: channels between them, and memory that they reach by themselves |
+//! | `streams` | ordered streams of bytes between processes, as TCP's: cut, delayed, half closed, reset |
 //! | `network` | links between hosts, and the fate of each packet |
 //! | [`storage`] | files of hosts, which outlive processes, and what a loss of power leaves of them |
 //! | [`dice`] | [`Dice`]: seeded randomness |
@@ -53,6 +54,7 @@ mod same_host;
 pub mod seeds;
 mod sim;
 pub mod storage;
+mod streams;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -81,6 +81,25 @@ impl Network {
         self.dice.duration(self.faults.power_time)
     }
 
+    /// When a piece of a stream that leaves now arrives. Nothing is lost: what a packet would
+    /// suffer delays the piece, and what stops a link stops the stream.
+    pub(crate) fn stream_arrival(&mut self, dice: &mut Dice, from: HostId, to: HostId, now: u64) -> u64 {
+        let Self { faults: f, links, .. } = self;
+        let link = links.entry((from, to)).or_default();
+        if from == to {
+            return (now + nanos(LOCAL)).max(link.clogged_until);
+        }
+        if dice.chance(f.partition) {
+            link.cut_until = link.cut_until.max(now + nanos(dice.duration(f.partition_time)));
+        }
+        if dice.chance(f.clog) {
+            link.clogged_until = link.clogged_until.max(now + nanos(dice.duration(f.clog_time)));
+        }
+        let again = dice.chance(f.loss + f.reorder + f.corrupt);
+        let late = if again { dice.duration(f.reorder_delay) + 2 * f.delay } else { Duration::ZERO };
+        (now + nanos(f.delay + dice.duration(f.jitter) + late)).max(link.clogged_until)
+    }
+
     /// Sends a packet.
     pub(crate) fn launch(&mut self, from: HostId, to: HostId, now: u64) -> Fate {
         let Self { faults: f, dice, links } = self;

@@ -1,8 +1,10 @@
 //! The simulation: hosts and processes, what is on its way to them, and the loop that moves time.
 
 mod channels;
+mod due;
 mod packets;
 mod power;
+mod streams;
 mod trace;
 
 use std::cmp::Reverse;
@@ -11,17 +13,17 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nic::{Errno, Link, Persist};
-use stack::env::{Input, InputHandler, Interface, Name, Watch};
+use nic::{Errno, Link};
+use stack::env::{Input, InputHandler, Interface, Name};
 use stack::{Config, Node};
-use wire::icrc::Flow;
 
 use crate::clock::nanos;
-use crate::env::{Action, Host, HostId, INTERFACE, ProcessId, Record, Shared, SimEnv};
+use crate::env::{Action, Host, HostId, INTERFACE, ProcessId, Shared, SimEnv};
 use crate::network::Network;
 use crate::same_host::{NEWS, SameHost};
 use crate::storage::Storage;
 use crate::{Dice, Faults};
+use due::{Due, What};
 pub use power::Power;
 
 /// Until a known neighbour is found.
@@ -29,9 +31,10 @@ const ARP: Duration = Duration::from_micros(50);
 /// Until a neighbour that does not answer is given up.
 const ARP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Labels of the dice of storages, beyond those of hosts, and of those of what processes of a host
-/// are to each other.
+/// are to each other, and of streams.
 const STORAGE: u64 = 1 << 32;
 const SAME_HOST: u64 = 2 << 32;
+const STREAMS: u64 = 3 << 32;
 /// A node that wants to be woken so often without time passing will never stop.
 const MAX_WAKES: u32 = 100_000;
 
@@ -59,49 +62,13 @@ pub struct Counters {
     pub not_copied: u64,
     /// Packets to a host on which no process has the port open, or to no host.
     pub refused: u64,
+    /// Pieces of streams that arrived.
+    pub pieces: u64,
+    /// Streams whose connection was reset.
+    pub resets: u64,
     /// Times a node was woken.
     pub wakes: u64,
 }
-
-/// Something that will happen.
-#[derive(Debug)]
-struct Due {
-    at: u64,
-    /// Order of what happens at the same time: the older comes first.
-    number: u64,
-    what: What,
-}
-
-#[derive(Debug)]
-enum What {
-    Arrival { from: ProcessId, at: HostId, flow: Flow, bytes: Vec<u8> },
-    Forwarded { to: ProcessId, flow: Flow, bytes: Vec<u8> },
-    ByChannel { from: ProcessId, to: ProcessId, record: Record },
-    Resolved { to: ProcessId, ticket: u64, result: Result<(), Errno> },
-    Refused { to: ProcessId, flow: Flow, bytes: Vec<u8> },
-    Gone { to: ProcessId, name: Name, watch: Watch },
-    Interfaces { to: ProcessId, interfaces: Vec<Interface> },
-    Flushed { process: ProcessId, work: Persist },
-    PowerFails(HostId),
-    PowerIsBack(HostId),
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-impl Eq for Due {}
 
 /// Hosts on a virtual clock. Programs call the nodes ([`Sim::node`]) between steps; all that
 /// follows happens in [`Sim::step`] and the methods built on it.
@@ -134,7 +101,7 @@ impl Sim {
     pub fn new(seed: u64, faults: Faults) -> Self {
         let dice = Dice::new(seed);
         Self {
-            shared: Shared::new(),
+            shared: Shared::new(dice.fork(STREAMS)),
             network: Network::new(faults, dice.fork(0)),
             dice,
             nodes: Vec::new(),
@@ -239,6 +206,7 @@ impl Sim {
                 What::Gone { to, name, watch: process.watch() },
             );
         }
+        self.leave_streams(process);
         // Queue pairs and their device hold each other: all memory of a process goes with it.
         node.devices().iter().flat_map(|d| d.qps()).for_each(|qp| qp.destroy());
         // Names it still holds are dropped here, without the hosts' lock.
@@ -442,6 +410,8 @@ impl Sim {
                         if found { (ARP, Ok(())) } else { (ARP_TIMEOUT, Err(Errno::EHOSTUNREACH)) };
                     self.schedule(after, What::Resolved { to: process, ticket, result });
                 }
+                Action::Connect(token) => self.connect_stream(token),
+                Action::Stream(token) => self.look_at_stream(token),
                 Action::Persist(work) => self.persist(process, work),
                 Action::Put { block, record } => self.put(process, block, record),
                 Action::Copied { to, what, len, whole } => self.copied(process, to, what, len, whole),
@@ -476,6 +446,7 @@ impl Sim {
                 self.note("gone", &[to.0 as u64]);
                 self.tell(to, Input::Gone(name, watch));
             }
+            What::Stream(due) => self.stream_due(due),
             What::Flushed { process, work } => self.flushed(process, work),
             What::PowerFails(host) => self.power_fails(host),
             What::PowerIsBack(host) => self.power.push(Power::Back(host)),

@@ -56,6 +56,8 @@ impl Sim {
     /// be.
     pub fn power_fail(&mut self, host: HostId) {
         self.flush();
+        // Nothing more is said to their peers.
+        self.shared.streams().silence(host);
         let processes = self.shared.hosts()[host.0].processes.clone();
         processes.into_iter().for_each(|process| self.kill(process));
         self.note("power failed", &[host.0 as u64]);

@@ -165,7 +165,7 @@ fn a_queue_pair_in_the_error_state_flushes_all_in_order_and_has_no_more_effect()
             let after = match way {
                 Way::Channel | Way::Shared | Way::Mapped => &sent[1..],
                 // The WRITE has not been acknowledged yet.
-                Way::Wire => {
+                Way::Wire | Way::Stream => {
                     assert_eq!(sent[0], (1, WrFlush));
                     &sent[1..]
                 }

@@ -24,6 +24,7 @@ mod ports;
 mod rc;
 mod same_host_killed;
 mod sidr;
+mod streams;
 mod support;
 mod tags;
 mod turns;

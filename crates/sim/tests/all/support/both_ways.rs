@@ -131,7 +131,7 @@ impl Pair {
         let [here, there] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
         let first = sim.add_host(&[here], 1500);
         let (second, there) = match way {
-            Way::Wire => (sim.add_host(&[there], 1500), there),
+            Way::Wire | Way::Stream => (sim.add_host(&[there], 1500), there),
             Way::Channel | Way::Shared | Way::Mapped => (first, here),
         };
         let config = stack::Config::default();

@@ -122,12 +122,26 @@ pub(crate) struct Party {
 
 impl Party {
     pub(crate) fn new(sim: &mut Sim, host: HostId, address: IpAddr) -> Self {
-        let process = sim.start(host, &Config::default());
+        Self::with(sim, host, address, &Config::default())
+    }
+    /// Like [`Party::new`], with other devices.
+    pub(crate) fn with(sim: &mut Sim, host: HostId, address: IpAddr, config: &Config) -> Self {
+        let process = sim.start(host, config);
         let node = sim.node(process).unwrap();
         Self { process, host, address, node, channel: EventChannel::new(Box::new(Mark::default())) }
     }
     pub(crate) fn next(&self) -> Option<Event> {
         self.node.next_event(&self.channel)
+    }
+    /// The next event, within a minute.
+    pub(crate) fn wait(&self, sim: &mut Sim) -> Event {
+        let until = sim.elapsed() + Duration::from_secs(60);
+        loop {
+            match self.next() {
+                Some(event) => return event,
+                None => assert!(sim.step(until), "no event"),
+            }
+        }
     }
     pub(crate) fn listen(&self) -> Arc<Id> {
         let id = self.node.create_id(&self.channel, PortSpace::Tcp);

@@ -102,6 +102,17 @@ pub(crate) fn jobs(dice: &mut Dice, max: usize, source: &[u8]) -> Vec<Job> {
         .collect()
 }
 
+/// The same work without what iWARP has not: immediate data and atomics.
+pub(crate) fn of_iwarp(mut jobs: Vec<Job>) -> Vec<Job> {
+    for job in &mut jobs {
+        job.immediate = None;
+        if matches!(job.kind, Kind::FetchAdd(_)) {
+            (job.kind, job.from, job.returns) = (Kind::Send, 0, Vec::new());
+        }
+    }
+    jobs
+}
+
 /// What a job leaves in its target's areas.
 pub(crate) fn apply(model: &mut [Vec<u8>], job: &Job, source: &[u8]) {
     if let Kind::Write(area) = job.kind {

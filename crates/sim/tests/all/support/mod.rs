@@ -8,6 +8,7 @@ pub(crate) mod jobs;
 pub(crate) mod misfit;
 pub(crate) mod operations;
 pub(crate) mod plans;
+pub(crate) mod work;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use nic::device::async_events::AsyncEventQueue;
 use nic::{AddressVector, Cq, Pd, Qp, QpAttr, QpCap, QpInit, QpState, QpType, mask};
 use sim::{Mark, SimEnv};
-use stack::Node;
+use stack::{Config, Node, devices};
 use transport::op::{Completion, Data, SendOp, SendWr};
 use wire::roce::SendTail;
 use wire::{Mtu, Psn};
@@ -40,12 +41,23 @@ pub(crate) enum Way {
     Shared,
     /// On one host, and memory is such as both map.
     Mapped,
+    /// By a stream between iWARP devices, on two hosts or on one.
+    Stream,
 }
 
 impl Way {
     pub(crate) fn is_one_host(self) -> bool {
-        self != Self::Wire
+        !matches!(self, Self::Wire | Self::Stream)
     }
+    /// What its processes are started with.
+    pub(crate) fn config(self) -> Config {
+        if self == Self::Stream { iwarp() } else { Config::default() }
+    }
+}
+
+/// A process whose one device is of iWARP.
+pub(crate) fn iwarp() -> Config {
+    Config { devices: Some(devices::parse("siw_eth0=iwarp:eth0").unwrap()), ..Config::default() }
 }
 
 pub(crate) type SimNode = Arc<Node<SimEnv>>;
