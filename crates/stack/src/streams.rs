@@ -288,14 +288,12 @@ impl<W: Env> Node<W> {
         match input {
             StreamInput::Accepted(accepted) => self.on_accepted(now, token, accepted),
             StreamInput::Opened => self.tell_of_stream(now, token, |streams, id| streams.opened(now, id)),
-            StreamInput::Lost(errno) => {
-                self.tell_of_stream(now, token, |streams, id| streams.lost(now, id, errno.0));
-            }
+            StreamInput::Lost(errno) => self.stream_lost(now, token, errno),
             StreamInput::Writable => match self.streams.find(token) {
                 Some((.., Some(qp))) => qp.stream_writable(now),
                 Some((device, id, None)) => {
                     if let Some(Err(errno)) = self.streams.with(device, id, Entry::flush) {
-                        self.tell_of_stream(now, token, |streams, id| streams.lost(now, id, errno.0));
+                        self.stream_lost(now, token, errno);
                     }
                 }
                 None => {}
@@ -318,9 +316,7 @@ impl<W: Env> Node<W> {
                 }
             }
             StreamRead::Ended => self.tell_of_stream(now, token, |streams, id| streams.ended(now, id)),
-            StreamRead::Lost(errno) => {
-                self.tell_of_stream(now, token, |streams, id| streams.lost(now, id, errno.0));
-            }
+            StreamRead::Lost(errno) => self.stream_lost(now, token, errno),
         }
         read
     }
@@ -357,25 +353,27 @@ impl<W: Env> Node<W> {
         }
         self.carry_out(core, now);
         match read {
-            StreamRead::Ended => self.end_of_stream(now, token, |streams, id| streams.ended(now, id)),
-            StreamRead::Lost(errno) => {
-                self.end_of_stream(now, token, |streams, id| streams.lost(now, id, errno.0));
-            }
+            StreamRead::Ended => self.end_of_stream(now, token),
+            StreamRead::Lost(errno) => self.stream_lost(now, token, errno),
             _ => {}
         }
         read
     }
 
     /// A stream has ended of which no queue pair knew when that was read.
-    fn end_of_stream(
-        &self,
-        now: Instant,
-        token: u64,
-        tell: impl FnOnce(&mut dyn cm::streams::Streams, StreamId),
-    ) {
+    fn end_of_stream(&self, now: Instant, token: u64) {
         let qp = self.streams.find(token).and_then(|(.., qp)| qp);
         qp.iter().for_each(|qp| qp.stream_ended(now));
-        self.tell_of_stream(now, token, tell);
+        self.tell_of_stream(now, token, |streams, id| streams.ended(now, id));
+    }
+
+    /// A stream is lost: the table keeps it no longer, because the connection manager does not ask
+    /// to close what is lost.
+    fn stream_lost(&self, now: Instant, token: u64, errno: Errno) {
+        let mut core = self.cm_agent.lock();
+        let Some((device, id, _)) = self.streams.find(token) else { return };
+        self.give_up_where(&mut core, now, (device, id), Err(errno));
+        self.carry_out(core, now);
     }
 
     /// What the connection manager is to know of a stream.

@@ -197,7 +197,8 @@ impl Socket {
     pub(super) fn shift(&mut self, to: &mut Self, dice: &mut Dice) -> Shifted {
         let most = self.out.len().min(to.window.saturating_sub(to.came.len()));
         let len = piece(dice, most);
-        if !to.held && (len > 0 || !self.out.is_empty()) {
+        let is_refused = !to.held || matches!(to.end, Some(End::Lost(_)));
+        if is_refused && !self.out.is_empty() {
             return Shifted { is_refused: true, ..Shifted::default() };
         }
         to.came.extend(self.out.drain(..len));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::support;
 use crate::support::connections::{PORT, Party, Side, param};
-use crate::support::{Endpoint, SimNode};
+use crate::support::{Endpoint, SimNode, Way};
 use nic::rdma_cm::{ConnParam, EventKind};
 use sim::{Dice, Faults, Sim};
 use stack::{Env, Event, Input, InputHandler, Watch};
@@ -40,6 +40,7 @@ struct Case {
 }
 
 struct Pair {
+    way: Way,
     sim: Sim,
     client: Party,
     server: Party,
@@ -53,7 +54,7 @@ fn is_end(event: &Event) -> bool {
 }
 
 impl Pair {
-    fn new(seed: u64, faults: Faults, case: &Case) -> Self {
+    fn new(seed: u64, way: Way, faults: Faults, case: &Case) -> Self {
         let mut sim = Sim::new(seed, faults);
         if sim::seeds::single().is_some() {
             sim.log();
@@ -61,10 +62,10 @@ impl Pair {
         let address = |n| IpAddr::from([10, 0, 0, n]);
         let here = sim.add_host(&[address(1)], 1500);
         let (there, n) = if case.together { (here, 1) } else { (sim.add_host(&[address(2)], 1500), 2) };
-        let client = Party::new(&mut sim, here, address(1));
-        let server = Party::new(&mut sim, there, address(n));
+        let client = Party::with(&mut sim, here, address(1), &way.config());
+        let server = Party::with(&mut sim, there, address(n), &way.config());
         if case.heir {
-            let heir = sim.start(if case.server_dies { there } else { here }, &stack::Config::default());
+            let heir = sim.start(if case.server_dies { there } else { here }, &way.config());
             let node = sim.node(heir).unwrap();
             node.attach(&node.devices()[0]).unwrap();
         }
@@ -72,7 +73,7 @@ impl Pair {
         let id = client.node.create_id(&client.channel, PortSpace::Tcp);
         let dest = SocketAddr::new(server.address, PORT);
         client.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
-        Self { sim, client, server, ours: Side::new(id), theirs: None }
+        Self { way, sim, client, server, ours: Side::new(id), theirs: None }
     }
 
     fn wait(&mut self, of_server: bool) -> Event {
@@ -121,10 +122,12 @@ impl Pair {
 
     fn run(mut self, dice: &mut Dice, case: &Case, timeout: Duration) {
         self.advance(case.stage);
-        let wait = [0, 1, 300, 2_000, 30_000];
-        self.sim.run_for(dice.pick(&wait) * Duration::from_millis(1));
+        let waits: [u32; 5] = [0, 1, 300, 2_000, 30_000];
+        // Over a stream a reply has ten seconds.
+        let waits = if self.way == Way::Stream { &waits[..4] } else { &waits };
+        self.sim.run_for(dice.pick(waits) * Duration::from_millis(1));
         self.sim.run_for(Duration::from_micros(dice.below(1_000_000)));
-        let Self { mut sim, client, server, ours, theirs } = self;
+        let Self { mut sim, client, server, ours, theirs, .. } = self;
         let theirs = theirs.unwrap();
         let (dead, alive, dead_side, mut side) =
             if case.server_dies { (server, client, theirs, ours) } else { (client, server, ours, theirs) };
@@ -173,10 +176,17 @@ fn flushed(node: &SimNode, side: &mut Side, id: &std::sync::Arc<stack::Id>, kind
     assert!(all.iter().all(|c| matches!(c.status, Status::Success | Status::WrFlush)));
 }
 
-fn killed(name: &str, faults: impl Fn(&mut Dice) -> Faults, timeout: Duration, salt: u64) {
+/// Stages that iWARP has not: a client without a queue pair.
+fn is_of_packets(stage: Stage) -> bool {
+    stage == Stage::Answered
+}
+
+fn killed(name: &str, way: Way, faults: impl Fn(&mut Dice) -> Faults, timeout: Duration, salt: u64) {
     sim::each_seed("cm_killed", name, SEEDS, |seed| {
         let mut dice = Dice::new(seed).fork(salt);
-        let stages = [Stage::Requested, Stage::Answered, Stage::Established, Stage::Busy, Stage::Ending];
+        let mut stages =
+            vec![Stage::Requested, Stage::Answered, Stage::Established, Stage::Busy, Stage::Ending];
+        stages.retain(|stage| way != Way::Stream || !is_of_packets(*stage));
         let case = Case {
             stage: stages[seed as usize % stages.len()],
             server_dies: dice.chance(0.5),
@@ -184,7 +194,7 @@ fn killed(name: &str, faults: impl Fn(&mut Dice) -> Faults, timeout: Duration, s
             heir: dice.chance(0.5),
         };
         // A request cannot be disconnected.
-        Pair::new(seed + salt * 1_000_000, faults(&mut dice), &case).run(&mut dice, &case, timeout);
+        Pair::new(seed + salt * 1_000_000, way, faults(&mut dice), &case).run(&mut dice, &case, timeout);
     });
 }
 
@@ -195,13 +205,24 @@ fn a_process_killed_in_any_state_is_known_to_its_peer_within_two_seconds() {
             .delay(Duration::from_micros(dice.between(1, 5_000)))
             .jitter(Duration::from_micros(dice.below(500)))
     };
-    killed("a_process_killed_in_any_state", faults, Duration::from_secs(2), 21);
+    killed("a_process_killed_in_any_state", Way::Wire, faults, Duration::from_secs(2), 21);
 }
 
 #[test]
 fn on_a_lossy_network_it_is_known_after_some_more_probes() {
     let faults = |_: &mut Dice| Faults::lossy().loss(0.05);
-    killed("on_a_lossy_network", faults, Duration::from_secs(6), 22);
+    killed("on_a_lossy_network", Way::Wire, faults, Duration::from_secs(6), 22);
+}
+
+#[test]
+fn by_a_stream_it_is_known_when_its_system_has_said_so() {
+    let faults = |dice: &mut Dice| {
+        Faults::none()
+            .delay(Duration::from_micros(dice.between(1, 5_000)))
+            .jitter(Duration::from_micros(dice.below(500)))
+            .loss(dice.pick(&[0.0, 0.1]))
+    };
+    killed("by_a_stream_it_is_known", Way::Stream, faults, Duration::from_secs(2), 24);
 }
 
 #[test]
@@ -215,7 +236,7 @@ fn at_any_moment_of_the_handshake_it_is_known_within_two_seconds() {
             together: dice.chance(0.2),
             heir: dice.chance(0.5),
         };
-        let mut pair = Pair::new(seed + 23_000_000, Faults::none().delay(delay), &case);
+        let mut pair = Pair::new(seed + 23_000_000, Way::Wire, Faults::none().delay(delay), &case);
         assert_eq!(pair.wait(false).kind, EventKind::AddrResolved);
         let id = pair.ours.id.clone().unwrap();
         pair.client.node.resolve_route(&id).unwrap();
@@ -247,7 +268,7 @@ fn at_any_moment_of_the_handshake_it_is_known_within_two_seconds() {
 fn a_request_that_lay_with_a_stopped_process_is_dropped_where_its_sender_has_ended_meanwhile() {
     for killed in [false, true] {
         let case = Case { stage: Stage::Requested, server_dies: false, together: true, heir: false };
-        let mut pair = Pair::new(1, Faults::none(), &case);
+        let mut pair = Pair::new(1, Way::Wire, Faults::none(), &case);
         assert_eq!(pair.wait(false).kind, EventKind::AddrResolved);
         let id = pair.ours.id.clone().unwrap();
         pair.client.node.resolve_route(&id).unwrap();
@@ -277,7 +298,7 @@ fn a_request_that_lay_with_a_stopped_process_is_dropped_where_its_sender_has_end
 #[test]
 fn the_end_of_an_earlier_owner_of_a_name_ends_no_connection_to_the_one_of_now() {
     let case = Case { stage: Stage::Established, server_dies: true, together: true, heir: false };
-    let mut pair = Pair::new(1, Faults::none(), &case);
+    let mut pair = Pair::new(1, Way::Wire, Faults::none(), &case);
     pair.advance(Stage::Established);
     let Pair { mut sim, client, server, .. } = pair;
     let names = sim.names(client.host);

@@ -25,6 +25,8 @@ mod rc;
 mod same_host_killed;
 mod sidr;
 mod streams;
+mod streams_cm;
+mod streams_ends;
 mod support;
 mod tags;
 mod turns;

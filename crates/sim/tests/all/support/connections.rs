@@ -13,7 +13,7 @@ use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;
 use wire::roce::SendTail;
 
-use super::{Endpoint, SimNode};
+use super::{Endpoint, SimNode, Way};
 
 pub(crate) const PORT: u16 = 7471;
 /// Messages each side sends.
@@ -183,12 +183,17 @@ pub(crate) fn connected(together: bool) -> (Sim, Party, Party, Side, Side) {
 
 /// Like [`connected`], with a seed.
 pub(crate) fn connected_with(seed: u64, together: bool) -> (Sim, Party, Party, Side, Side) {
+    connected_by(Way::Wire, seed, together)
+}
+
+/// Like [`connected_with`], by another way.
+pub(crate) fn connected_by(way: Way, seed: u64, together: bool) -> (Sim, Party, Party, Side, Side) {
     let mut sim = Sim::new(seed, Faults::none());
     let address = |n| IpAddr::from([10, 0, 0, n]);
     let here = sim.add_host(&[address(1)], 1500);
     let (there, n) = if together { (here, 1) } else { (sim.add_host(&[address(2)], 1500), 2) };
-    let client = Party::new(&mut sim, here, address(1));
-    let server = Party::new(&mut sim, there, address(n));
+    let client = Party::with(&mut sim, here, address(1), &way.config());
+    let server = Party::with(&mut sim, there, address(n), &way.config());
     let _listener = server.listen();
     let id = resolved(&mut sim, &client, address(n));
     let mut ours = Side::new(id.clone());

@@ -11,8 +11,8 @@ use sim::{Dice, Faults, Sim};
 use stack::{Event, Id, Name};
 use wire::mad::PortSpace;
 
-use super::SimNode;
 use super::connections::{MESSAGES, PORT, Party, Side, end_connection, message_bytes, param};
+use super::{SimNode, Way};
 
 /// How long a program waits for its peer: one that was cut off while it ended the connection does
 /// not say so later.
@@ -36,6 +36,7 @@ pub(crate) struct Plan {
 
 /// A client, a server, and the connections between them.
 pub(crate) struct Run {
+    pub way: Way,
     pub sim: Sim,
     pub client: Party,
     pub server: Party,
@@ -52,6 +53,11 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn new(seed: u64, faults: Faults, plans: Vec<Plan>) -> Self {
+        Self::by(Way::Wire, seed, faults, plans)
+    }
+
+    /// Like [`Run::new`], by another way.
+    pub(crate) fn by(way: Way, seed: u64, faults: Faults, plans: Vec<Plan>) -> Self {
         let mut dice = Dice::new(seed).fork(2000);
         let mut sim = Sim::new(seed, faults);
         if sim::seeds::single().is_some() {
@@ -64,10 +70,11 @@ impl Run {
         let here = sim.add_host(&[address(1)], 1500);
         let together = dice.chance(0.15);
         let (there, n) = if together { (here, 1) } else { (sim.add_host(&[address(2)], 1500), 2) };
-        let client = Party::new(&mut sim, here, address(1));
-        let server = Party::new(&mut sim, there, address(n));
+        let client = Party::with(&mut sim, here, address(1), &way.config());
+        let server = Party::with(&mut sim, there, address(n), &way.config());
         let listener = Some(server.listen());
         let mut run = Self {
+            way,
             sim,
             client,
             server,
@@ -269,7 +276,7 @@ impl Run {
         // Events that were not fetched hold identifiers, which hold the channel.
         while self.server.next().is_some() {}
         self.killed = true;
-        self.server = Party::new(&mut self.sim, host, address);
+        self.server = Party::with(&mut self.sim, host, address, &self.way.config());
         self.all.clear();
         self.all.extend(self.clients.iter().filter_map(|s| Some(Arc::downgrade(s.id.as_ref()?))));
         self.listener = Some(self.server.listen());
@@ -327,6 +334,7 @@ impl Run {
                 self.story()
             );
             assert!(party.node.devices()[0].qps().is_empty(), "queue pairs are left");
+            assert_eq!(self.sim.streams(party.process), 0, "streams are left:\n{}", self.story());
             assert!(party.next().is_none(), "an event after the end");
             for name in self.sim.names(party.host) {
                 assert!(matches!(name, Name::Block(_)), "{name:?} is left");

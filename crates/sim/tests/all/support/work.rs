@@ -421,12 +421,15 @@ impl Run {
 
     /// Everything had its effect, or a queue pair failed; the receives that are left are flushed.
     pub(crate) fn finish(mut self) -> bool {
+        if self.way == Way::Stream {
+            // What the stream has taken arrives, or an end that has nothing to do hears that it is
+            // lost.
+            self.sim.run_for(Duration::from_secs(20));
+            (0..2).for_each(|me| self.poll(me));
+        }
         let is_over = |e: &End| e.failed.is_some() || self.way == Way::Stream && e.has_ended();
         let failed = self.ends.iter().any(is_over);
         if failed && self.way == Way::Stream {
-            // An end that has nothing to do hears of it, too.
-            self.sim.run_for(Duration::from_secs(20));
-            (0..2).for_each(|me| self.poll(me));
             assert!(self.ends.iter().all(End::has_ended));
         }
         self.disconnect(failed);
