@@ -25,6 +25,9 @@ use crate::{Errno, Error, Node};
 /// Bytes that the connection manager is told of at once: its messages are shorter.
 const MAX_UNDELIVERED: usize = 4096;
 
+/// Ports that a stream is opened from in vain, at most, where its program named none.
+const PORT_TRIES: usize = 32;
+
 /// How long an accepting queue pair that need not wait for an RTR sends nothing, unless the peer
 /// does. The kernel's siw gives a stream up whose first FPDU it reads together with the reply.
 const GRACE: Duration = Duration::from_millis(10);
@@ -168,7 +171,7 @@ impl<W: Env> Node<W> {
         action: Action,
     ) {
         let done = match action {
-            Action::Open(open) => self.open_stream(device, id, &open),
+            Action::Open(open) => self.open_stream(core, device, id, &open),
             Action::Write(bytes) => self.write_stream(device, id, &bytes),
             Action::HandOver(given) if accepts(core, device, &given) && given.agreed.rtr == Rtr::None => {
                 let until = now + GRACE;
@@ -200,11 +203,21 @@ impl<W: Env> Node<W> {
         }
     }
 
-    fn open_stream(&self, device: DeviceId, id: StreamId, open: &Open) -> Result<(), Errno> {
+    fn open_stream(&self, core: &Core, device: DeviceId, id: StreamId, open: &Open) -> Result<(), Errno> {
         let path = &open.path;
-        let from = with_scope(path.local_gid.ip(), open.source_port, path.link);
+        let mut from = with_scope(path.local_gid.ip(), open.source_port, path.link);
         let to = with_scope(path.remote_gid.ip(), open.service.port, path.link);
-        let (token, stream) = self.env.open_stream(from, to)?;
+        let mut opened = self.env.open_stream(from, to);
+        // A port that no program asked for is a random number, and another stream to the same peer
+        // may have it, or had it a moment ago.
+        let unbound = core.ids.get(&(device, open.conn)).filter(|id| id.lock().claim.is_none());
+        for _ in 0..PORT_TRIES {
+            let (Err(Errno::EADDRNOTAVAIL | Errno::EADDRINUSE), Some(id)) = (&opened, unbound) else { break };
+            from.set_port(self.ephemeral());
+            opened = self.env.open_stream(from, to);
+            id.lock().source.iter_mut().for_each(|source| source.set_port(from.port()));
+        }
+        let (token, stream) = opened?;
         self.streams.insert(token, device, id, stream);
         Ok(())
     }

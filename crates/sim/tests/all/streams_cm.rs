@@ -1,13 +1,16 @@
 //! Connections by rdma_cm over streams: established on both sides or failed on both, ended on both
 //! whatever becomes of the stream, and nothing left of them.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::support::Way;
-use crate::support::connections::{param, resolved};
+use crate::support::connections::{PORT, Party, param, resolved};
 use crate::support::plans::{Run, plans};
+use nic::Errno;
 use nic::rdma_cm::EventKind;
-use sim::{Dice, Faults};
+use sim::{Dice, Faults, Sim};
+use wire::mad::PortSpace;
 
 const SEEDS: u64 = 1000;
 
@@ -74,4 +77,42 @@ fn a_killed_server_ends_its_streams_and_leaves_its_port_to_the_next() {
         drop(request);
         run.nothing_is_left();
     });
+}
+
+/// A program that names no port gets one that no other stream to the same peer has.
+#[test]
+fn hundreds_of_streams_to_one_peer_have_a_port_each() {
+    const STREAMS: usize = 400;
+    let mut sim = Sim::new(1, Faults::none());
+    let [here, there] = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
+    let [client, server] = [here, there].map(|address| {
+        let host = sim.add_host(&[address], 1500);
+        Party::with(&mut sim, host, address, &Way::Stream.config())
+    });
+    let _listener = server.listen();
+    for _ in 0..STREAMS {
+        let id = client.node.create_id(&client.channel, PortSpace::Tcp);
+        client.node.resolve_addr(&id, None, (there, PORT).into(), Duration::from_secs(2)).unwrap();
+    }
+    sim.run_for(Duration::from_millis(10));
+    let mut told = Vec::new();
+    while let Some(event) = client.next() {
+        match event.kind {
+            EventKind::AddrResolved => client.node.resolve_route(&event.id).unwrap(),
+            EventKind::RouteResolved => client.node.connect(&event.id, &param(), &[]).unwrap(),
+            kind => told.push((kind, event.status)),
+        }
+        // No more at once than a listener keeps.
+        sim.run_for(Duration::from_micros(10));
+    }
+    let mut asked = 0;
+    while sim.step(Duration::from_secs(2)) {
+        while let Some(event) = server.next() {
+            server.node.reject(&event.id, &[]).unwrap();
+            asked += 1;
+        }
+        told.extend(std::iter::from_fn(|| client.next()).map(|event| (event.kind, event.status)));
+    }
+    assert_eq!(asked, STREAMS);
+    assert_eq!(told, vec![(EventKind::Rejected, -Errno::ECONNRESET.0); STREAMS]);
 }
