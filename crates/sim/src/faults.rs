@@ -1,5 +1,5 @@
-//! What may happen to packets and streams between two hosts. Inside a host packets only take their time; copies
-//! may fail.
+//! What may happen to packets and streams between two hosts. Inside a host packets only take their
+//! time; copies may fail.
 
 use std::time::Duration;
 

@@ -29,7 +29,7 @@ struct Pieces<'a> {
 enum Left {
     /// There is no room for it.
     NoRoom,
-    /// It is not memory that a system call may reach.
+    /// No system call may reach the memory.
     Elsewhere,
 }
 

@@ -24,8 +24,8 @@ const GAP: Duration = Duration::from_micros(10);
 const MAX_READS: u32 = 10_000_000;
 
 impl Sim {
-    /// Resets a stream's connection by chance, or by the wish of a test: each one between two
-    /// processes, at both ends, as a host between them could. How many there were.
+    /// Resets each stream between two processes at both ends, as a host between them could. How
+    /// many there were.
     pub fn reset_streams(&mut self, one: ProcessId, other: ProcessId) -> usize {
         self.flush();
         let of = {

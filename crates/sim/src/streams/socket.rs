@@ -19,7 +19,7 @@ const WINDOWS: [usize; 4] = [600, 5_000, 65_536, 200_000];
 pub(crate) enum Phase {
     Connecting,
     Open,
-    /// Its process is told nothing any more.
+    /// The process is told nothing any more.
     Over,
 }
 
@@ -186,7 +186,7 @@ impl Socket {
         self.came.clear();
     }
 
-    /// It is lost. What has come stays readable.
+    /// The stream is lost. What has come stays readable.
     pub(super) fn lose(&mut self, why: Errno) {
         self.out.clear();
         self.other = Other::Gone;

@@ -1,5 +1,5 @@
-//! iWARP over streams that are cut anywhere, delayed, held up and reset: what RC promises holds over
-//! them, but for what iWARP has not.
+//! iWARP over streams that are cut anywhere, delayed, held up and reset. What RC promises holds
+//! over them, but for what iWARP has not.
 
 use std::time::Duration;
 

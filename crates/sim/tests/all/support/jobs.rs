@@ -102,7 +102,7 @@ pub(crate) fn jobs(dice: &mut Dice, max: usize, source: &[u8]) -> Vec<Job> {
         .collect()
 }
 
-/// The same work without what iWARP has not: immediate data and atomics.
+/// Work without what iWARP has not: immediate data and atomics.
 pub(crate) fn of_iwarp(mut jobs: Vec<Job>) -> Vec<Job> {
     for job in &mut jobs {
         job.immediate = None;
