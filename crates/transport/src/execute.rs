@@ -57,6 +57,8 @@ pub struct SendPiece<'a> {
     pub end: Option<SendTail>,
     /// The sender asks for a solicited event; only the last piece's counts.
     pub solicited: bool,
+    /// What the completion says of the network header of its packets.
+    pub header: NetworkHeader,
     /// Headers with which the sender is told where the message goes: of an exported first piece
     /// that others follow.
     pub shows: Option<Header>,
@@ -175,7 +177,7 @@ impl Inbound {
             let whole = Completion { byte_len: received as u32, tail, solicited: piece.solicited, ..plain };
             match tagged {
                 Some(t) => Completion { opcode: t.opcode, status: t.status, tm: t.info, ..whole },
-                None => Completion { header: NetworkHeader::Unseen, ..whole },
+                None => Completion { header: piece.header, ..whole },
             }
         });
         Ok(())

@@ -83,8 +83,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
 }
 
 /// ibv_create_ah(3). errno: EINVAL for another port than 1, an address without a GRH, a GID of
-/// another address family than that at the index; ENODATA for an index without a GID; ENODEV in a
-/// forked child.
+/// another address family than that at the index; ENODATA for an index without a GID; EOPNOTSUPP on
+/// an iWARP device; ENODEV in a forked child.
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, &*attr) })

@@ -280,6 +280,18 @@ impl Adapter {
         &self.moderated
     }
 
+    /// For what an iWARP device has not, as no packet of its own carries it.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`, on such a device.
+    pub(crate) fn needs_packets(&self, what: &'static str) -> Result<(), Error> {
+        match self.config.transport {
+            Transport::Iwarp => Err(Error::Unsupported(what)),
+            Transport::Roce => Ok(()),
+        }
+    }
+
     /// Whether an object may be made.
     ///
     /// # Errors

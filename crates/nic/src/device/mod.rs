@@ -122,8 +122,10 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::Missing`] for one that is not there and not to be created, [`Error::Invalid`] for
-    /// one that is there and must not be, or neither named nor to be created; [`Error::Limit`].
+    /// one that is there and must not be, or neither named nor to be created; [`Error::Limit`];
+    /// [`Error::Unsupported`] on an iWARP device.
     pub fn open_xrcd(&self, inode: Option<Inode>, create: bool, exclusive: bool) -> Result<Arc<Xrcd>, Error> {
+        self.adapter.needs_packets("XRC domains")?;
         self.domains.open(&self.adapter, inode, create, exclusive)
     }
 

@@ -39,9 +39,10 @@ impl Ah {
     /// # Errors
     ///
     /// `OutOfRange`: another port than 1. `Invalid`: no GRH. `Vacant`: no GID at `sgid_index`.
-    /// `Value`: a `dgid` of another address family.
+    /// `Value`: a `dgid` of another address family. `Unsupported` on an iWARP device.
     pub fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Self, Error> {
         in_range("port_num", av.port, 1_u8, 1_u8)?;
+        pd.device.needs_packets("address handles")?;
         pd.device.allow(Object::Ah)?;
         // What can be wrong with the address is found out here; how it is reached is asked again
         // with each request, as interfaces change.

@@ -14,7 +14,7 @@ use super::refused::{illegal, refused_response, refused_send, refused_write};
 use super::requester::Requester;
 use super::{Attr, Broken, Rtr};
 use crate::execute::{Ends, Inbound, Refusal, SendPiece};
-use crate::op::{Context, QpEvent, Remote, Sge, Status, Tail};
+use crate::op::{Context, NetworkHeader, QpEvent, Remote, Sge, Status, Tail};
 
 /// Bytes of the FPDU in hand that are kept: its header, and the payload of a READ request or of a
 /// TERMINATE.
@@ -357,7 +357,8 @@ impl Receiver {
         step: &Step<'_>,
         cx: &mut impl Context,
     ) -> Result<(), Broken> {
-        let piece = SendPiece { bytes: bytes.into(), first, end, solicited, shows: None };
+        let header = NetworkHeader::None;
+        let piece = SendPiece { bytes: bytes.into(), first, end, solicited, header, shows: None };
         self.sends.send(step.ends, piece, cx).map_err(|refusal: Refusal| {
             self.sends.fail(refusal, step.ends, cx);
             refused_send(refusal, &self.front, cx)

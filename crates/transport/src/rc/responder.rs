@@ -13,7 +13,7 @@ use super::resources::{Executed, Resources};
 use super::{Connection, OutOfOrder, RtrAttr};
 use crate::TxBatch;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::{AtomicOp, Context, Fault, LocalPath, Payload, QpEvent, Remote, ZeroCopy};
+use crate::op::{AtomicOp, Context, Fault, LocalPath, NetworkHeader, Payload, QpEvent, Remote, ZeroCopy};
 use crate::segmentation::{check_len, remote, send_place, write_place};
 
 pub use flush::FlushTask;
@@ -272,7 +272,8 @@ impl Responder {
         let is_exported = matches!(packet.payload, Payload::ZeroCopy(ZeroCopy::Exported(_)));
         let shows = (is_exported && first && end.is_none())
             .then(|| conn.header(bth.psn, Op::Acknowledge(ack(self.msn))));
-        let piece = SendPiece { bytes: packet.payload, first, end, solicited: bth.solicited, shows };
+        let (solicited, header) = (bth.solicited, NetworkHeader::Unseen);
+        let piece = SendPiece { bytes: packet.payload, first, end, solicited, header, shows };
         self.inbound.send(conn.ends(), piece, cx)?;
         Ok(end.is_some())
     }

@@ -10,7 +10,7 @@ use wire::roce::{Op, Packet, SendAt, WriteAt};
 
 use super::Connection;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::{Context, Payload};
+use crate::op::{Context, NetworkHeader, Payload};
 use crate::segmentation::{check_len, send_place, write_place};
 
 #[derive(Debug, Default)]
@@ -90,6 +90,7 @@ impl Responder {
             first,
             end,
             solicited: packet.header.bth.solicited,
+            header: NetworkHeader::Unseen,
             shows: None,
         };
         self.inbound.send(conn.ends(), piece, cx)

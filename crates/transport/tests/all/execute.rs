@@ -28,7 +28,14 @@ fn post(cx: &mut TestContext, wr_id: u64, region: usize, length: u32) {
 }
 
 fn whole(bytes: &[u8], tail: SendTail) -> SendPiece<'_> {
-    SendPiece { bytes: Own(bytes), first: true, end: Some(tail), solicited: true, shows: None }
+    SendPiece {
+        bytes: Own(bytes),
+        first: true,
+        end: Some(tail),
+        solicited: true,
+        header: NetworkHeader::Unseen,
+        shows: None,
+    }
 }
 
 fn range(offset: u64, length: u64) -> Remote {
@@ -73,7 +80,14 @@ fn a_send_may_come_in_fragments_of_any_size() {
         inbound
             .send(
                 ENDS,
-                SendPiece { bytes: Own(bytes), first: i == 0, end, solicited: false, shows: None },
+                SendPiece {
+                    bytes: Own(bytes),
+                    first: i == 0,
+                    end,
+                    solicited: false,
+                    header: NetworkHeader::Unseen,
+                    shows: None,
+                },
                 &mut cx,
             )
             .unwrap();
@@ -147,7 +161,14 @@ fn what_may_not_come_in_the_middle_of_a_message_is_illegal_and_touches_no_memory
     let (mut inbound, mut cx) = (Inbound::default(), context());
     post(&mut cx, 7, 0, 100);
     post(&mut cx, 8, 0, 100);
-    let begin = SendPiece { bytes: Own(&[1; 4]), first: true, end: None, solicited: false, shows: None };
+    let begin = SendPiece {
+        bytes: Own(&[1; 4]),
+        first: true,
+        end: None,
+        solicited: false,
+        header: NetworkHeader::Unseen,
+        shows: None,
+    };
     inbound.send(ENDS, begin, &mut cx).unwrap();
     let asked = cx.memory.asked.get();
     let datagram = Datagram {

@@ -90,6 +90,18 @@ fn leave_to_iwarp(a: &mut ibv_device_attr) {
     (a.max_raw_ethy_qp, a.max_ah, a.max_pkeys, a.local_ca_ack_delay) = (0, 0, 0, 0);
 }
 
+/// Takes out what iWARP has not: FLUSH, ATOMIC WRITE, tag matching, work queues of raw packets.
+fn leave_to_iwarp_too(a: &mut ibv_device_attr_ex) {
+    use rdma_core_abi::verbs as v;
+    a.device_cap_flags_ex &= !SINCE_ANNEX_A19;
+    // SAFETY: integers only.
+    (a.tm_caps, a.rss_caps) = unsafe { std::mem::zeroed() };
+    (a.max_wq_type_rq, a.xrc_odp_caps) = (0, 0);
+    let transports = &mut a.odp_caps.per_transport_caps;
+    transports.rc_odp_caps &= !v::IBV_ODP_SUPPORT_ATOMIC;
+    (transports.uc_odp_caps, transports.ud_odp_caps) = (0, 0);
+}
+
 /// ibv_query_device(3).
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     // SAFETY: a context of ours and the caller's structure, by the man page's contract.
@@ -115,7 +127,8 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         // SAFETY: integers only.
         let mut a: ibv_device_attr_ex = unsafe { std::mem::zeroed() };
         // SAFETY: a context of ours, by the man page's contract.
-        a.orig_attr = device_attr(unsafe { Context::of(context) });
+        let context = unsafe { Context::of(context) };
+        a.orig_attr = device_attr(context);
         a.device_cap_flags_ex = u64::from(a.orig_attr.device_cap_flags) | SINCE_ANNEX_A19;
         a.phys_port_cnt_ex = 1;
         a.max_dm_size = limits::MAX_DM;
@@ -127,6 +140,9 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         a.completion_timestamp_mask = u64::MAX;
         a.hca_core_clock = CLOCK_KHZ;
         a.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
+        if context.nic.config.transport == Transport::Iwarp {
+            leave_to_iwarp_too(&mut a);
+        }
         // SAFETY: the caller's structure has `size` bytes.
         unsafe {
             attr.cast::<u8>().write_bytes(0, size);
