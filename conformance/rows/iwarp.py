@@ -1,6 +1,7 @@
 """iWARP: Debian's programs over MPA, DDP and RDMAP on TCP, between two Verbenas and with the kernel's siw."""
 import itertools, os, re, subprocess, time
 
+from . import rpma
 from .guest import Guest
 from .harness import HERE as DIR
 from .harness import LeftOut, need, row
@@ -15,6 +16,9 @@ PERFTEST = {
     "ib_send_lat": sane_latency, "ib_send_bw": sane_bandwidth, "ib_write_bw": sane_bandwidth,
     "ib_write_lat": sane_latency, "ib_read_bw": sane_bandwidth, "ib_read_lat": sane_latency,
 }
+# Scenarios of librpma that need what iWARP has not: immediate data, private data of InfiniBand's lengths, a refusal of a WRITE that
+# comes back to its request.
+NOT_OVER_IWARP = ("imm", "descriptors", "read")
 UML = os.path.join(DIR, "kernel-peer", "uml.sh")
 
 
@@ -96,12 +100,58 @@ def perftest(r):
             server = r.run(*argv, ns=b, options=OPTIONS)
             r.listening(server, PORT)
             client = r.run(*argv, "10.90.0.2", ns=a, options=OPTIONS)
+            # Beside others that compute it may come early all the same.
             if client.wait(60) == 0 or not early(client):
                 break
             server.end()
         r.check(client.rc == 0 and server.wait(10) == 0, f"{program}: exit {client.rc}, {server.rc}", client, server)
         lines = numbers(client.out.lines)
         r.check(len(lines) == 1 and all(map(PERFTEST[program], lines)), f"{program}: the line is not sane", client)
+
+
+@row(IWARP, "qperf: messages and READs", "qperf -cm 1 rc_lat, rc_rdma_read_lat, rc_rdma_read_bw", limit=100, parallel=True)
+def qperf(r):
+    """Its other tests write with immediate data, which iWARP has not, or send without regard to receives."""
+    for a, b, address in places(r):
+        server = r.run("qperf", ns=b, options=OPTIONS)
+        r.tcp_listening(server, 19765)
+        for test in ("rc_lat", "rc_rdma_read_lat", "rc_rdma_read_bw"):
+            for _ in range(5):
+                client = r.run("qperf", "-t", "1", "-cm", "1", address, test, ns=a, options=OPTIONS)
+                # Its two ends meet over TCP, then one connects as the other begins to listen: once in a while it comes too early.
+                if client.wait(15) == 0 or not any("Event rejected" in line for line in client.out.lines + client.err.lines):
+                    break
+            r.check(client.rc == 0, f"{test}: client exit {client.rc}", client, server)
+            values = [float(m.group(1)) for line in client.out.lines if (m := re.match(r"\s+\w+\s+=\s+([\d.]+)", line))]
+            r.check(values and all(v > 0 for v in values), f"{test}: no numbers", client, server)
+
+
+@row(IWARP, "librpma: its scenarios, but for three", "programs/rpma/*", limit=240, parallel=True)
+def librpma(r):
+    """Debian's library serves ours in one scenario, and ours serves Debian's in the next."""
+    a, b = r.veth()
+    for at, (name, _) in enumerate(scenario for scenario in rpma.SCENARIOS if scenario[0] not in NOT_OVER_IWARP):
+        r.programs.clear()
+        servers, clients = (rpma.SYSTEM, rpma.OURS) if at % 2 else (rpma.OURS, rpma.SYSTEM)
+        binary, where = rpma.program(r, name), ("10.90.0.2", str(rpma.PORT + at))
+        server = r.run(binary, "server", *where, ns=b, options=(*servers.options, *OPTIONS))
+        r.listening(server, rpma.PORT + at)
+        client = r.run(binary, "client", *where, ns=a, options=(*clients.options, *OPTIONS))
+        rpma.judged(r, client, clients)
+        rpma.judged(r, server, servers)
+
+
+@row(IWARP, "the Rust crate's rping, with itself and with Debian's", "crates/verbena/examples/rping.rs", limit=600, parallel=True)
+def crate(r):
+    ns, example, device = r.namespace(), r.example("rping"), {"VERBENA_DEVICES": "siw_lo=iwarp:lo"}
+    ours, theirs = (lambda *args: r.plain(example, *args, ns=ns, env=device)), (lambda *args: r.run("rping", *args, ns=ns, options=OPTIONS))
+    for serves, asks in ((ours, ours), (theirs, ours), (ours, theirs)):
+        server = serves("-s", "-a", "127.0.0.1", "-C", "20", "-v")
+        r.listening(server, 7174)
+        client = asks("-c", "-a", "127.0.0.1", "-C", "20", "-v")
+        for p in (client, server):
+            r.check(p.wait(20) == 0, f"exit {p.rc}", client, server)
+        r.check(any("rdma-ping-19" in line for line in client.out.lines), "no last ping", client, server)
 
 
 @row(IWARP, "what is no MPA, or nothing, holds up no other connection", "rping beside TCP clients", limit=60, parallel=True)
