@@ -266,8 +266,6 @@ impl<W: Env> Node<W> {
             if !entry.unsent.is_empty() {
                 return Err(Errno::ENOBUFS);
             }
-            entry.qp = Some(Arc::downgrade(&qp));
-            entry.awaits = awaits.map(|_| given.conn);
             Ok(entry.stream.clone())
         });
         let stream = stream.unwrap_or(Err(Errno::ECONNRESET))?;
@@ -276,6 +274,14 @@ impl<W: Env> Node<W> {
         if !qp.take_stream(now, stream, &with) {
             return Err(Errno::ECONNRESET);
         }
+        // Not before: a queue pair without its stream reads nothing. A thread that is told of bytes
+        // meanwhile waits for the connection manager's lock.
+        self.streams.with(device, id, |entry| {
+            entry.qp = Some(Arc::downgrade(&qp));
+            entry.awaits = awaits.map(|_| given.conn);
+        });
+        // There may have been room again before the table said whose stream it is.
+        qp.stream_writable(now);
         if agreed.rtr == Rtr::None && !accepts(core, device, given) {
             self.streams.0.write().nudges.push_back((now + NUDGE, Arc::downgrade(&qp)));
             self.env.wake_at(now + NUDGE);

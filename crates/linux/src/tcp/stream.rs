@@ -134,7 +134,8 @@ impl TcpStream {
             // Nothing is told again of what is there, before it is asked for.
             reactor.change(self.token, &self.fd, STREAM);
         }
-        sent.plus(drained)
+        // The event is not told again: the thread that reads may have found nothing before it.
+        if drained == Drained::Busy { Drained::Busy } else { sent.plus(drained) }
     }
 
     /// Sends what there was no room for, where that was so lately, or there `is_room` now.
