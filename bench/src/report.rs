@@ -90,8 +90,8 @@ pub(crate) fn hosts_table(figures: &[Figure]) -> String {
 /// The table of iWARP.
 pub(crate) fn streams_table(figures: &[Figure]) -> String {
     let mut text = "\n## iWARP between two hosts\n\n\
-        `bench/run --iwarp`: as above, perftest with `-R` under `verbena run --iwarp`. TCP of the route between the two is CUBIC, for all: a system whose default is BBR paces each segment by a \
-        timer, which costs a virtual machine more than half of the rate.\n\n"
+        `bench/run --iwarp`: as above, perftest with `-R` under `verbena run --iwarp`. TCP of the route between the two is CUBIC, \
+        for all: where a system's default is BBR, a timer paces each segment, of TCP's as of ours.\n\n"
         .to_owned();
     rows(&mut text, "TCP", "TCP is", figures);
     text

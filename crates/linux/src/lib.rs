@@ -19,6 +19,8 @@
 //! | `tx` | the send path |
 //! | `rx_sockets`, `rx_socket`, `management` | the receive path: which sockets, one of them, the messages of connection managers that wait there |
 //! | `sockets` | how both kinds are set up |
+//! | `tcp` | streams of iWARP devices: opened, accepted, read and written |
+//! | `leased` | sockets that polling threads and the engine read by turns |
 //! | `to_handler` | what comes by the rings of [`local`] |
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `capture` | packets, to the collector of `verbena run --capture` |
@@ -31,9 +33,9 @@
 //! | [`mount_namespace`], `user_namespace` | a file system view for one program; the namespace that programs of one ordinary user share |
 //! | `host_id`, `counters`, `random` | the host's identity, what it counts, random bytes |
 //!
-//! Its system calls are those of [`sys`]. Unsafe code is in `packet`, `eventfd` and `process` only.
-//! What processes of one host share is in [`local`]; this crate tells it what they say over their
-//! names, and when a thread polls, waits or leaves.
+//! Its system calls are those of [`sys`]. Unsafe code is in `packet`, `eventfd`, `process` and
+//! `tcp` only. What processes of one host share is in [`local`]; this crate tells it what they say
+//! over their names, and when a thread polls, waits or leaves.
 //!
 //! # How data flows
 //!

@@ -99,11 +99,7 @@ impl<G: InputHandler> Engine<G> {
                 let now = env.clock.now();
                 socket.lease.engine_found(found_at, polled_at);
                 env.rx_sockets.delivered_by_engine(socket, now);
-                let is_polled = found_at.saturating_sub(polled_at) < LEASE_NANOS;
-                if bulk || !is_polled && now.saturating_sub(self.read_at) < STREAM_NANOS {
-                    self.stay_awake(now);
-                }
-                self.read_at = now;
+                self.has_read(now, bulk, found_at.saturating_sub(polled_at) < LEASE_NANOS);
             }
             // Its thread may have found it empty before this packet came.
             Drained::Busy => self.leave_to_poller(socket.clone()),
@@ -123,15 +119,20 @@ impl<G: InputHandler> Engine<G> {
                 let now = env.clock.now();
                 stream.lease.engine_found(found_at, polled_at);
                 env.streams.delivered_by_engine(stream, now);
-                let is_polled = found_at.saturating_sub(polled_at) < LEASE_NANOS;
-                if bulk || !is_polled && now.saturating_sub(self.read_at) < STREAM_NANOS {
-                    self.stay_awake(now);
-                }
-                self.read_at = now;
+                self.has_read(now, bulk, found_at.saturating_sub(polled_at) < LEASE_NANOS);
             }
             Drained::Busy => self.leave_to_poller(stream.clone()),
             Drained::Empty => {}
         }
+    }
+
+    /// The engine read something: it stays awake behind bulk, and behind what comes one after the
+    /// other where no thread polls.
+    fn has_read(&mut self, now: u64, bulk: bool, is_polled: bool) {
+        if bulk || !is_polled && now.saturating_sub(self.read_at) < STREAM_NANOS {
+            self.stay_awake(now);
+        }
+        self.read_at = now;
     }
 
     /// Leaves a socket to a thread that polls: the engine waits for nothing there while its lease

@@ -1,6 +1,6 @@
 //! Listeners that a program gave up a moment ago. Programs listen at the same port again at once
 //! (perftest with `-R` makes two connections so), and a peer that connects between the two is to
-//! wait, not to be refused. With an adapter the kernel of the peer sends its request again.
+//! wait, not to be refused.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
