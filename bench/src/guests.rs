@@ -1,4 +1,4 @@
-//! Verbena beside the kernel's rdma_rxe and beside sockets, by the same programs between the same
+//! Verbena beside the kernel's rdma_rxe, its siw and sockets, by the same programs between the same
 //! two guests of conformance/kernel-peer, and within one of two processors. A guest is a user mode
 //! kernel where one can be built: its system calls and page faults are dear, code between them runs
 //! at the machine's speed. Elsewhere QEMU emulates processors. In either only the ratios say what a
@@ -46,6 +46,7 @@ const ONE_BY_ONE: usize = 200;
 const CONNECTOR: &str = "/bin/rdma_connections";
 /// What its server has said.
 const CONNECTOR_SAID: &str = "/tmp/rdma_connections";
+const RXE: &str = "the kernel's rdma_rxe at both ends, by the same program";
 /// What perftest measures: messages of how many bytes, and how many of them.
 const MEASURED: [(&str, Test, usize, usize); 8] = [
     ("64-byte SEND, half round trip (ib_send_lat)", Test::SendLatency, 64, 500),
@@ -76,27 +77,45 @@ struct Ends {
     client: Guest,
 }
 
-/// Who carries the bytes.
+/// What carries the bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Stack {
     Verbena,
     Kernel,
 }
 
-impl Stack {
-    /// How a program is called that goes by it.
+#[derive(Clone, Copy, PartialEq)]
+enum Wire {
+    Roce,
+    Iwarp,
+}
+
+/// Devices of one kind at both ends.
+#[derive(Clone, Copy)]
+struct Devices(Stack, Wire);
+
+impl Devices {
+    /// How a program is called that goes by them.
     fn command(self, program: &str) -> String {
         match self {
-            Self::Verbena => format!("{OURS}/verbena run -- {program}"),
-            Self::Kernel => program.to_owned(),
+            Self(Stack::Verbena, Wire::Roce) => format!("{OURS}/verbena run -- {program}"),
+            Self(Stack::Verbena, Wire::Iwarp) => format!("{OURS}/verbena run --iwarp -- {program}"),
+            Self(Stack::Kernel, _) => program.to_owned(),
         }
     }
 
-    fn device(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
-            Self::Verbena => "rxe_eth0",
-            Self::Kernel => "rxe0",
+            Self(Stack::Verbena, Wire::Roce) => "rxe_eth0",
+            Self(Stack::Verbena, Wire::Iwarp) => "siw_eth0",
+            Self(Stack::Kernel, Wire::Roce) => "rxe0",
+            Self(Stack::Kernel, Wire::Iwarp) => "siw0",
         }
+    }
+
+    /// What else perftest is told: only the connection manager connects queue pairs of iWARP.
+    fn options(self) -> &'static str {
+        if self.1 == Wire::Iwarp { "-R" } else { "" }
     }
 }
 
@@ -133,23 +152,29 @@ impl Guests {
         }
     }
 
-    /// Has a device of rdma_rxe at both ends, or not even its module. A kernel deletes a device
-    /// some time after the command has ended.
-    fn load(&self, ends: Ends, stack: Stack) -> io::Result<()> {
-        let script = match stack {
-            Stack::Kernel => {
+    /// Has the kernel's devices at both ends, or none, not even the module of rdma_rxe. A kernel
+    /// deletes a device some time after the command has ended.
+    fn load(&self, ends: Ends, devices: Devices) -> io::Result<()> {
+        let script = match devices {
+            Devices(Stack::Kernel, Wire::Roce) => {
                 "[ ! -e /sys/class/infiniband/rxe0 ] || exit 0; \
                  [ ! -e /proc/modules ] || insmod /m/rdma_rxe.ko || exit 1; \
                  for i in $(seq 100); do \
                  rdma link add rxe0 type rxe netdev eth0 2> /tmp/added && exit 0; usleep 100000; done; \
                  cat /tmp/added; exit 1"
             }
-            Stack::Verbena => {
+            Devices(Stack::Kernel, Wire::Iwarp) => {
+                "[ -e /sys/class/infiniband/siw0 ] || rdma link add siw0 type siw netdev eth0"
+            }
+            Devices(Stack::Verbena, Wire::Roce) => {
                 "[ -e /sys/class/infiniband/rxe0 ] || exit 0; \
                  rdma link delete rxe0 || exit 1; [ ! -e /proc/modules ] || rmmod rdma_rxe || exit 1; \
                  for i in $(seq 100); do \
                  netstat -lun | grep -q ':4791 ' || exit 0; usleep 100000; done; \
                  echo 'the port is still held'; exit 1"
+            }
+            Devices(Stack::Verbena, Wire::Iwarp) => {
+                "[ ! -e /sys/class/infiniband/siw0 ] || rdma link delete siw0"
             }
         };
         [ends.server, ends.client]
@@ -185,22 +210,28 @@ impl Guests {
     fn perftest(
         &self,
         ends: Ends,
-        stack: Stack,
+        devices: Devices,
         (test, size, iterations): (Test, usize, usize),
     ) -> io::Result<f64> {
-        let (called, device) = (perftest::program(test), stack.device());
-        let server = stack.command(&format!("{called} -F -d {device} -p {PORT} -s {size} -n {iterations}"));
+        let (called, device, options) = (perftest::program(test), devices.name(), devices.options());
+        let server = devices
+            .command(&format!("{called} {options} -F -d {device} -p {PORT} -s {size} -n {iterations}"));
         let client = format!("{server} {}", ends.server.ip);
-        self.figure(ends, [server, listens(PORT), client], |said| perftest::figure(test, size, said))
+        // A listener of siw is in no table of sockets.
+        let ready = match devices {
+            Devices(Stack::Kernel, Wire::Iwarp) => RDMA_LISTENS.to_owned(),
+            _ => listens(PORT),
+        };
+        self.figure(ends, [server, ready, client], |said| perftest::figure(test, size, said))
     }
 
     /// Microseconds of the wall clock a connection, of those made at once: all steps, and that of
     /// connecting alone.
-    fn connect(&self, ends: Ends, stack: Stack) -> io::Result<[f64; 2]> {
-        let server = stack.command("cmtime");
+    fn connect(&self, ends: Ends, devices: Devices) -> io::Result<[f64; 2]> {
+        let server = devices.command("cmtime");
         let client = format!("{server} -s {} -c {CONNECTIONS}", ends.server.ip);
-        let ready = match stack {
-            Stack::Kernel => "rdma resource show cm_id | grep -q LISTEN",
+        let ready = match devices.0 {
+            Stack::Kernel => RDMA_LISTENS,
             // No table of the guest's names Verbena's listeners.
             Stack::Verbena => "sleep 3",
         };
@@ -208,9 +239,9 @@ impl Guests {
     }
 
     /// Microseconds of the wall clock a connection, of those made one after the other.
-    fn one_by_one(&self, ends: Ends, stack: Stack) -> io::Result<f64> {
+    fn one_by_one(&self, ends: Ends, devices: Devices) -> io::Result<f64> {
         let command =
-            |role: &str| stack.command(&format!("{CONNECTOR} {role} {ONE_BY_ONE} {}", ends.server.ip));
+            |role: &str| devices.command(&format!("{CONNECTOR} {role} {ONE_BY_ONE} {}", ends.server.ip));
         let server = format!("{} > {CONNECTOR_SAID}", command("server"));
         let ready = format!("grep -q listening {CONNECTOR_SAID}");
         let client = format!("echo | {}", command("client"));
@@ -254,6 +285,9 @@ fn given(connector: &Program) -> Vec<(PathBuf, String)> {
     files
 }
 
+/// A script that succeeds when a program listens at a device of the kernel.
+const RDMA_LISTENS: &str = "rdma resource show cm_id | grep -q LISTEN";
+
 /// A script that succeeds when a socket listens at the port.
 fn listens(port: impl Display) -> String {
     format!("netstat -ltn | grep -q ':{port} '")
@@ -271,64 +305,97 @@ fn connected(said: &str) -> Option<[f64; 2]> {
     Some([all, connecting?])
 }
 
-/// The lines of the tables: between two guests, and within one. `connector` is `rdma_connections`.
+/// The lines of the tables: RoCE between two guests and within one, and iWARP between two.
+/// `connector` is `rdma_connections`.
 ///
 /// # Errors
 /// When a guest does not come up, or a program fails again and again.
-pub(crate) fn figures(tool: &Path, connector: &Program) -> io::Result<[Vec<Figure>; 2]> {
+pub(crate) fn figures(tool: &Path, connector: &Program) -> io::Result<[Vec<Figure>; 3]> {
     let guests = Guests::up(tool, &given(connector))?;
-    let apart = Ends { server: SERVER, client: CLIENT };
-    Ok([guests.figures(apart)?, guests.figures(Ends { server: BOTH, client: BOTH })?])
+    let (apart, together) = (Ends { server: SERVER, client: CLIENT }, Ends { server: BOTH, client: BOTH });
+    let roce = |ends| {
+        let mut figures = guests.figures(ends, Wire::Roce)?;
+        figures.extend(guests.at_once(ends)?);
+        io::Result::Ok(figures)
+    };
+    let (of_two, of_one) = (roce(apart)?, roce(together)?);
+    // While rdma_rxe has a device siw gets one beside it.
+    guests.load(apart, Devices(Stack::Verbena, Wire::Roce))?;
+    Ok([of_two, of_one, guests.figures(apart, Wire::Iwarp)?])
 }
 
 impl Guests {
-    fn figures(&self, ends: Ends) -> io::Result<Vec<Figure>> {
-        let stacks = [Stack::Verbena, Stack::Kernel];
+    /// Messages and connections one by one.
+    fn figures(&self, ends: Ends, wire: Wire) -> io::Result<Vec<Figure>> {
+        let devices = [Devices(Stack::Verbena, wire), Devices(Stack::Kernel, wire)];
+        let kernel = match wire {
+            Wire::Roce => RXE,
+            Wire::Iwarp => "the kernel's siw at both ends, by the same program",
+        };
         let mut figures = Vec::new();
-        let kernel = "the kernel's rdma_rxe at both ends, by the same program";
         for (what, test, size, iterations) in MEASURED {
             let [ours, theirs] = by_turns(TURNS, |at| {
-                self.load(ends, stacks[at])?;
-                self.perftest(ends, stacks[at], (test, size, iterations))
+                self.load(ends, devices[at])?;
+                self.perftest(ends, devices[at], (test, size, iterations))
             })?;
             // A guest is slow: what is GB/s elsewhere is MB/s there.
             let (unit, scale) = if test.is_latency() { ("us", 1.0) } else { ("MB/s", 1e3) };
             figures.push(figure(what.to_owned(), unit, ours * scale, theirs * scale, kernel));
-            if program::found(qperf::PROGRAM).is_some() {
-                let (beside, datagram, udp_is) = if test.is_latency() {
-                    let udp_is = "UDP (qperf), one datagram each way, as long as the packet";
-                    (Test::SendLatency, size + HEADERS, udp_is)
-                } else {
-                    let udp_is = "UDP (qperf), datagrams as long as a packet, as many as were received";
-                    (Test::SendBandwidth, OF_A_PACKET + HEADERS, udp_is)
-                };
-                let [tcp, udp] = by_turns(TURNS, |at| match at {
-                    0 => self.sockets(ends, Protocol::Tcp, beside, size),
-                    _ => self.sockets(ends, Protocol::Udp, beside, datagram),
-                })?;
-                figures.push(figure(what.to_owned(), unit, ours * scale, tcp * scale, "TCP (qperf)"));
-                figures.push(figure(what.to_owned(), unit, ours * scale, udp * scale, udp_is));
+            if program::found(qperf::PROGRAM).is_none() {
+                continue;
+            }
+            for (sockets, theirs) in self.beside(ends, wire, (test, size))? {
+                figures.push(figure(what.to_owned(), unit, ours * scale, theirs * scale, sockets));
             }
         }
         let [ours, theirs] = by_turns(CONNECTION_TURNS, |at| {
-            self.load(ends, stacks[at])?;
-            self.one_by_one(ends, stacks[at])
+            self.load(ends, devices[at])?;
+            self.one_by_one(ends, devices[at])
         })?;
         let what = format!("a connection, of {ONE_BY_ONE} one after the other, until it has ended");
         figures.push(figure(what, "us", ours, theirs, kernel));
+        Ok(figures)
+    }
+
+    /// What sockets do, and which: TCP, and for RoCE UDP.
+    fn beside(
+        &self,
+        ends: Ends,
+        wire: Wire,
+        (test, size): (Test, usize),
+    ) -> io::Result<Vec<(&'static str, f64)>> {
+        let (beside, datagram, udp_is) = if test.is_latency() {
+            let udp_is = "UDP (qperf), one datagram each way, as long as the packet";
+            (Test::SendLatency, size + HEADERS, udp_is)
+        } else {
+            let udp_is = "UDP (qperf), datagrams as long as a packet, as many as were received";
+            (Test::SendBandwidth, OF_A_PACKET + HEADERS, udp_is)
+        };
+        let [tcp, udp] = by_turns(TURNS, |at| match at {
+            0 => self.sockets(ends, Protocol::Tcp, beside, size),
+            _ if wire == Wire::Iwarp => Ok(0.0),
+            _ => self.sockets(ends, Protocol::Udp, beside, datagram),
+        })?;
+        let mut found = vec![("TCP (qperf)", tcp)];
+        found.extend((wire == Wire::Roce).then_some((udp_is, udp)));
+        Ok(found)
+    }
+
+    /// Connections made at once.
+    fn at_once(&self, ends: Ends) -> io::Result<[Figure; 2]> {
         let mut connecting = [const { Vec::new() }; 2];
         let [ours, theirs] = by_turns(CONNECTION_TURNS, |at| {
-            self.load(ends, stacks[at])?;
-            let [all, connect] = self.connect(ends, stacks[at])?;
+            let devices = Devices([Stack::Verbena, Stack::Kernel][at], Wire::Roce);
+            self.load(ends, devices)?;
+            let [all, connect] = self.connect(ends, devices)?;
             connecting[at].push(connect);
             Ok(all)
         })?;
         let what =
             format!("a connection, of {CONNECTIONS} made at once, from its identifier to its end (cmtime)");
-        figures.push(figure(what, "us", ours, theirs, kernel));
+        let all = figure(what, "us", ours, theirs, RXE);
         let [ours, theirs] = connecting.map(median);
-        figures.push(figure("rdma_connect alone, of the same".to_owned(), "us", ours, theirs, kernel));
-        Ok(figures)
+        Ok([all, figure("rdma_connect alone, of the same".to_owned(), "us", ours, theirs, RXE)])
     }
 }
 
