@@ -1,13 +1,15 @@
 /*
- * rdma_connections server COUNT [ADDRESS] | client COUNT [ADDRESS] | hold COUNT [ADDRESS]
+ * rdma_connections server COUNT [ADDRESS] | client COUNT [ADDRESS] | hold COUNT [ADDRESS] | echo COUNT [ADDRESS] | busy COUNT [ADDRESS]
  *
  * An ordinary RDMA program on 127.0.0.1, or the server's address. The server accepts until COUNT connections have ended. A client
  * makes COUNT, one after the other, each ended before the next, and prints how many microseconds one took. `hold` makes COUNT, has
  * all of them at once, then ends them; before that both sides print how many bytes each connection takes of their resident memory.
- * The server prints "listening" first, a client "ready", and begins when it has read a line.
+ * `busy` has COUNT at once, too; then by the first of them messages of 64 bytes go and come back, which the server `echo` sends as it
+ * polls. It prints how many microseconds half a round trip took. The server prints "listening" first, a client "ready", and begins when it has read a line.
  */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
+#include <pthread.h>
 #include <netinet/in.h>
 #include <rdma/rdma_cma.h>
 #include <stdio.h>
@@ -18,6 +20,9 @@
 
 #define PORT 7556
 #define DEPTH 128
+#define MESSAGE 64
+#define WARM_UP 1000
+#define ROUNDS 20000
 
 #define MUST(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
 
@@ -155,8 +160,90 @@ static void hold(int count)
 		end(ids[i]);
 }
 
-static void server(int count)
+static char message[MESSAGE];
+
+static void post_receive(struct rdma_cm_id *id, struct ibv_mr *mr)
 {
+	struct ibv_sge sge = { .addr = (uintptr_t)message, .length = MESSAGE, .lkey = mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	MUST(!ibv_post_recv(id->qp, &wr, &bad));
+}
+
+static struct ibv_mr *open_messages(struct rdma_cm_id *id)
+{
+	struct ibv_mr *mr = ibv_reg_mr(id->qp->pd, message, MESSAGE, IBV_ACCESS_LOCAL_WRITE);
+
+	MUST(mr);
+	for (int i = 0; i < DEPTH / 2; i++)
+		post_receive(id, mr);
+	return mr;
+}
+
+static void send_message(struct rdma_cm_id *id, struct ibv_mr *mr)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)message, .length = MESSAGE, .lkey = mr->lkey };
+	struct ibv_send_wr wr = { .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED, .sg_list = &sge, .num_sge = 1 }, *bad;
+
+	MUST(!ibv_post_send(id->qp, &wr, &bad));
+}
+
+/* Polls until a message has come; 0 where the connection has ended. */
+static int take_message(struct rdma_cm_id *id, struct ibv_mr *mr)
+{
+	struct ibv_wc wc;
+
+	for (;;) {
+		while (!ibv_poll_cq(id->qp->recv_cq, 1, &wc))
+			;
+		if (wc.status)
+			return 0;
+		if (wc.opcode == IBV_WC_RECV) {
+			post_receive(id, mr);
+			return 1;
+		}
+	}
+}
+
+static void *echo(void *first)
+{
+	struct rdma_cm_id *id = first;
+	struct ibv_mr *mr = open_messages(id);
+
+	while (take_message(id, mr))
+		send_message(id, mr);
+	ibv_dereg_mr(mr);
+	return NULL;
+}
+
+static void busy(int count)
+{
+	struct rdma_cm_id **ids = calloc(count, sizeof(*ids));
+	struct ibv_mr *mr;
+	double begin = 0;
+
+	MUST(ids);
+	for (int i = 0; i < count; i++)
+		ids[i] = connect_one();
+	mr = open_messages(ids[0]);
+	wait_for_line();
+	for (int i = 0; i < WARM_UP + ROUNDS; i++) {
+		if (i == WARM_UP)
+			begin = now();
+		send_message(ids[0], mr);
+		MUST(take_message(ids[0], mr));
+	}
+	printf("%.2f\n", (now() - begin) / ROUNDS / 2);
+	fflush(stdout);
+	ibv_dereg_mr(mr);
+	for (int i = 0; i < count; i++)
+		end(ids[i]);
+}
+
+static void server(int count, int echoes)
+{
+	pthread_t thread;
+	struct rdma_cm_id *first = NULL;
 	int open = 0, most = 0, ended = 0;
 	long before = 0, full = 0;
 	struct rdma_cm_id *listener, *id;
@@ -172,6 +259,8 @@ static void server(int count)
 		case RDMA_CM_EVENT_CONNECT_REQUEST:
 			make_qp(id);
 			MUST(!rdma_accept(id, &param));
+			if (echoes && !first)
+				MUST(!pthread_create(&thread, NULL, echo, first = id));
 			break;
 		case RDMA_CM_EVENT_ESTABLISHED:
 			if (++open > most) {
@@ -183,6 +272,9 @@ static void server(int count)
 		case RDMA_CM_EVENT_DISCONNECTED:
 			open--;
 			ended++;
+			rdma_disconnect(id);
+			if (id == first)
+				pthread_join(thread, NULL);
 			end(id);
 			break;
 		default:
@@ -196,16 +288,18 @@ int main(int argc, char **argv)
 	int count = argc == 3 || argc == 4 ? atoi(argv[2]) : 0;
 
 	if (count <= 0) {
-		fprintf(stderr, "usage: rdma_connections server COUNT | client COUNT | hold COUNT, each [ADDRESS]\n");
+		fprintf(stderr, "usage: rdma_connections server | client | hold | echo | busy COUNT [ADDRESS]\n");
 		return 2;
 	}
 	if (argc == 4)
 		server_address = argv[3];
 	MUST(channel = rdma_create_event_channel());
-	if (!strcmp(argv[1], "server"))
-		server(count);
+	if (!strcmp(argv[1], "server") || !strcmp(argv[1], "echo"))
+		server(count, argv[1][0] == 'e');
 	else if (!strcmp(argv[1], "client"))
 		client(count);
+	else if (!strcmp(argv[1], "busy"))
+		busy(count);
 	else
 		hold(count);
 	return 0;

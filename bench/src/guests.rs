@@ -318,13 +318,25 @@ pub(crate) fn figures(tool: &Path, connector: &Program) -> io::Result<[Vec<Figur
         figures.extend(guests.at_once(ends)?);
         io::Result::Ok(figures)
     };
-    let (of_two, of_one) = (roce(apart)?, roce(together)?);
-    // While rdma_rxe has a device siw gets one beside it.
-    guests.load(apart, Devices(Stack::Verbena, Wire::Roce))?;
-    Ok([of_two, of_one, guests.figures(apart, Wire::Iwarp)?])
+    Ok([roce(apart)?, roce(together)?, guests.iwarp()?])
+}
+
+/// The lines of the table of iWARP alone.
+///
+/// # Errors
+/// Those of [`figures`].
+pub(crate) fn iwarp_figures(tool: &Path, connector: &Program) -> io::Result<Vec<Figure>> {
+    Guests::up(tool, &given(connector))?.iwarp()
 }
 
 impl Guests {
+    /// iWARP between two guests, without a device of rdma_rxe beside that of siw.
+    fn iwarp(&self) -> io::Result<Vec<Figure>> {
+        let apart = Ends { server: SERVER, client: CLIENT };
+        self.load(apart, Devices(Stack::Verbena, Wire::Roce))?;
+        self.figures(apart, Wire::Iwarp)
+    }
+
     /// Messages and connections one by one.
     fn figures(&self, ends: Ends, wire: Wire) -> io::Result<Vec<Figure>> {
         let devices = [Devices(Stack::Verbena, wire), Devices(Stack::Kernel, wire)];

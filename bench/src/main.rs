@@ -64,7 +64,8 @@ struct Args {
     /// Measure between two hosts, network namespaces that a veth joins, only; needs root.
     #[arg(long = "hosts")]
     of_hosts: bool,
-    /// Measure iWARP between two hosts, likewise, only; needs root.
+    /// Measure iWARP only: between two hosts, likewise, or with `--kernel` between two guests; needs
+    /// root.
     #[arg(long = "iwarp")]
     of_streams: bool,
     /// Measure between two guests, beside the kernel's rdma_rxe, only; needs root.
@@ -168,6 +169,10 @@ fn measure(args: &Args) -> io::Result<()> {
         |name, libraries: &[&str]| rdma::Program::compile(&args.verbena, &args.sources, name, libraries);
     if args.of_kernel {
         let connector = compiled("rdma_connections", &[])?;
+        if args.of_streams {
+            print!("{}", report::guests_iwarp(&guests::iwarp_figures(&args.kernel_peer, &connector)?));
+            return Ok(());
+        }
         return publish(args, &report::guests_page(&guests::figures(&args.kernel_peer, &connector)?));
     }
     if let Some(table) = alone(args)? {

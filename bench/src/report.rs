@@ -147,9 +147,15 @@ pub(crate) fn guests_page([apart, together, iwarp]: &[Vec<Figure>; 3]) -> String
     text += "\n## Within one guest\n\n\
         Of two processors, at its own address: rdma_rxe goes by the kernel's loopback, Verbena by memory that both processes map.\n\n";
     rows(&mut text, "beside", "which is", together);
-    text += "\n## iWARP between two guests\n\n\
-        perftest with `-R` under `verbena run --iwarp`, and by the kernel's siw. Where a line is about WRITEs or READs the server does not poll.\n\n";
-    rows(&mut text, "beside", "which is", iwarp);
+    text + &guests_iwarp(iwarp)
+}
+
+/// Part of the same page: iWARP.
+pub(crate) fn guests_iwarp(figures: &[Figure]) -> String {
+    let mut text = "\n## iWARP between two guests\n\n\
+        perftest with `-R` under `verbena run --iwarp`, and by the kernel's siw. Where a line is about WRITEs or READs the server does not poll.\n\n"
+        .to_owned();
+    rows(&mut text, "beside", "which is", figures);
     text
 }
 
