@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use inspect::{CmId, Cq, Mr, Process, Qp, Reliable};
+use inspect::{CmId, Cq, Mr, Process, Qp, Reliable, Stream};
 use linux::inspector::{self, Answer};
 use serde_json::Value;
 
@@ -113,10 +113,21 @@ fn of_qp(qp: &Qp) -> String {
         " pdn {} send-cqn {} recv-cqn {} sends {}/{} recvs {}/{} received {}",
         qp.pdn, qp.send_cqn, qp.recv_cqn, qp.sends, qp.max_send_wr, qp.recvs, qp.max_recv_wr, qp.received
     );
+    if let Some(stream) = &qp.stream {
+        text += &of_stream(stream);
+    }
     if let Some(reliable) = &qp.reliable {
         text += &of_reliable(reliable);
     }
     text
+}
+
+fn of_stream(stream: &Stream) -> String {
+    let Stream { sent_bytes, sent_fpdus, received_bytes, received_fpdus } = stream;
+    format!(
+        " sent-bytes {sent_bytes} sent-fpdus {sent_fpdus} received-bytes {received_bytes} received-fpdus \
+         {received_fpdus}"
+    )
 }
 
 fn of_reliable(reliable: &Reliable) -> String {
@@ -183,6 +194,9 @@ mod tests {
             reliable: Some(reliable),
             ..Qp::default()
         };
+        let stream = Stream { sent_bytes: 84, sent_fpdus: 2, received_bytes: 44, received_fpdus: 1 };
+        let streamed =
+            Qp { lqpn: 20, kind: "RC".into(), state: "RTS".into(), stream: Some(stream), ..Qp::default() };
         let datagrams = Qp { lqpn: 19, kind: "UD".into(), state: "RTS".into(), ..Qp::default() };
         let id = CmId {
             state: "LISTEN".into(),
@@ -199,7 +213,7 @@ mod tests {
                 netdev: "eth0".into(),
                 state: "ACTIVE".into(),
                 mtu: 1024,
-                qps: vec![connected, datagrams],
+                qps: vec![connected, datagrams, streamed],
                 cqs: vec![Cq { cqe: 16, fill: 16, overrun: true, ..Cq::default() }],
                 mrs: vec![Mr {
                     addr: 0x1000,
@@ -225,6 +239,8 @@ mod tests {
              via wire path-mtu 1024 pdn 0 send-cqn 0 recv-cqn 0 sends 0/0 recvs 0/0 received 0 completed 9 \
              in-flight 2 timeouts 8 last-error \"RETRY_EXC_ERR\" 1m05s ago\n\
              qp rxe0/1 lqpn 19 type UD state RTS pdn 0 send-cqn 0 recv-cqn 0 sends 0/0 recvs 0/0 received 0\n\
+             qp rxe0/1 lqpn 20 type RC state RTS pdn 0 send-cqn 0 recv-cqn 0 sends 0/0 recvs 0/0 received 0 \
+             sent-bytes 84 sent-fpdus 2 received-bytes 44 received-fpdus 1\n\
              cq rxe0 cqn 0 cqe 16 users 0 fill 16 added 0 OVERRUN\n\
              mr rxe0 mrn 0 mrlen 64 pdn 0 addr 0x1000 access LOCAL_WRITE\n\
              cm_id - qp-type RC state LISTEN (listening) ps TCP channel 0 events 0\n\
@@ -240,6 +256,7 @@ mod tests {
         assert_eq!(qps[0]["type"], "RC");
         assert_eq!(qps[0]["reliable"]["last-error"]["status"], "RETRY_EXC_ERR");
         assert!(qps[1].get("rqpn").is_none() && qps[1].get("reliable").is_none());
+        assert_eq!(qps[2]["stream"]["sent-fpdus"], 2);
         assert_eq!(value["counters"]["node.icrc"], 0);
     }
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// The version of the format. Processes of other builds may have another one.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Begins the names at which processes answer.
 const PREFIX: &str = "verbena-state/";
 
@@ -117,12 +117,28 @@ pub struct Qp {
     pub max_recv_wr: u32,
     /// Packets and short messages that came.
     pub received: u64,
+    /// What the stream of an iWARP queue pair has carried.
+    pub stream: Option<Stream>,
     /// What else a reliable connection knows.
     pub reliable: Option<Reliable>,
     /// The completion queue of sends.
     pub send_cqn: u32,
     /// The completion queue of receives.
     pub recv_cqn: u32,
+}
+
+/// What the stream of an iWARP queue pair has carried, from its first FPDU on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Stream {
+    /// Bytes that the stream took.
+    pub sent_bytes: u64,
+    /// FPDUs given to the stream.
+    pub sent_fpdus: u64,
+    /// Bytes that came.
+    pub received_bytes: u64,
+    /// FPDUs that have come whole.
+    pub received_fpdus: u64,
 }
 
 /// What a reliable connection knows.

@@ -190,6 +190,8 @@ ranks! {
     CongestionWindows,
     /// The adapter: what befell queue pairs that are gone.
     Mishaps,
+    /// The adapter: what the streams of queue pairs that are gone have carried.
+    Carried,
     /// The adapter: the pace of a port.
     Pace,
     /// The adapter: queue pairs that hold an ACK back.
@@ -267,6 +269,8 @@ ranks! {
     BufferGiven,
     /// The system: packets that a fault holds up, and what faults remember.
     HeldPackets,
+    /// The system: how far a captured stream was shown. Held while a segment of it is.
+    ShownStream,
     /// The system: packets that wait for the collector of a capture.
     Capture,
 }

@@ -40,6 +40,11 @@ pub(super) fn lines(process: &Process, device: &Device, qp: &Qp, between: Option
         }
     }
     lines.push(text("received", format!("{}{}", qp.received, per_second(rate(|qp| qp.received)))));
+    if let Some(stream) = &qp.stream {
+        let [sent, received] = [rate(rates::sent_bytes), rate(rates::received_bytes)];
+        lines.push(of_way("bytes out", stream.sent_bytes, sent, stream.sent_fpdus));
+        lines.push(of_way("bytes in", stream.received_bytes, received, stream.received_fpdus));
+    }
     if let Some(reliable) = &qp.reliable {
         lines.extend(of_reliable(reliable, rate(rates::completed), rate(rates::retransmissions)));
     }
@@ -80,6 +85,10 @@ fn identity(device: &Device, qp: &Qp) -> Vec<Line> {
         lines.push(text("peer", format!("{peer}{}{}", known("rqpn", qp.rqpn), known("rq-psn", qp.rq_psn))));
     }
     lines
+}
+
+fn of_way(label: &'static str, bytes: u64, rate: Option<f64>, fpdus: u64) -> Line {
+    text(label, format!("{bytes}{} fpdus {fpdus}", per_second(rate)))
 }
 
 fn of_cq(label: &'static str, cq: &Cq, rate: Option<f64>) -> Vec<Line> {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use inspect::{Cq, Process, Qp};
+use inspect::{Cq, Process, Qp, Stream};
 
 /// Counters of what a process sends: packets, and what goes through rings instead of packets.
 const SENT: [&str; 5] = [
@@ -37,24 +37,35 @@ impl<'a> Between<'a> {
         Some(Self { before, now, seconds: ms as f64 / 1000.0 })
     }
 
-    /// Packets sent in a second.
+    /// Packets and FPDUs sent in a second.
     pub(super) fn sent(self) -> Option<f64> {
-        self.counted(&SENT)
+        Some(self.counted(&SENT)? + self.of_streams(|stream| stream.sent_fpdus))
     }
 
-    /// Packets received in a second.
+    /// Packets and FPDUs received in a second.
     pub(super) fn received(self) -> Option<f64> {
-        self.counted(&RECEIVED)
+        Some(self.counted(&RECEIVED)? + self.of_streams(|stream| stream.received_fpdus))
+    }
+
+    /// What streams carried in a second, of the queue pairs that exist now.
+    fn of_streams(self, count: fn(&Stream) -> u64) -> f64 {
+        let of = |qp: &Qp| qp.stream.as_ref().map_or(0, count);
+        self.more(of) as f64 / self.seconds
+    }
+
+    /// By how much a count of the queue pairs that exist now has grown.
+    fn more(self, count: impl Fn(&Qp) -> u64) -> u64 {
+        let before: HashMap<_, _> = qps(self.before).collect();
+        let more = qps(self.now).map(|(key, qp)| {
+            let earlier = before.get(&key).map_or(0, |qp| count(qp));
+            count(qp).saturating_sub(earlier)
+        });
+        more.fold(0, u64::saturating_add)
     }
 
     /// Retransmissions in a second, of the queue pairs that exist now.
     pub(super) fn retransmitted(self) -> f64 {
-        let before: HashMap<_, _> = qps(self.before).collect();
-        let more = qps(self.now).map(|(key, qp)| {
-            let earlier = before.get(&key).map_or(0, |qp| retransmissions(qp));
-            retransmissions(qp).saturating_sub(earlier)
-        });
-        more.sum::<u64>() as f64 / self.seconds
+        self.more(retransmissions) as f64 / self.seconds
     }
 
     /// The rate of a count that a queue pair has; `None` where it is new.
@@ -100,6 +111,16 @@ fn qps(process: &Process) -> impl Iterator<Item = ((&str, u32), &Qp)> {
 /// Send requests of a queue pair that have completed without an error.
 pub(super) fn completed(qp: &Qp) -> u64 {
     qp.reliable.as_ref().map_or(0, |reliable| reliable.completed)
+}
+
+/// Bytes that the stream of a queue pair took.
+pub(super) fn sent_bytes(qp: &Qp) -> u64 {
+    qp.stream.as_ref().map_or(0, |stream| stream.sent_bytes)
+}
+
+/// Bytes that came by the stream of a queue pair.
+pub(super) fn received_bytes(qp: &Qp) -> u64 {
+    qp.stream.as_ref().map_or(0, |stream| stream.received_bytes)
 }
 
 /// How often a queue pair sent all again.

@@ -1,6 +1,6 @@
 //! The model and the screens, of processes that are made up here.
 
-use inspect::{CmId, Cq, Device, LastError, Process, Qp, Reliable};
+use inspect::{CmId, Cq, Device, LastError, Process, Qp, Reliable, Stream};
 use linux::inspector::{Answer, Asked};
 use ratatui_core::backend::TestBackend;
 use ratatui_core::terminal::Terminal;
@@ -319,6 +319,27 @@ fn a_queue_pair_is_a_screen_with_its_gauges_and_rates() {
     assert_eq!(screen(&mut model, 70, 10)[1], "The queue pair has been destroyed.");
     keys(&mut model, "\u{1b}");
     assert_eq!(screen(&mut model, 70, 10)[2], "The process has no queue pairs.");
+}
+
+#[test]
+fn a_stream_has_its_bytes_and_its_fpdus_count_as_packets() {
+    let streamed = |bytes, fpdus| {
+        let stream = Stream { sent_bytes: bytes, sent_fpdus: fpdus, received_bytes: 7, received_fpdus: 1 };
+        vec![Qp { stream: Some(stream), reliable: None, ..qp(17, 0) }]
+    };
+    let mut model = Model::default();
+    model.look(look(vec![(9, process("rping", 1000, 0, streamed(100, 2)))]));
+    model.look(look(vec![(9, process("rping", 2000, 0, streamed(300, 7)))]));
+    let row = screen(&mut model, 100, 4).remove(2);
+    assert!(
+        row.split_whitespace()
+            .eq(["9", "rping", "2s", "1", "1", "0", "0", "4", "2", "0", "5.0", "0", "0", "rxe0"]),
+        "{row}"
+    );
+    keys(&mut model, "\n\n");
+    let lines = screen(&mut model, 70, 20);
+    assert!(lines.contains(&"bytes out  300 (200/s) fpdus 7".to_owned()), "{lines:?}");
+    assert!(lines.contains(&"bytes in   7 (0/s) fpdus 1".to_owned()), "{lines:?}");
 }
 
 #[test]

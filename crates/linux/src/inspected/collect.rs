@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use inspect::{CmId, Cq, Device, LastError, Mr, Process, Qp, Reliable};
+use inspect::{CmId, Cq, Device, LastError, Mr, Process, Qp, Reliable, Stream};
 use nic::QpType;
 use nic::memory::RegionSnapshot;
 use nic::qp::snapshot::{QpSnapshot, Reliable as Known};
 use stack::{EventChannel, Progress};
+use transport::iwarp::Carried;
 use transport::op::Status;
 use transport::rc::Failure;
 use wire::bth::NakCode;
@@ -98,6 +99,7 @@ fn of_qp(qp: &QpSnapshot, queues: &mut Queues) -> Qp {
         recvs: qp.receives as u32,
         max_recv_wr: qp.cap.max_recv_wr,
         received: qp.received,
+        stream: qp.carried.map(|carried| of_stream(&carried)),
         reliable: qp.reliable.map(|known| of_reliable(&known)),
         send_cqn: queues.number(&qp.send_cq),
         recv_cqn: queues.number(&qp.recv_cq),
@@ -110,6 +112,15 @@ fn kind(kind: QpType) -> &'static str {
         QpType::XrcSend => "XRC_INI",
         QpType::XrcRecv => "XRC_TGT",
         other => other.name(),
+    }
+}
+
+fn of_stream(carried: &Carried) -> Stream {
+    Stream {
+        sent_bytes: carried.sent.bytes,
+        sent_fpdus: carried.sent.fpdus,
+        received_bytes: carried.received.bytes,
+        received_fpdus: carried.received.fpdus,
     }
 }
 

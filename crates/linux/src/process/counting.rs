@@ -12,10 +12,12 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use local::rings::Passed;
 use locks::{Mutex, Rank};
-use nic::Device;
 use nic::device::mishaps::Mishaps;
+use nic::{Device, Transport};
 use sys::file_size::without_signal;
+use transport::iwarp::Way;
 
 use super::{Instance, is_secure};
 use crate::meter::{Meter, PortTraffic};
@@ -186,8 +188,13 @@ impl Added {
 }
 
 /// What a process counts at a port. Data are words of 32 bits (IBA 1.4 §16.1.3.5, PortXmitData).
+/// FPDUs of streams are packets of the port.
 fn of_port(passed: &PortTraffic, device: &Device) -> Values {
-    let (xmit, rcv) = (passed.both.xmit, passed.both.rcv);
+    // What passes the interface as packets is another device's.
+    let of_streams = PortTraffic::default();
+    let passed = if device.config.transport == Transport::Iwarp { &of_streams } else { passed };
+    let carried = device.carried();
+    let (xmit, rcv) = (plus(passed.both.xmit, &carried.sent), plus(passed.both.rcv, &carried.received));
     let Mishaps {
         retransmissions,
         rcvd_rnr_naks,
@@ -221,6 +228,16 @@ fn of_port(passed: &PortTraffic, device: &Device) -> Values {
         ("hw_counters/retry_rnr_exceeded_err", rnr_retry_exceeded),
         ("hw_counters/completer_retry_err", retransmissions),
     ]
+}
+
+/// What passed as packets, and what streams carried.
+fn plus(passed: Passed, carried: &Way) -> Passed {
+    Passed {
+        packets: passed.packets + carried.fpdus,
+        bytes: passed.bytes + carried.bytes,
+        sends: passed.sends + carried.sends,
+        ..passed
+    }
 }
 
 /// What a process counts, whichever the port.

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use arc_swap::ArcSwap;
 use locks::{Mutex, Rank};
 use transport::CongestionWindow;
+use transport::iwarp::Carried;
 use transport::pacing::Pace;
 use transport::ud::Taken;
 use wire::{Address, Gid, Guid, Qpn};
@@ -139,6 +140,8 @@ pub struct Adapter {
     pub(crate) next_pd: AtomicU32,
     /// What befell queue pairs that are gone.
     pub(crate) mishaps: Mutex<Mishaps>,
+    /// What the streams of queue pairs that are gone have carried.
+    pub(crate) carried: Mutex<Carried>,
     moderated: Arc<Moderated>,
     numbers: Arc<dyn Numbers>,
     port: ArcSwap<Port>,
@@ -176,6 +179,7 @@ impl Adapter {
             srq_numbers: SrqNumbers::default(),
             next_pd: AtomicU32::new(1),
             mishaps: Mutex::new(Rank::Mishaps, Mishaps::default()),
+            carried: Mutex::new(Rank::Carried, Carried::default()),
             moderated: Arc::new(Moderated::new(env)),
             numbers,
             port: ArcSwap::from_pointee(port),

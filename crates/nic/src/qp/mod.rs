@@ -342,7 +342,7 @@ impl Qp {
             inner.engine_state.receives.clear();
             inner.engine_state.cache.clear();
             self.tell_received();
-            inner.leave_mishaps(self);
+            inner.leave_counts(self);
             self.pd.device.memory.forget_pinning_lock(self.as_ref());
             inner.no_ack_waits(self);
             inner.engine_state.counted = None;

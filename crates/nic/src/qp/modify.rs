@@ -72,7 +72,7 @@ impl Inner {
         let (engine, mut context) = self.split(qp);
         context.discard_completions = true;
         engine.fail(&mut context);
-        self.leave_mishaps(qp);
+        self.leave_counts(qp);
         self.drop_stream(qp);
         let device = &qp.device;
         self.engine = Engine::new(qp.init.kind, device.config.transport, qp.qpn, &qp.pd.device.pace);

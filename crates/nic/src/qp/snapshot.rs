@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use transport::iwarp::Carried;
 use transport::rc::{Failure, Recoveries};
 use wire::{Mtu, Psn, Qpn};
 
 use crate::cq::Cq;
-use crate::device::Device;
 use crate::device::mishaps::Mishaps;
+use crate::device::{Device, Transport};
 use crate::link::Path;
 use crate::qp::attr::{QpState, QpType};
 use crate::qp::engine::Engine;
@@ -41,6 +42,8 @@ pub struct QpSnapshot {
     pub cap: QpCap,
     /// Packets and messages that came.
     pub received: u64,
+    /// What the stream of an iWARP queue pair has carried.
+    pub carried: Option<Carried>,
     /// What else a reliable connection knows.
     pub reliable: Option<Reliable>,
     /// The protection domain's number.
@@ -81,6 +84,10 @@ impl Qp {
             }),
             _ => None,
         };
+        let carried = match &inner.engine {
+            Engine::Iwarp(engine) => Some(engine.carried()),
+            _ => None,
+        };
         let mut snapshot = QpSnapshot {
             qpn: self.qpn,
             kind: self.init.kind,
@@ -94,6 +101,7 @@ impl Qp {
             receives: inner.engine_state.receives.len(),
             cap: self.init.cap,
             received: self.received.count(),
+            carried,
             reliable,
             pd: self.pd.id,
             send_cq: self.init.send_cq.clone(),
@@ -108,9 +116,11 @@ impl Qp {
 
 impl Inner {
     /// The engine goes: what it has counted stays with the device.
-    pub(super) fn leave_mishaps(&self, qp: &Qp) {
-        if let Engine::Rc(engine) = &self.engine {
-            qp.pd.device.mishaps.lock().add(engine);
+    pub(super) fn leave_counts(&self, qp: &Qp) {
+        match &self.engine {
+            Engine::Rc(engine) => qp.pd.device.mishaps.lock().add(engine),
+            Engine::Iwarp(engine) => qp.pd.device.carried.lock().add(&engine.carried()),
+            _ => {}
         }
     }
 }
@@ -121,13 +131,34 @@ impl Device {
     /// it again.
     pub fn mishaps(&self) -> Mishaps {
         let mut mishaps = *self.mishaps.lock();
+        self.each_engine(|engine| {
+            if let Engine::Rc(engine) = engine {
+                mishaps.add(engine);
+            }
+        });
+        mishaps
+    }
+
+    /// What the streams of this device have carried, added up likewise.
+    pub fn carried(&self) -> Carried {
+        let mut carried = *self.carried.lock();
+        if self.config.transport == Transport::Iwarp {
+            self.each_engine(|engine| {
+                if let Engine::Iwarp(engine) = engine {
+                    carried.add(&engine.carried());
+                }
+            });
+        }
+        carried
+    }
+
+    /// Looks at the engine of each queue pair that is there.
+    fn each_engine(&self, mut look: impl FnMut(&Engine)) {
         for qp in self.qps_one_by_one() {
             let inner = qp.inner.lock();
-            match &inner.engine {
-                Engine::Rc(engine) if !inner.destroyed => mishaps.add(engine),
-                _ => {}
+            if !inner.destroyed {
+                look(&inner.engine);
             }
         }
-        mishaps
     }
 }

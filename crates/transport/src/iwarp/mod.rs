@@ -13,6 +13,7 @@
 //! | `receiver` | FPDUs that come, whatever the cuts |
 //! | `refused` | what a refused segment means: TERMINATE, event |
 //! | `batch` | what leaves |
+//! | `carried` | what the stream has carried so far |
 //!
 //! ```text
 //!          ready                    close, nothing under way
@@ -28,6 +29,7 @@
 //! 5040 §5.5).
 
 mod batch;
+mod carried;
 mod reader;
 mod receiver;
 mod refused;
@@ -41,6 +43,7 @@ use wire::iwarp::rdmap::{Cause, Terminate};
 use crate::execute::Ends;
 use crate::op::{Context, SendWr};
 pub use batch::{Piece, StreamBatch};
+pub use carried::{Carried, Way};
 use reader::Reader;
 use receiver::Receiver;
 pub use receiver::Sink;
@@ -96,6 +99,8 @@ pub struct Iwarp {
     requester: Requester,
     reader: Reader,
     receiver: Receiver,
+    /// Bytes of the stream that have come.
+    came: u64,
     /// What the peer is told before the stream ends.
     terminate: Option<Terminate>,
     /// What the peer said before it ended the stream.
@@ -116,6 +121,7 @@ impl Iwarp {
             requester: Requester::default(),
             reader: Reader::default(),
             receiver: Receiver::default(),
+            came: 0,
             terminate: None,
             terminated_by: None,
         }
@@ -157,6 +163,12 @@ impl Iwarp {
         self.terminated_by
     }
 
+    /// What the stream has carried so far.
+    pub fn carried(&self) -> Carried {
+        let received = Way { bytes: self.came, ..self.receiver.received() };
+        Carried { sent: self.requester.sent_so_far(self.reader.framed()), received }
+    }
+
     /// Queues a request; the caller has checked queue depth and state. In the error state it is
     /// flushed at once. Follow with [`Iwarp::fill`].
     pub fn post(&mut self, wr: SendWr, cx: &mut impl Context) {
@@ -168,6 +180,7 @@ impl Iwarp {
 
     /// Bytes of the stream, in its order. Follow with [`Iwarp::fill`].
     pub fn receive(&mut self, bytes: &[u8], cx: &mut impl Context) {
+        self.came += bytes.len() as u64;
         if matches!(self.state, State::Rts | State::Closing)
             && let Err(broken) = self.take(bytes, cx)
         {
@@ -184,6 +197,7 @@ impl Iwarp {
 
     /// So many bytes of the stream are where [`Iwarp::sink`] says, as many or fewer.
     pub fn placed(&mut self, len: usize) {
+        self.came += len as u64;
         self.receiver.placed(len, &mut self.requester);
     }
 

@@ -14,6 +14,8 @@ use crate::op::{Access, Context, MAX_MESSAGE, Memory, QpEvent, Remote};
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     answers: VecDeque<Answer>,
+    /// FPDUs of responses framed.
+    fpdus: u64,
 }
 
 #[derive(Debug)]
@@ -30,6 +32,9 @@ struct Answer {
 impl Reader {
     pub(super) fn is_idle(&self) -> bool {
         self.answers.is_empty()
+    }
+    pub(super) fn framed(&self) -> u64 {
+        self.fpdus
     }
     pub(super) fn clear(&mut self) {
         self.answers.clear();
@@ -90,6 +95,7 @@ impl Reader {
             // Rights were taken back meanwhile, or the memory is gone.
             pushed.map_err(|fault| refused_read_later(fault, &answer.asked))?;
             *framed += batch.len() - before;
+            self.fpdus += 1;
             answer.at += payload_len;
             if is_last {
                 self.answers.pop_front();

@@ -12,7 +12,7 @@ use wire::roce::SendTail;
 use super::reader::Reader;
 use super::refused::{illegal, refused_response, refused_send, refused_write};
 use super::requester::Requester;
-use super::{Attr, Broken, Rtr};
+use super::{Attr, Broken, Rtr, Way};
 use crate::execute::{Ends, Inbound, Refusal, SendPiece};
 use crate::op::{Context, NetworkHeader, QpEvent, Remote, Sge, Status, Tail};
 
@@ -61,8 +61,10 @@ pub(super) struct Receiver {
     sends: Inbound,
     /// The WRITE segment that is arriving. Segments of a SEND may be around it.
     writes: Inbound,
+    /// FPDUs that have come whole.
+    fpdus: u64,
     /// SENDs that have come.
-    send_count: u32,
+    send_count: u64,
     /// Bytes of the SEND in hand that came by segments before this one.
     send_received: u32,
     /// READ requests that have come.
@@ -96,6 +98,11 @@ pub(super) struct Step<'a> {
 impl Receiver {
     pub(super) fn expect_rtr(&mut self, rtr: Rtr) {
         self.rtr = Some(rtr);
+    }
+
+    /// What has come whole; its bytes are counted elsewhere.
+    pub(super) fn received(&self) -> Way {
+        Way { bytes: 0, fpdus: self.fpdus, sends: self.send_count }
     }
 
     /// Whether the peer's first message has not begun, which this side waits for.
@@ -143,6 +150,7 @@ impl Receiver {
                     return Ok(rest);
                 }
                 self.check_crc(&trailer, cx)?;
+                self.fpdus += 1;
                 self.end_segment(&header, step, cx)?;
                 self.front.clear();
                 Ok(rest)
@@ -245,7 +253,7 @@ impl Receiver {
                 }
             }
             Segment::Untagged { op: UntaggedOp::Send { .. }, msn, mo } => {
-                let (count, received) = (self.send_count, self.send_received);
+                let (count, received) = (self.send_count as u32, self.send_received);
                 wrong_place(msn, count, mo, received)
             }
             Segment::Untagged { op: UntaggedOp::ReadRequest, msn, mo } => {
@@ -327,7 +335,7 @@ impl Receiver {
                         let end = invalidate.map_or(SendTail::None, SendTail::Invalidate);
                         self.send_piece(&[], false, Some(end), solicited, step, cx)?;
                     }
-                    (self.send_count, self.send_received) = (self.send_count.wrapping_add(1), 0);
+                    (self.send_count, self.send_received) = (self.send_count + 1, 0);
                 }
             }
             Segment::Untagged { op: UntaggedOp::ReadRequest, .. } => {

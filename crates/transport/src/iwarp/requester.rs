@@ -15,7 +15,7 @@ use wire::iwarp::rdmap::{ReadRequest, Terminate};
 use wire::roce::SendTail;
 
 use super::batch::{Source, StreamBatch};
-use super::{Attr, Broken, Rtr};
+use super::{Attr, Broken, Rtr, Way};
 use crate::execute::Ends;
 use crate::op::{
     Completion, Context, Data, Fault, LocalOp, MAX_MESSAGE, Memory, SendOp, SendWr, Sge, Side, Status, Tail,
@@ -37,8 +37,10 @@ pub(super) struct Requester {
     pub(super) framed: u64,
     /// Bytes that the stream took.
     taken: u64,
-    /// SENDs begun.
-    sends: u32,
+    /// FPDUs framed, without READ responses.
+    fpdus: u64,
+    /// SENDs framed.
+    sends: u64,
     /// READ requests begun.
     reads: u32,
     /// READ requests that are not answered yet.
@@ -90,6 +92,10 @@ fn sink(data: &Data) -> (Rkey, u64) {
 }
 
 impl Requester {
+    /// What left, `responses` FPDUs of READ responses among it.
+    pub(super) fn sent_so_far(&self, responses: u64) -> Way {
+        Way { bytes: self.taken, fpdus: self.fpdus + responses, sends: self.sends }
+    }
     pub(super) fn outstanding(&self) -> usize {
         self.queue.len()
     }
@@ -117,7 +123,7 @@ impl Requester {
             }
         };
         if rtr == Rtr::Send {
-            self.sends = self.sends.wrapping_add(1);
+            self.sends += 1;
         }
         self.push_bytes(attr, segment, &payload, batch);
     }
@@ -209,10 +215,11 @@ impl Requester {
         let (before, source) = (batch.len(), Source::Request(&wr.data, self.at));
         batch.push(&header, source, attr.crc, &cx.memory()).map_err(|_| Status::LocalProtection)?;
         self.framed += batch.len() - before;
+        self.fpdus += 1;
         self.at += payload_len;
         if is_last {
             if matches!(segment, Segment::Untagged { .. }) {
-                self.sends = self.sends.wrapping_add(1);
+                self.sends += 1;
             }
             self.pass();
         }
@@ -233,7 +240,7 @@ impl Requester {
     fn untagged_send(&self, solicited: bool, tail: SendTail) -> Segment {
         let invalidate = if let SendTail::Invalidate(key) = tail { Some(key) } else { None };
         let op = UntaggedOp::Send { solicited, invalidate };
-        Segment::Untagged { op, msn: self.sends.wrapping_add(1), mo: self.at as u32 }
+        Segment::Untagged { op, msn: (self.sends as u32).wrapping_add(1), mo: self.at as u32 }
     }
 
     fn read_request(&mut self) -> Segment {
@@ -248,6 +255,7 @@ impl Requester {
         let before = batch.len();
         batch.push_bytes(&header, payload, attr.crc);
         self.framed += batch.len() - before;
+        self.fpdus += 1;
     }
 
     /// All of the request at the cursor is framed.

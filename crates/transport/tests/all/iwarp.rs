@@ -1,6 +1,6 @@
 //! iWARP: two engines on a stream, and one beside a scripted peer.
 
-use transport::iwarp::{Attr, Rtr, State, StreamBatch};
+use transport::iwarp::{Attr, Carried, Rtr, State, StreamBatch, Way};
 use transport::op::{Completed, Data, QpEvent, SendOp, SendWr, Side, Status};
 use wire::Rkey;
 use wire::iwarp::Parsed;
@@ -460,4 +460,24 @@ fn local_operations_take_their_turn() {
     a.post(SendWr { op: SendOp::Local(LocalOp::Invalidate(Rkey(KEY))), ..send(3, sge(0, 0, 0)) });
     a.send_all();
     assert_eq!((a.completed(), a.iwarp.state()), (vec![(3, Status::MwBind)], State::Error));
+}
+
+#[test]
+fn what_a_stream_has_carried_is_counted_at_both_ends() {
+    let (mut a, mut b) =
+        (StreamEnd::new(attr(), 8192), StreamEnd { places: true, ..StreamEnd::new(attr(), 8192) });
+    b.post_receive(1, sge(1, 0, 8192));
+    a.post(send(2, sge(0, 0, 2500)));
+    a.post(write(3, sge(0, 0, 100), sge(1, 4096, 0), None));
+    a.post(read(4, sge(0, 0, 0), sge(1, 0, 1500)));
+    let asked = a.send_all();
+    b.hear(&asked);
+    let answer = b.send_all();
+    a.hear(&answer);
+    let way =
+        |stream: &[u8], sends| Way { bytes: stream.len() as u64, fpdus: fpdus(stream).len() as u64, sends };
+    // Three FPDUs of the SEND, one of the WRITE, the READ request; two of its response.
+    assert_eq!((way(&asked, 1).fpdus, way(&answer, 0).fpdus), (5, 2));
+    assert_eq!(a.iwarp.carried(), Carried { sent: way(&asked, 1), received: way(&answer, 0) });
+    assert_eq!(b.iwarp.carried(), Carried { sent: way(&answer, 0), received: way(&asked, 1) });
 }
