@@ -54,6 +54,7 @@ impl Frame {
             Outcome::Good => None,
             Outcome::Dropped(reason) => Some(format!("dropped: {reason}")),
             Outcome::Fault(what) => Some(format!("fault: {what}")),
+            Outcome::Lost(why) => Some(format!("lost: {why}")),
         };
         let is_out = packet.direction == Direction::Out;
         Self { interface, time: packet.time, len, bytes, is_out, comment }

@@ -35,6 +35,11 @@ impl Filter {
             || self.peers.contains(&peer.to_canonical())
             || is_of_qp()
     }
+
+    /// Whether a stream to a peer is shown. Its bytes name no queue pair.
+    pub fn shows_stream(&self, peer: IpAddr) -> bool {
+        (self.qps.is_empty() && self.peers.is_empty()) || self.peers.contains(&peer.to_canonical())
+    }
 }
 
 /// `qp=17,qp=0x12,peer=10.0.0.2`.
@@ -66,7 +71,8 @@ mod tests {
         let [near, far] = ["10.0.0.2", "10.0.0.3"].map(|text| text.parse().unwrap());
         assert!(filter.shows(near, &to(9)) && filter.shows(far, &to(0x11)));
         assert!(!filter.shows(far, &to(9)) && !filter.shows(far, &[]));
-        assert!(Filter::default().shows(far, &to(9)));
+        assert!(Filter::default().shows(far, &to(9)) && Filter::default().shows_stream(far));
+        assert!(filter.shows_stream(near) && !filter.shows_stream(far));
         for bad in ["qp", "qp=x", "qp=0x1000000", "peer=me", "host=10.0.0.1"] {
             assert_eq!(bad.parse::<Filter>(), Err(BadFilter(bad.to_owned())));
         }

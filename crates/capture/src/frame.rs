@@ -7,7 +7,8 @@ use wire::Gid;
 use wire::grh::{GRH_LEN, Grh, internet_checksum};
 use wire::icrc::{Flow, Icrc};
 
-use crate::message::Packet;
+use crate::message::{Packet, Protocol};
+use crate::segment;
 
 /// UDP (RFC 768).
 const UDP: u8 = 17;
@@ -21,6 +22,9 @@ const HOP_LIMIT: u8 = 64;
 /// usual: TTL or hop limit 64, traffic class 0, DF set. The IPv4 identification follows from the
 /// ICRC, and is 0 where that matches none.
 pub(crate) fn with_headers(packet: &Packet<'_>) -> Vec<u8> {
+    if let Protocol::Tcp(header) = packet.protocol {
+        return segment::with_headers(packet, header);
+    }
     let Packet { source, dest, traffic_class, bytes, .. } = *packet;
     let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
     let payload_len = (UDP_LEN + bytes.len()) as u16;
@@ -77,6 +81,7 @@ mod tests {
             traffic_class: 0x10,
             hop_limit: 0,
             outcome: Outcome::Good,
+            protocol: Protocol::Roce,
             bytes: &bytes,
         };
         (with_headers(&packet), bytes)

@@ -1,16 +1,18 @@
 //! Packets as pcapng: a link that shows what passes it, and the file that tshark and Wireshark
-//! read.
+//! read. Streams of iWARP devices are shown as segments of TCP.
 //!
 //! Internal to Verbena: it promises no stability.
 //!
 //! | module | what |
 //! |---|---|
 //! | `link` | [`CaptureLink`]: decorates a [`nic::Link`], and shows each packet to a [`Recorder`] |
+//! | `stream` | a stream that shows what is sent and read by it |
 //! | [`filter`] | which packets are shown: those of a queue pair, or to and from a peer |
 //! | [`message`] | what a process says to the collector of its packets |
 //! | [`merge`] | packets of several processes in the order of their times |
 //! | `file` | the file (feature `file`) |
 //! | `frame` | the IP and UDP headers of a packet, which no socket shows |
+//! | `segment` | the IP and TCP headers of a segment, likewise |
 //!
 //! A recorder is called with the lock of a queue pair held, so it waits for nothing. In a process
 //! of its own `linux::capture` is the recorder, and `verbena run --capture` collects what those of
@@ -25,9 +27,12 @@ mod frame;
 mod link;
 pub mod merge;
 pub mod message;
+#[cfg(feature = "file")]
+mod segment;
+mod stream;
 
 pub use link::CaptureLink;
-pub use message::{Direction, Outcome, Packet};
+pub use message::{Direction, Outcome, Packet, Protocol};
 
 /// Takes packets from a [`CaptureLink`].
 pub trait Recorder: Send + Sync + 'static {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use nic::{Arrival, Errno, Fate, Link, Path, Tap};
+use nic::{Arrival, Errno, Fate, Link, NewStream, Path, Stream, Tap};
 use transport::TxBatch;
 use wire::bth::Bth;
 use wire::icrc::{self, Flow, ICRC_LEN};
@@ -11,7 +11,8 @@ use wire::{Address, ROCE_PORT};
 
 use crate::Recorder;
 use crate::filter::Filter;
-use crate::message::{Direction, Outcome, Packet};
+use crate::message::{Direction, Outcome, Packet, Protocol};
+use crate::stream::CaptureStream;
 
 /// A link over another one, that shows each packet to a recorder. Processes of one host have no
 /// other way past it: all goes as packets.
@@ -49,6 +50,7 @@ impl CaptureLink {
                 traffic_class,
                 hop_limit,
                 outcome,
+                protocol: Protocol::Roce,
                 bytes,
             });
         }
@@ -85,6 +87,13 @@ impl Link for CaptureLink {
     fn tap(&self) -> Option<&dyn Tap> {
         Some(self)
     }
+    fn stream(&self, new: &NewStream, stream: Arc<dyn Stream>) -> Arc<dyn Stream> {
+        let stream = self.link.stream(new, stream);
+        match self.filter.shows_stream(new.theirs.ip()) {
+            true => Arc::new(CaptureStream::new(stream, self.recorder.clone(), new)),
+            false => stream,
+        }
+    }
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
         self.link.join(interface, group)
     }
@@ -110,6 +119,7 @@ impl Tap for CaptureLink {
                 traffic_class: 0,
                 hop_limit: 0,
                 outcome,
+                protocol: Protocol::Roce,
                 bytes: packet.bytes,
             });
         }

@@ -7,7 +7,7 @@ use nic::Fate;
 use serde::{Deserialize, Serialize};
 
 /// The version of this format. Processes and their collector are of one build as a rule.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Most bytes of a message: the largest datagram that a peer may send, and what is said of it.
 pub const MAX_LEN: usize = 80 << 10;
 
@@ -31,6 +31,8 @@ pub enum Message<'a> {
         name: &'a str,
         /// The name of its interface.
         over: &'a str,
+        /// Whether it is one of iWARP, whose packets are segments of streams.
+        has_streams: bool,
     },
     /// A packet.
     #[serde(borrow)]
@@ -59,8 +61,44 @@ pub struct Packet<'a> {
     /// What became of it.
     #[serde(borrow)]
     pub outcome: Outcome<'a>,
-    /// BTH to ICRC.
+    /// What it is.
+    pub protocol: Protocol,
+    /// BTH to ICRC; of a segment the payload.
     pub bytes: &'a [u8],
+}
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Protocol {
+    /// RoCEv2, over UDP.
+    Roce,
+    /// A segment of a stream, over TCP.
+    Tcp(Segment),
+}
+
+/// What the TCP header of a segment says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Segment {
+    /// The sequence number of its first byte.
+    pub seq: u32,
+    /// The sequence number that its sender expects next.
+    pub ack: u32,
+    /// FIN, SYN, RST, PSH and ACK, as in the header ([`flags`]).
+    pub flags: u8,
+}
+
+/// Flags of TCP (RFC 9293 §3.1).
+pub mod flags {
+    /// No more bytes from the sender.
+    pub const FIN: u8 = 1;
+    /// The stream begins.
+    pub const SYN: u8 = 2;
+    /// The stream ends at once.
+    pub const RST: u8 = 4;
+    /// The receiver is to be told of the bytes.
+    pub const PSH: u8 = 8;
+    /// The acknowledgement number counts.
+    pub const ACK: u8 = 16;
 }
 
 /// Where a packet goes, as its process sees it.
@@ -81,6 +119,8 @@ pub enum Outcome<'a> {
     Dropped(&'a str),
     /// What a fault did to it.
     Fault(&'a str),
+    /// The stream is lost with it; the name of the errno.
+    Lost(&'a str),
 }
 
 impl Outcome<'_> {
@@ -146,8 +186,15 @@ mod tests {
             traffic_class: 1,
             hop_limit: 64,
             outcome: Outcome::Dropped("unknown_qp"),
+            protocol: Protocol::Roce,
             bytes,
         })
+    }
+
+    fn segment(bytes: &[u8]) -> Message<'_> {
+        let Message::Packet(packet) = packet(bytes) else { unreachable!() };
+        let protocol = Protocol::Tcp(Segment { seq: u32::MAX, ack: 1, flags: flags::ACK });
+        Message::Packet(Packet { protocol, ..packet })
     }
 
     #[test]
@@ -156,8 +203,9 @@ mod tests {
         let bytes = [7; 65_507];
         let all = [
             Message::Hello { version: VERSION, pid: 4711, name: "rping" },
-            Message::Device { interface: 3, name: "rxe_eth0", over: "eth0" },
+            Message::Device { interface: 3, name: "rxe_eth0", over: "eth0", has_streams: false },
             packet(&bytes),
+            segment(&bytes),
             Message::Lost(5),
         ];
         let mut stream = Vec::new();

@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use capture::Protocol;
 use capture::file::{Device, Frame};
 use capture::filter::Filter;
 use capture::merge::Merge;
@@ -300,16 +301,17 @@ impl Collector {
                     devices: BTreeMap::new(),
                 };
             }
-            Message::Device { interface, name, over } => {
+            Message::Device { interface, name, over, has_streams } => {
                 let device = Device {
                     name: name.to_owned(),
                     over: over.to_owned(),
                     process: (process.pid, process.name.clone()),
                 };
-                process.devices.insert(interface, lock(&self.output).device(device));
+                process.devices.insert((interface, has_streams), lock(&self.output).device(device));
             }
             Message::Packet(packet) if process.is_known => {
-                let device = process.devices.get(&packet.interface)?;
+                let is_segment = matches!(packet.protocol, Protocol::Tcp(_));
+                let device = process.devices.get(&(packet.interface, is_segment))?;
                 return Some(Frame::new(*device, &packet, self.snap_len));
             }
             Message::Lost(packets) => {
@@ -349,6 +351,7 @@ struct Process {
     name: String,
     /// Whether the process speaks our version of the format.
     is_known: bool,
-    /// Numbers of devices in the file, by the index of their interface.
-    devices: BTreeMap<u32, u32>,
+    /// Numbers of devices in the file, by the index of their interface, and whether they have
+    /// streams.
+    devices: BTreeMap<(u32, bool), u32>,
 }

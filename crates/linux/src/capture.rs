@@ -13,6 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use capture::message::{self, Message, Packet, VERSION};
 use capture::{Recorder, filter::Filter};
 use locks::{Mutex, Rank};
+use nic::{DeviceConfig, Transport};
 use socket2::SockRef;
 use sys::fork::{self, Fd};
 
@@ -75,8 +76,9 @@ impl ToCollector {
     }
 
     /// Names a device of this process, before its first packet.
-    pub(crate) fn device(&self, interface: u32, name: &str, over: &str) {
-        self.push(&Message::Device { interface, name, over });
+    pub(crate) fn device(&self, device: &DeviceConfig) {
+        let &DeviceConfig { interface, ref name, interface_name: ref over, transport, .. } = device;
+        self.push(&Message::Device { interface, name, over, has_streams: transport == Transport::Iwarp });
     }
 
     /// Waits until all is sent, for `limit` at most. Other threads may hold any lock.

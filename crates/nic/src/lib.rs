@@ -123,4 +123,4 @@ pub use srq::tag_matching::{TagOp, TagWr};
 pub use srq::{Srq, SrqAttr};
 pub use steering::flow::{Flow, FlowId, FlowKind};
 pub use steering::rss::{Spread, Wq, WqState};
-pub use stream::{Gather, Scatter, Stream};
+pub use stream::{Gather, NewStream, Scatter, Stream};

@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use transport::TxBatch;
@@ -17,6 +18,7 @@ use crate::errno::Errno;
 use crate::fate::{Arrival, Fate};
 use crate::faults::Faults;
 use crate::peer_memory::LocalLink;
+use crate::stream::{NewStream, Stream};
 
 /// Where packets go, and from which address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,11 @@ pub trait Link: Send + Sync + 'static {
     /// The faults that it brings about by itself, where there are any.
     fn faults(&self) -> Option<&dyn Faults> {
         None
+    }
+    /// A stream of this node is new: what is sent and read by it goes by the stream that this gives
+    /// back, which decorates it or is it.
+    fn stream(&self, _new: &NewStream, stream: Arc<dyn Stream>) -> Arc<dyn Stream> {
+        stream
     }
     /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not
     /// called twice for the same group.

@@ -2,6 +2,8 @@
 //! on. The environment opens them and tells when they are readable and writable; a queue pair that
 //! has one sends and reads.
 
+use std::net::SocketAddr;
+
 use crate::errno::Errno;
 pub use crate::memory::vectored::{Gather, MAX_PIECES, Scatter};
 
@@ -32,4 +34,26 @@ pub trait Stream: Send + Sync + std::fmt::Debug {
     fn close(&self);
     /// Ends the stream at once (RST). Nothing more is told of it.
     fn reset(&self);
+    /// The stream that this side opened stands: for links that decorate streams.
+    fn opened(&self) {}
+    /// The stream could not be opened, or is lost, likewise.
+    fn lost(&self, _why: Errno) {}
+    /// A fault of this name befell bytes that came, or that were to leave, in a decorator over this
+    /// one.
+    fn fault(&self, _is_out: bool, _what: &'static str) {}
+}
+
+/// A stream that was opened or accepted just now, as links know it that decorate streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewStream {
+    /// The environment's name for it.
+    pub token: u64,
+    /// Index of the interface that has our address.
+    pub interface: u32,
+    /// Our end.
+    pub ours: SocketAddr,
+    /// The peer's end.
+    pub theirs: SocketAddr,
+    /// Whether the peer opened it.
+    pub is_accepted: bool,
 }

@@ -13,7 +13,7 @@ use cm::streams::{Accepted, Action, Agreed, Close, HandOver, Open, Rtr, RtrMessa
 use cm::{PathRecord, PortSpace, Service};
 use locks::{Rank, RwLock};
 use nic::qp::streams::Handover;
-use nic::{Device, DeviceId, Gather, Qp, Scatter, Stream, Transport};
+use nic::{Device, DeviceId, Gather, NewStream, Qp, Scatter, Stream, Transport};
 use transport::iwarp::{Attr, MAX_PAYLOAD};
 
 use crate::address::with_scope;
@@ -116,6 +116,10 @@ impl Streams {
         Some((entry.device, entry.id, entry.qp.as_ref().and_then(Weak::upgrade)))
     }
 
+    fn stream(&self, token: u64) -> Option<Arc<dyn Stream>> {
+        self.0.read().entries.get(&token).map(|entry| entry.stream.clone())
+    }
+
     fn with<T>(&self, device: DeviceId, id: StreamId, f: impl FnOnce(&mut Entry) -> T) -> Option<T> {
         let mut table = self.0.write();
         let token = *table.tokens.get(&(device, id))?;
@@ -142,6 +146,11 @@ impl Entry {
         }
         Ok(())
     }
+}
+
+/// An address of IPv4 as one, where a socket of IPv6 shows it.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// Whether the stream is of a connection that this side accepted.
@@ -218,7 +227,8 @@ impl<W: Env> Node<W> {
             id.lock().source.iter_mut().for_each(|source| source.set_port(from.port()));
         }
         let (token, stream) = opened?;
-        self.streams.insert(token, device, id, stream);
+        let new = NewStream { token, interface: path.link, ours: from, theirs: to, is_accepted: false };
+        self.streams.insert(token, device, id, self.link.stream(&new, stream));
         Ok(())
     }
 
@@ -306,7 +316,10 @@ impl<W: Env> Node<W> {
     pub(crate) fn on_stream(&self, now: Instant, token: u64, input: StreamInput) {
         match input {
             StreamInput::Accepted(accepted) => self.on_accepted(now, token, accepted),
-            StreamInput::Opened => self.tell_of_stream(now, token, |streams, id| streams.opened(now, id)),
+            StreamInput::Opened => self.tell_of_stream(now, token, |streams, id| {
+                self.streams.stream(token).inspect(|stream| stream.opened());
+                streams.opened(now, id);
+            }),
             StreamInput::Lost(errno) => self.stream_lost(now, token, errno),
             StreamInput::Writable => match self.streams.find(token) {
                 Some((.., Some(qp))) => qp.stream_writable(now),
@@ -391,6 +404,7 @@ impl<W: Env> Node<W> {
     fn stream_lost(&self, now: Instant, token: u64, errno: Errno) {
         let mut core = self.cm_agent.lock();
         let Some((device, id, _)) = self.streams.find(token) else { return };
+        self.streams.stream(token).inspect(|stream| stream.lost(errno));
         self.give_up_where(&mut core, now, (device, id), Err(errno));
         self.carry_out(core, now);
     }
@@ -422,6 +436,9 @@ impl<W: Env> Node<W> {
     fn on_accepted(&self, now: Instant, token: u64, accepted: AcceptedStream) {
         let AcceptedStream { local, peer, stream } = accepted;
         let Some(device) = self.stream_device(local.ip()) else { return stream.reset() };
+        let (ours, theirs) = (canonical(local), canonical(peer));
+        let new = NewStream { token, interface: device.config.interface, ours, theirs, is_accepted: true };
+        let stream = self.link.stream(&new, stream);
         let mut core = self.cm_agent.lock();
         let path = PathRecord::new(
             local.ip().to_canonical().into(),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use local::rings::Passed;
 use nic::link::Fill;
 use nic::peer_memory::{Copy, Grant, LocalLink, Prepared, Region, Regions};
-use nic::{Arrival, Errno, Fate, Faults, Link, Path, PathCache, Tap};
+use nic::{Arrival, Errno, Fate, Faults, Link, NewStream, Path, PathCache, Stream, Tap};
 use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote};
 use transport::short::What;
 use transport::{Short, TxBatch};
@@ -143,6 +143,9 @@ impl Link for MeterLink {
     }
     fn faults(&self) -> Option<&dyn Faults> {
         self.link().faults()
+    }
+    fn stream(&self, new: &NewStream, stream: Arc<dyn Stream>) -> Arc<dyn Stream> {
+        self.link().stream(new, stream)
     }
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
         self.link().join(interface, group)

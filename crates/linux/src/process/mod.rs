@@ -202,9 +202,7 @@ fn start() -> io::Result<Instance> {
         let node = Node::on_link(env, link, &config, &interfaces);
         if let Some((recorder, _)) = &captured {
             for device in node.devices() {
-                let interface = device.config.interface;
-                let over = interfaces.iter().find(|i| i.index == interface).map_or("", |i| &i.name);
-                recorder.device(interface, &device.config.name, over);
+                recorder.device(&device.config);
             }
         }
         node

@@ -37,7 +37,8 @@
 //! | `window`, `rereg` | memory windows; regions that change |
 //! | `reached`, `transfer` | what other processes reach by themselves; what is copied so |
 //! | `flush`, `backing` | FLUSH; what lies behind memory, and how that persists |
-//! | [`vectored`] | what a stream sends from and reads into, without a copy of ours |
+//! | [`vectored`], `piece` | what a stream sends from and reads into, without a copy of ours |
+//! | `located` | where bytes of a stream lie |
 //! | [`dm`] | device memory |
 //! | `pages`, `large` | pages brought in at registration; small ones that become large after it |
 //! | `late` | regions that are watched by userfaultfd(2) |
@@ -54,10 +55,12 @@ mod free;
 mod guard;
 mod large;
 mod late;
+mod located;
 pub(crate) mod lock_pinned;
 mod pages;
 pub mod pd;
 pub(crate) mod peer_copy;
+mod piece;
 pub(crate) mod rereg;
 pub(crate) mod rights;
 mod slot;

@@ -9,6 +9,7 @@ use wire::{Mtu, Qpn};
 
 use super::copy::{Place, change};
 use super::guard;
+pub use super::piece::Piece;
 use super::rights::{Access, terms};
 use super::slot::{InFlight, Slots};
 use crate::link::Path;
@@ -44,15 +45,6 @@ pub enum Copy {
     Flush(Flush),
     /// Eight bytes of the peer's change; those that were there come to us.
     Atomic(AtomicOp),
-}
-
-/// A piece of memory of ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Address.
-    pub addr: u64,
-    /// Bytes.
-    pub len: u64,
 }
 
 impl Transfer<'_> {

@@ -4,6 +4,7 @@ mod attributes;
 mod both_ways;
 mod both_ways_errors;
 mod captured;
+mod captured_streams;
 mod cm;
 mod cm_calls;
 mod cm_device;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nic::rdma_cm::{ConnParam, EventKind};
-use nic::{Buffer, QpState};
-use sim::{Faults, HostId, Mark, ProcessId, Sim};
+use nic::{Buffer, Link, QpState};
+use sim::{Faults, HostId, Mark, ProcessId, Sim, SimEnv};
 use stack::{Config, Event, EventChannel, Id};
 use transport::op::{Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;
@@ -126,7 +126,17 @@ impl Party {
     }
     /// Like [`Party::new`], with other devices.
     pub(crate) fn with(sim: &mut Sim, host: HostId, address: IpAddr, config: &Config) -> Self {
-        let process = sim.start(host, config);
+        Self::on(sim, host, address, config, |env| env)
+    }
+    /// Like [`Party::with`], on the link that `decorate` puts over the host's own.
+    pub(crate) fn on(
+        sim: &mut Sim,
+        host: HostId,
+        address: IpAddr,
+        config: &Config,
+        decorate: impl FnOnce(Arc<SimEnv>) -> Arc<dyn Link>,
+    ) -> Self {
+        let process = sim.start_on(host, config, decorate);
         let node = sim.node(process).unwrap();
         Self { process, host, address, node, channel: EventChannel::new(Box::new(Mark::default())) }
     }
@@ -188,12 +198,23 @@ pub(crate) fn connected_with(seed: u64, together: bool) -> (Sim, Party, Party, S
 
 /// Like [`connected_with`], by another way.
 pub(crate) fn connected_by(way: Way, seed: u64, together: bool) -> (Sim, Party, Party, Side, Side) {
+    connected_on(way, seed, together, |_, env| env)
+}
+
+/// Like [`connected_by`]; the client is 1 and the server 2 on the links that `decorate` puts over
+/// those of their hosts.
+pub(crate) fn connected_on(
+    way: Way,
+    seed: u64,
+    together: bool,
+    mut decorate: impl FnMut(u8, Arc<SimEnv>) -> Arc<dyn Link>,
+) -> (Sim, Party, Party, Side, Side) {
     let mut sim = Sim::new(seed, Faults::none());
     let address = |n| IpAddr::from([10, 0, 0, n]);
     let here = sim.add_host(&[address(1)], 1500);
     let (there, n) = if together { (here, 1) } else { (sim.add_host(&[address(2)], 1500), 2) };
-    let client = Party::with(&mut sim, here, address(1), &way.config());
-    let server = Party::with(&mut sim, there, address(n), &way.config());
+    let client = Party::on(&mut sim, here, address(1), &way.config(), |env| decorate(1, env));
+    let server = Party::on(&mut sim, there, address(n), &way.config(), |env| decorate(2, env));
     let _listener = server.listen();
     let id = resolved(&mut sim, &client, address(n));
     let mut ours = Side::new(id.clone());
