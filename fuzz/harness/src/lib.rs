@@ -27,6 +27,7 @@ pub mod export_tables;
 pub mod fpdu;
 pub mod frames_flows;
 pub mod icrc;
+pub mod iwarp_pair;
 pub mod mad;
 pub mod mpa;
 pub mod names;
@@ -52,6 +53,7 @@ pub const TARGETS: &[Target] = &[
     ("frames_flows", frames_flows::run),
     ("icrc", icrc::run),
     ("export_tables", export_tables::run),
+    ("iwarp_pair", iwarp_pair::run),
     ("mad", mad::run),
     ("mpa", mpa::run),
     ("names", names::run),
