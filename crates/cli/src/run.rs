@@ -127,6 +127,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
         let spec: faults::Spec = rules.parse().map_err(|error| format!("--faults: {error}"))?;
         let seed = args.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()) >> 32);
         eprintln!("verbena: --faults '{spec}' --seed {seed}");
+        note_faults(&spec, args.iwarp);
         command.env("VERBENA_FAULTS", rules).env("VERBENA_FAULTS_SEED", seed.to_string());
     }
     set_checks(&mut command, &args)?;
@@ -144,6 +145,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
     let is_missing = error.kind() == ErrorKind::NotFound;
     eprintln!("verbena: cannot run {}: {}", program.display(), why_not(program, &path, &error));
     Ok(ExitCode::from(if is_missing { 127 } else { 126 }))
+}
+
+/// Says which rules do nothing on the devices that the program will have.
+fn note_faults(spec: &faults::Spec, iwarp: bool) {
+    let devices = env::var("VERBENA_DEVICES").unwrap_or_default();
+    let has_streams = iwarp || devices.contains("=iwarp:");
+    let has_packets = !iwarp && (devices.trim().is_empty() || devices.contains("=roce:"));
+    spec.notes(has_streams, has_packets).iter().for_each(|note| eprintln!("verbena: --faults: {note}"));
 }
 
 /// What `--check` and the options beside it say, for the program's environment.

@@ -51,6 +51,8 @@ pub struct Setup {
     pub guid: Guid,
     /// Durations.
     pub timing: Timing,
+    /// Ask for CRCs, where the protocol leaves them open (MPA).
+    pub crc: bool,
     /// Incoming requests at most that the consumer has not answered yet.
     pub max_pending_requests: usize,
     /// Whether the connection manager of the device with this GUID is of our kind on another host.

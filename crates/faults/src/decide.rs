@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nic::faults::{Named, Object, PortFault};
+use wire::Qpn;
 use wire::bth::Bth;
 
+use crate::framing::Part;
 use crate::requests::takes_receive;
 use crate::spec::{Action, Delay, Operation, Rule, Spec, Subject, When};
 
@@ -29,13 +31,54 @@ struct Counted {
     matched: [AtomicU64; 2],
 }
 
-/// A packet, as far as rules can name it.
+/// What rules decide about.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Item<'a> {
+    /// A packet, BTH to ICRC.
+    Packet(&'a [u8]),
+    /// A part of the stream of an iWARP queue pair.
+    Part(Part),
+}
+
+impl Item<'_> {
+    fn opcode(self) -> Option<u8> {
+        match self {
+            Self::Packet(bytes) => bytes.first().copied(),
+            Self::Part(_) => None,
+        }
+    }
+
+    fn is_for(self, qp: Qpn) -> bool {
+        match self {
+            Self::Packet(bytes) => Bth::peek_dest_qp(bytes) == Some(qp),
+            Self::Part(_) => false,
+        }
+    }
+
+    /// Whether it is of this transport service. What iWARP has is a reliable connection.
+    fn is_of(self, service: u8) -> bool {
+        match self {
+            Self::Packet(bytes) => bytes.first().copied().unwrap_or_default() >> 5 == service,
+            Self::Part(_) => service == 0,
+        }
+    }
+
+    fn operation(self) -> Option<Operation> {
+        match self {
+            Self::Packet(bytes) => Operation::of(bytes.first().copied().unwrap_or_default()),
+            Self::Part(Part::Fpdu(operation)) => operation,
+            Self::Part(_) => None,
+        }
+    }
+}
+
+/// A packet, or a part of a stream, as far as rules can name it.
 pub(crate) struct Seen<'a> {
     pub is_out: bool,
     pub peer: IpAddr,
     /// What it comes or goes by.
     pub device: Option<&'a Named>,
-    pub bytes: &'a [u8],
+    pub item: Item<'a>,
     /// Since the process began.
     pub time: Duration,
     /// Whether a send work request begins with it, which did not come before.
@@ -76,6 +119,12 @@ impl Decider {
     /// How many rules there are.
     pub(crate) fn len(&self) -> usize {
         self.rules.len()
+    }
+
+    /// Whether a rule damages what arrives.
+    pub(crate) fn damages(&self) -> bool {
+        let damages = |rule: &Rule| rule.action == Action::Corrupt && !rule.spares_streams;
+        self.rules.iter().any(|counted| damages(&counted.rule))
     }
 
     /// Packets that a rule holds at most, in each direction.
@@ -137,6 +186,24 @@ impl Decider {
         fault
     }
 
+    /// When nothing gets from or to a peer, by rules that cut all off: from when, and until when.
+    pub(crate) fn cuts(
+        &self,
+        device: Option<&Named>,
+        peer: IpAddr,
+    ) -> impl Iterator<Item = (Duration, Option<Duration>)> {
+        let cuts = move |counted: &&Counted| {
+            let Rule { action, probability, ref when, .. } = counted.rule;
+            let is_of_all = probability >= 1.0 && (when.nth, when.operation, when.qp) == (None, None, None);
+            matches!(action, Action::Loss | Action::Partition | Action::PortDown)
+                && is_of_all
+                && when.service.is_none_or(|service| service == 0)
+                && when.peer.is_none_or(|named| named == peer)
+                && when.names(device)
+        };
+        self.rules.iter().filter(cuts).map(|counted| (counted.rule.when.from, counted.rule.when.until))
+    }
+
     /// Until when the engine stands still.
     pub(crate) fn stopped_until(&self, time: Duration) -> Option<Duration> {
         let stops = |counted: &&Counted| {
@@ -196,21 +263,23 @@ impl When {
 
 fn matches_packet(rule: &Rule, seen: &Seen<'_>) -> bool {
     let when = &rule.when;
-    let opcode = seen.bytes.first().copied().unwrap_or_default();
     let is_subject = match rule.action.subject() {
         Subject::Packet => true,
+        Subject::Stream => matches!(seen.item, Item::Part(_)),
         Subject::Request => seen.begins_request,
-        Subject::Receive => takes_receive(opcode),
+        Subject::Receive => seen.item.opcode().is_some_and(takes_receive),
         Subject::Connection => seen.begins_connection,
         Subject::Object | Subject::Port | Subject::Engine => false,
     };
+    let is_spared = rule.spares_streams && matches!(seen.item, Item::Part(_));
     is_subject
+        && !is_spared
         && when.is_out.is_none_or(|is_out| is_out == seen.is_out)
         && when.peer.is_none_or(|peer| peer == seen.peer.to_canonical())
         && when.names(seen.device)
-        && when.qp.is_none_or(|qp| Bth::peek_dest_qp(seen.bytes) == Some(qp))
-        && when.service.is_none_or(|service| service == opcode >> 5)
-        && when.operation.is_none_or(|op| Operation::of(opcode) == Some(op))
+        && when.qp.is_none_or(|qp| seen.item.is_for(qp))
+        && when.service.is_none_or(|service| seen.item.is_of(service))
+        && when.operation.is_none_or(|op| seen.item.operation() == Some(op))
         && when.is_at(seen.time)
 }
 
@@ -234,7 +303,8 @@ mod tests {
     use super::*;
 
     fn device() -> Named {
-        Named { device: "rxe0".to_owned(), interface_name: "eth0".to_owned(), interface: 2 }
+        let (device, interface_name) = ("rxe0".to_owned(), "eth0".to_owned());
+        Named { device, interface_name, interface: 2, has_streams: false }
     }
 
     fn verdicts(spec: &str, seed: u64, packets: &[([u8; 12], bool)]) -> Vec<Verdict> {
@@ -244,7 +314,7 @@ mod tests {
                 is_out: *is_out,
                 peer: [10, 0, 0, 2].into(),
                 device: Some(&device),
-                bytes,
+                item: Item::Packet(bytes),
                 time: Duration::from_secs(2),
                 begins_request: bytes[0] == 4,
                 begins_connection: false,

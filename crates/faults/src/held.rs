@@ -29,6 +29,8 @@ pub(crate) enum What {
     In { source: Endpoint, dest: Endpoint, interface: u32, forwarded: bool, bytes: Vec<u8> },
     /// A request fails.
     Request { way: Way, fault: RequestFault },
+    /// The stream of this token is to be looked at.
+    Stream(u64),
     /// A connection request is rejected.
     Reject { is_out: bool, ours: Address, peer: Address, interface: u32, packet: Vec<u8>, reason: u16 },
 }
@@ -38,7 +40,7 @@ impl What {
     fn len_bytes(&self) -> usize {
         match self {
             Self::Out { bytes, .. } | Self::In { bytes, .. } => bytes.len(),
-            Self::Request { .. } | Self::Reject { .. } => 0,
+            Self::Request { .. } | Self::Reject { .. } | Self::Stream(_) => 0,
         }
     }
 }
@@ -129,10 +131,7 @@ impl Held {
         if let Some((rule, rate)) = verdict.rate {
             let headers = HEADERS + if peer.is_ipv6() { MORE_OF_V6 } else { 0 };
             let bits = 8 * (len_bytes + headers) as u128;
-            let takes = Duration::from_nanos((bits * 1_000_000_000 / u128::from(rate)) as u64);
-            let queue = &mut self.queues[rule][direction];
-            due = queue.busy_until.map_or(now, |busy| busy.max(now)) + takes;
-            queue.busy_until = Some(due);
+            due = self.turn_of_bits((rule, rate), direction, bits, now);
         }
         due += late.map_or(Duration::ZERO, |(_, time)| time);
         due = stopped_until.map_or(due, |until| until.max(due));
@@ -142,6 +141,28 @@ impl Held {
         self.bytes += len_bytes;
         queues.into_iter().flatten().for_each(|rule| self.queues[rule][direction].len += 1);
         Ok(Some(Ticket { due, queues, is_out }))
+    }
+
+    /// When bytes of a stream, which wait from some time on, have had their turn by a rule and its
+    /// rate.
+    pub(crate) fn turn(&mut self, rule: (usize, u64), is_out: bool, len: usize, from: Instant) -> Instant {
+        self.turn_of_bits(rule, usize::from(is_out), 8 * len as u128, from)
+    }
+
+    fn turn_of_bits(
+        &mut self,
+        (rule, rate): (usize, u64),
+        direction: usize,
+        bits: u128,
+        from: Instant,
+    ) -> Instant {
+        let takes = Duration::from_nanos((bits * 1_000_000_000 / u128::from(rate)) as u64);
+        // Other rules may hold since then.
+        let Some(queue) = self.queues.get_mut(rule) else { return from };
+        let queue = &mut queue[direction];
+        let due = queue.busy_until.map_or(from, |busy| busy.max(from)) + takes;
+        queue.busy_until = Some(due);
+        due
     }
 
     /// Holds something: a packet by the ticket that it was given.

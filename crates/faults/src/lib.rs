@@ -9,6 +9,9 @@
 //! | [`spec`] | the rules, as a user writes them |
 //! | `decide` | which rule acts |
 //! | `link` | [`FaultLink`]: decorates a [`nic::Link`] |
+//! | `shared` | what the link and its streams share |
+//! | `stream` | a stream on which faults happen |
+//! | `framing`, `lane`, `passage` | of a stream: its parts, the bytes of a direction that wait, what becomes of a part |
 //! | `held` | what is held until it is due |
 //! | `requests`, `connections` | work requests and connection requests, as their packets show them |
 //!
@@ -18,10 +21,15 @@
 
 mod connections;
 mod decide;
+mod framing;
 mod held;
+mod lane;
 mod link;
+mod passage;
 mod requests;
+mod shared;
 pub mod spec;
+mod stream;
 
 pub use link::{FaultLink, Surroundings};
 pub use spec::{Spec, SpecError};

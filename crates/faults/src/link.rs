@@ -2,21 +2,21 @@
 //! ([`nic::Faults`]), so the clock may be a real one or a simulated one.
 
 use std::net::IpAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
-use locks::{Mutex, Rank};
 use nic::faults::{Due, Named, Object, Outcome, PortFault, RejectedRequest, RequestFault};
-use nic::{Arrival, Errno, Fate, Faults, Link, Path, Tap};
+use nic::{Arrival, Errno, Fate, Faults, Link, NewStream, Path, Stream, Tap};
 use transport::TxBatch;
 use wire::Address;
 
-use crate::connections::{Connections, transaction_of};
-use crate::decide::{Decider, Decision, Seen, Verdict};
-use crate::held::{Full, Held, Ticket, What};
-use crate::requests::{Met, RequestPacket, Requests, Way};
+use crate::connections::transaction_of;
+use crate::decide::{Decider, Decision, Item, Seen, Verdict};
+use crate::held::{Full, Ticket, What};
+use crate::requests::{Met, RequestPacket, Way};
+use crate::shared::{Rules, Shared, State};
 use crate::spec::{Action, Spec};
+use crate::stream::FaultStream;
 
 /// What faults need of the environment.
 pub trait Surroundings: Send + Sync + 'static {
@@ -34,28 +34,7 @@ const AGAIN: Duration = Duration::from_millis(1);
 /// A link over another one, on which faults happen.
 pub struct FaultLink {
     link: Arc<dyn Link>,
-    around: Arc<dyn Surroundings>,
-    devices: OnceLock<Vec<Named>>,
-    rules: ArcSwapOption<Rules>,
-    state: Mutex<State>,
-}
-
-/// Rules at work since some time.
-struct Rules {
-    decider: Decider,
-    began: Instant,
-}
-
-/// What the link remembers.
-#[derive(Default)]
-struct State {
-    held: Held,
-    requests: Requests,
-    connections: Connections,
-    /// Times at which ports or the engine change, the last one first.
-    boundaries: Vec<Instant>,
-    /// The ports are to be looked at.
-    ports_due: bool,
+    shared: Arc<Shared>,
 }
 
 /// A packet on its way.
@@ -138,32 +117,23 @@ struct Judged {
 impl FaultLink {
     /// A link over `link`, without rules.
     pub fn new(link: Arc<dyn Link>, around: Arc<dyn Surroundings>) -> Self {
-        Self {
-            link,
-            around,
-            devices: OnceLock::new(),
-            rules: ArcSwapOption::empty(),
-            state: Mutex::new(Rank::HeldPackets, State::default()),
-        }
+        Self { link, shared: Shared::new(around) }
     }
 
     /// From now on these rules hold, in place of others, and the seed decides. What was held
     /// leaves.
     pub fn set(&self, spec: &Spec, seed: u64) {
-        let began = self.around.now();
+        let began = self.shared.around.now();
         let decider = Decider::new(spec, seed);
         {
-            let mut state = self.state.lock();
+            let mut state = self.shared.state.lock();
             state.held.restart(began, decider.len());
             state.boundaries = decider.boundaries().iter().rev().map(|time| began + *time).collect();
             state.ports_due = true;
-            self.rules.store(Some(Arc::new(Rules { decider, began })));
+            self.shared.rules.store(Some(Arc::new(Rules { decider, began })));
         }
-        self.around.wake_at(began);
-    }
-
-    fn device(&self, interface: u32) -> Option<&Named> {
-        self.devices.get()?.iter().find(|device| device.interface == interface)
+        self.shared.around.wake_at(began);
+        self.shared.try_streams().iter().for_each(|stream| stream.watch());
     }
 
     /// Whether packets of a path go by memory of this host, which no fault concerns.
@@ -173,9 +143,9 @@ impl FaultLink {
 
     /// What the rules say about a packet, and what follows for those that are held.
     fn judge(&self, rules: &Rules, passing: Passing<'_>) -> Judged {
-        let now = self.around.now();
+        let now = self.shared.around.now();
         let time = now.saturating_duration_since(rules.began);
-        let mut state = self.state.lock();
+        let mut state = self.shared.state.lock();
         let (verdict, ticket) = self.verdict(rules, &mut state, now, time, passing);
         let mut judged = Judged::default();
         let copies = match verdict.fate {
@@ -222,10 +192,11 @@ impl FaultLink {
         let request = RequestPacket::of(bytes).map(|packet| ((is_out, peer, packet.dest_qp), packet));
         let asked = transaction_of(bytes).map(|transaction| (is_out, peer, transaction));
         let before = asked.and_then(|asked| state.connections.before(asked));
-        let device = self.device(passing.interface);
+        let device = self.shared.device(passing.interface, false);
         let begins_request = request.is_some_and(|(way, packet)| state.requests.begins(way, packet));
         let begins_connection = asked.is_some() && before.is_none();
-        let seen = Seen { is_out, peer, device, bytes, time, begins_request, begins_connection };
+        let seen =
+            Seen { is_out, peer, device, item: Item::Packet(bytes), time, begins_request, begins_connection };
         let mut verdict = rules.decider.decide(&seen);
         if rules.decider.port(device, time).is_some() {
             verdict.fate = lost_by(Action::PortDown);
@@ -245,14 +216,14 @@ impl FaultLink {
 
     /// Holds a packet.
     fn hold(&self, ticket: Ticket, what: What) {
-        self.state.lock().held.push(ticket, what);
-        self.around.wake_at(ticket.due());
+        self.shared.state.lock().held.push(ticket, what);
+        self.shared.around.wake_at(ticket.due());
     }
 
     /// What followed from a packet that was lost is due soon.
     fn wake(&self) {
-        let deadline = self.state.lock().held.deadline();
-        deadline.into_iter().for_each(|at| self.around.wake_at(at));
+        let deadline = self.shared.state.lock().held.deadline();
+        deadline.into_iter().for_each(|at| self.shared.around.wake_at(at));
     }
 
     /// Sends what a batch holds, and empties it.
@@ -316,30 +287,27 @@ impl FaultLink {
             }
             What::Request { way, fault } => {
                 let is_over = to(Due::Request(&fault));
-                let mut state = self.state.lock();
+                let mut state = self.shared.state.lock();
                 if !is_over {
                     state.held.push(Ticket::at(now + AGAIN), What::Request { way, fault });
                 } else if fault.is_out {
                     state.requests.ended(way, fault.outcome);
                 }
             }
+            What::Stream(token) => {
+                let looked = self.shared.stream(token).and_then(|stream| stream.look(now));
+                looked.inspect(|has_room| _ = to(Due::Stream(token, *has_room)));
+            }
             What::Reject { is_out, ours, peer, interface, packet, reason } => {
                 to(Due::Reject(RejectedRequest { is_out, ours, peer, interface, packet: &packet, reason }));
             }
         }
     }
-
-    /// The rules, and how long they have held.
-    fn rules_now(&self) -> Option<(Arc<Rules>, Duration)> {
-        let rules = self.rules.load_full()?;
-        let time = self.around.now().saturating_duration_since(rules.began);
-        Some((rules, time))
-    }
 }
 
 impl Link for FaultLink {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
-        let rules = self.rules.load();
+        let rules = self.shared.rules.load();
         let (Some(rules), Some(peer)) = (&*rules, path.dest.ip()) else {
             return self.link.send(path, batch);
         };
@@ -386,10 +354,13 @@ impl Link for FaultLink {
         self.link.fault(path, packet, what);
     }
     fn tap(&self) -> Option<&dyn Tap> {
-        if self.rules.load().is_some() { Some(self) } else { self.link.tap() }
+        if self.shared.rules.load().is_some() { Some(self) } else { self.link.tap() }
     }
     fn faults(&self) -> Option<&dyn Faults> {
         Some(self)
+    }
+    fn stream(&self, new: &NewStream, stream: Arc<dyn Stream>) -> Arc<dyn Stream> {
+        FaultStream::new(self.link.stream(new, stream), self.shared.clone(), new)
     }
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
         self.link.join(interface, group)
@@ -401,7 +372,7 @@ impl Link for FaultLink {
 
 impl Tap for FaultLink {
     fn arrived(&self, packet: &Arrival<'_>, deliver: &mut dyn FnMut(&[u8]) -> Fate) {
-        let rules = self.rules.load();
+        let rules = self.shared.rules.load();
         let mut arrive = |bytes: &[u8]| match &*rules {
             Some(rules) => self.arrive(rules, packet, bytes, deliver),
             None => deliver(bytes),
@@ -417,19 +388,18 @@ impl Tap for FaultLink {
 impl Faults for FaultLink {
     fn know(&self, devices: Vec<Named>) {
         // A node says it once.
-        let _ = self.devices.set(devices);
+        let _ = self.shared.devices.set(devices);
     }
     fn deadline(&self) -> Option<Instant> {
-        let state = self.state.lock();
+        let state = self.shared.state.lock();
         [state.held.deadline(), state.boundaries.last().copied()].into_iter().flatten().min()
     }
     fn stopped_until(&self) -> Option<Instant> {
-        let (rules, time) = self.rules_now()?;
-        rules.decider.stopped_until(time).map(|until| rules.began + until)
+        self.shared.stopped_until()
     }
     fn expire(&self, now: Instant, to: &mut dyn FnMut(Due<'_>) -> bool) {
         let ports_due = {
-            let mut state = self.state.lock();
+            let mut state = self.shared.state.lock();
             let passed = |at: &Instant| *at <= now;
             while state.boundaries.pop_if(|at| passed(at)).is_some() {
                 state.ports_due = true;
@@ -440,20 +410,29 @@ impl Faults for FaultLink {
             to(Due::Ports);
         }
         loop {
-            let Some(what) = self.state.lock().held.pop(now) else { break };
+            let Some(what) = self.shared.state.lock().held.pop(now) else { break };
             self.tell(now, what, to);
         }
     }
     fn port(&self, interface: u32) -> Option<PortFault> {
-        let (rules, time) = self.rules_now()?;
-        rules.decider.port(self.device(interface), time)
+        let (rules, time) = self.shared.rules_now()?;
+        let devices = [false, true].map(|has_streams| self.shared.device(interface, has_streams));
+        devices.into_iter().flatten().find_map(|device| rules.decider.port(Some(device), time))
     }
     fn refuses(&self, interface: Option<u32>, object: Object) -> bool {
-        let device = interface.and_then(|interface| self.device(interface));
-        self.rules_now().is_some_and(|(rules, time)| rules.decider.refuses(device, object, time))
+        let device = interface.and_then(|interface| {
+            let roce = self.shared.device(interface, false);
+            roce.or_else(|| self.shared.device(interface, true))
+        });
+        self.shared.rules_now().is_some_and(|(rules, time)| rules.decider.refuses(device, object, time))
+    }
+    fn damages_streams(&self) -> bool {
+        self.shared.rules.load().as_ref().is_some_and(|rules| rules.decider.damages())
     }
     fn on_exit(&self) {
-        let Some(mut state) = self.state.try_lock() else { return };
+        let now = self.shared.around.now();
+        self.shared.try_streams().iter().for_each(|stream| stream.leave_now(now));
+        let Some(mut state) = self.shared.state.try_lock() else { return };
         let held = state.held.take_all();
         drop(state);
         for what in held {

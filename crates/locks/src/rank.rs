@@ -217,6 +217,8 @@ ranks! {
     /// claimed.
     NumberBlocks,
 
+    /// The system: what a fault holds up of a stream, or has lost.
+    FaultyStream,
     /// The system: what has passed on the paths of queue pairs. Held while one of them is added.
     Meters,
     /// The system: work of a storage until a thread takes it.

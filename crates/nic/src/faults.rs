@@ -91,6 +91,8 @@ pub enum Due<'a> {
     Request(&'a RequestFault),
     /// A connection request is rejected.
     Reject(RejectedRequest<'a>),
+    /// The stream of this token is to be read, and written to where there is room again.
+    Stream(u64, bool),
     /// [`Faults::port`] may say something else than before.
     Ports,
 }
@@ -102,8 +104,10 @@ pub struct Named {
     pub device: String,
     /// The name of its interface.
     pub interface_name: String,
-    /// The index of its interface, which has no other device.
+    /// The index of its interface, which has one device of each kind at most.
     pub interface: u32,
+    /// Whether it is one of iWARP, which travels on streams.
+    pub has_streams: bool,
 }
 
 /// Faults of a link, as the node above it asks for them.
@@ -123,6 +127,8 @@ pub trait Faults {
     /// Whether an object that a program is about to make cannot be made; each call counts one.
     /// `interface` is that of its device. An identifier is of no device.
     fn refuses(&self, interface: Option<u32>, object: Object) -> bool;
+    /// Whether bytes of streams are changed: connections are to have CRCs then, which tell.
+    fn damages_streams(&self) -> bool;
     /// The process ends: what is held and was to leave leaves. No lock is waited for.
     fn on_exit(&self);
 }

@@ -270,6 +270,7 @@ impl<W: Env> Node<W> {
             devices::protocol_of(device.config.transport).start(cm::Setup {
                 guid: device.config.guid,
                 timing: self.cm_agent.timing,
+                crc: self.link.faults().is_some_and(|faults| faults.damages_streams()),
                 max_pending_requests: crate::listener::MAX_PENDING,
                 is_kin: devices::is_ours,
                 process_of,

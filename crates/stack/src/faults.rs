@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use cm::mads::{self, Origin};
 use nic::faults::{Due, Named, Object, PortFault, RejectedRequest};
-use nic::{Arrival, Errno, Error};
+use nic::{Arrival, Errno, Error, Transport};
 use transport::rc::AckDelay;
 use wire::icrc::ICRC_LEN;
 use wire::mad::Mad;
 use wire::roce::Packet;
 
 use crate::Node;
-use crate::env::{Datagram, Env};
+use crate::env::{Datagram, Env, StreamInput};
 
 impl<W: Env> Node<W> {
     /// Tells the link which devices there are.
@@ -22,6 +22,7 @@ impl<W: Env> Node<W> {
             device: device.config.name.clone(),
             interface_name: device.config.interface_name.clone(),
             interface: device.config.interface,
+            has_streams: device.config.transport == Transport::Iwarp,
         });
         faults.know(named.collect());
     }
@@ -43,6 +44,13 @@ impl<W: Env> Node<W> {
             }
             Due::Reject(request) => {
                 self.reject_lost(now, &request);
+                true
+            }
+            Due::Stream(token, has_room) => {
+                self.on_readable(now, token);
+                if has_room {
+                    self.on_stream(now, token, StreamInput::Writable);
+                }
                 true
             }
             Due::Ports => {

@@ -10,6 +10,7 @@
 //! |---|---|
 //! | this one | calls of no module: sockets, descriptors, users, namespaces, mounts |
 //! | `message` | [`receive`]: recvmsg(2) and its control messages |
+//! | `vectored`, `disconnect` | what streams need of sockets |
 //! | `epoll` | [`Epoll`]: what a thread waits with for many descriptors |
 //! | [`time`], [`clock`] | cheap clocks; the time as a number that fits an atomic |
 //! | [`thread`] | the calling thread: number, signals, cancellation, processors |
@@ -26,6 +27,7 @@
 //! one too many.
 
 pub mod clock;
+mod disconnect;
 mod epoll;
 pub mod file_size;
 #[doc(hidden)]
@@ -49,6 +51,7 @@ use arrayvec::ArrayVec;
 use libc::{c_int, c_void, socklen_t};
 
 use crate::fork::Fd;
+pub use disconnect::disconnect;
 pub use epoll::Epoll;
 pub use message::{Control, ControlBuffer, Received, Room, receive};
 pub use vectored::{receive_pieces, send_pieces};

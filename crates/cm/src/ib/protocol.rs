@@ -25,7 +25,7 @@ pub(crate) const PRIVATE_DATA: PrivateData = PrivateData {
 
 /// A connection manager without connections.
 pub(crate) fn start(setup: Setup) -> Cm {
-    let Setup { guid, timing, max_pending_requests, is_kin, process_of, comm_ids, random } = setup;
+    let Setup { guid, timing, max_pending_requests, is_kin, process_of, comm_ids, random, .. } = setup;
     let config = Config { timing, max_pending_requests, is_kin, process_of, ..Config::new(guid) };
     Cm::new(config, comm_ids, random)
 }

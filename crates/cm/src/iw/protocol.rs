@@ -24,7 +24,8 @@ pub(crate) const PRIVATE_DATA: PrivateData = PrivateData {
 /// A connection manager without connections. MPA has no use for GUIDs, ids and random numbers: a
 /// stream says which connection it is.
 pub(crate) fn start(setup: Setup) -> Cm {
-    Cm::new(Config { max_pending_requests: setup.max_pending_requests, ..Config::default() })
+    let Setup { crc, max_pending_requests, .. } = setup;
+    Cm::new(Config { crc, max_pending_requests, ..Config::default() })
 }
 
 impl crate::Cm for Cm {

@@ -14,6 +14,7 @@ fn started(protocol: Protocol, block: u32) -> Box<dyn Cm> {
     protocol.start(Setup {
         guid: Guid(block.into()),
         timing: Timing::default(),
+        crc: false,
         max_pending_requests: 16,
         is_kin: |_| false,
         process_of: |id| id.0 >> 20,

@@ -7,8 +7,10 @@
 //! |---|---|
 //! | this one | what a rule may say |
 //! | `parse` | how it is read, and what is wrong with it |
+//! | `notes` | which rules do nothing on a kind of device |
 //! | `words` | the words for operations, statuses, reasons and the like; numbers with units |
 
+mod notes;
 mod parse;
 #[cfg(test)]
 mod tests;
@@ -38,6 +40,8 @@ pub(crate) struct Rule {
     pub probability: f64,
     /// Packets that are held at most, in each direction.
     pub limit: usize,
+    /// The rule is about packets alone, and not about streams, which never recover from it.
+    pub spares_streams: bool,
     pub when: When,
 }
 
@@ -58,6 +62,8 @@ pub(crate) enum Action {
     Rate(u64),
     /// A work request fails.
     Error(Outcome),
+    /// The stream of a connection is cut.
+    Reset,
     /// No receive is there.
     Rnr,
     /// A connection request is rejected for this reason.
@@ -87,8 +93,10 @@ pub(crate) struct Delay {
 /// What a rule is about, and counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
-    /// Packets.
+    /// Packets, and parts of streams.
     Packet,
+    /// Parts of streams alone.
+    Stream,
     /// Send work requests, by their first packets.
     Request,
     /// Packets that take a receive.
@@ -113,6 +121,7 @@ impl Action {
             Self::Duplicate => "duplicate",
             Self::Delay(_) => "delay",
             Self::Rate(_) => "rate",
+            Self::Reset => "reset",
             Self::Error(_) => "error",
             Self::Rnr => "rnr",
             Self::Reject(_) => "reject",
@@ -132,6 +141,7 @@ impl Action {
             | Self::Duplicate
             | Self::Delay(_)
             | Self::Rate(_) => Subject::Packet,
+            Self::Reset => Subject::Stream,
             Self::Error(_) => Subject::Request,
             Self::Rnr => Subject::Receive,
             Self::Reject(_) | Self::Unanswered => Subject::Connection,
@@ -146,7 +156,7 @@ impl Subject {
     /// The conditions that a rule about it may have.
     pub(crate) fn conditions(self) -> &'static [&'static str] {
         match self {
-            Self::Packet | Self::Request | Self::Receive => &[
+            Self::Packet | Self::Stream | Self::Request | Self::Receive => &[
                 "dir",
                 "peer",
                 "device",

@@ -25,7 +25,7 @@ const LIMIT: usize = 1_000;
 const MAX_LIMIT: usize = 100_000;
 
 /// All actions, for a message.
-const ACTIONS: &str = "loss, duplicate, corrupt, partition, delay, reorder, rate, error, rnr, reject, \
+const ACTIONS: &str = "loss, duplicate, corrupt, partition, delay, reorder, rate, reset, error, rnr, reject, \
                        unanswered, enomem, port-down, device-removal or stop";
 /// All conditions, likewise.
 const CONDITIONS: &str =
@@ -39,7 +39,11 @@ impl FromStr for Spec {
     /// A term that is none, or has no meaning.
     fn from_str(text: &str) -> Result<Self, SpecError> {
         if text.trim() == "chaos" {
-            return CHAOS.parse();
+            let mut chaos: Self = CHAOS.parse()?;
+            // Nothing mends a stream whose bytes were changed: the connection ends.
+            let damages = |rule: &mut Rule| rule.spares_streams = rule.action == Action::Corrupt;
+            chaos.rules.iter_mut().for_each(damages);
+            return Ok(chaos);
         }
         let mut rules = Vec::new();
         for rule in parts(text, 0, text.len(), ';') {
@@ -182,6 +186,7 @@ impl<'a> Reading<'a> {
             "loss" => with_probability(Action::Loss),
             "corrupt" => with_probability(Action::Corrupt),
             "duplicate" => with_probability(Action::Duplicate),
+            "reset" => with_probability(Action::Reset),
             "rnr" => with_probability(Action::Rnr),
             "enomem" => with_probability(Action::OutOfMemory),
             "rate" => rate(value.unwrap_or_default()).map(|rate| (Action::Rate(rate), None)),
@@ -252,7 +257,8 @@ impl<'a> Reading<'a> {
             _ => None,
         };
         self.when.is_out = self.when.is_out.or(default_direction);
-        Ok(Rule { action, probability: self.probability.unwrap_or(1.0), limit, when: self.when })
+        let probability = self.probability.unwrap_or(1.0);
+        Ok(Rule { action, probability, limit, spares_streams: false, when: self.when })
     }
 }
 

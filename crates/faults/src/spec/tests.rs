@@ -97,3 +97,16 @@ fn a_mistake_is_said_with_its_place() {
         assert!(error.starts_with(said), "{text}: {error}");
     }
 }
+
+#[test]
+fn rules_that_do_nothing_on_a_kind_of_device_are_said() {
+    let spec: Spec =
+        "loss=1%; duplicate=1%; rnr; error=fatal; delay=1ms,op=ack; loss=1%,qp=3; reset,nth=2; corrupt=1%,type=uc"
+            .parse()
+            .unwrap();
+    let streams = spec.notes(true, false);
+    assert_eq!(streams.len(), 6, "{streams:?}");
+    assert_eq!(streams[0], "duplicate does nothing: TCP delivers each byte once");
+    assert!(spec.notes(true, true)[0].starts_with("duplicate does nothing on devices of iWARP: "));
+    assert_eq!(spec.notes(false, true), ["reset does nothing: there is no device of iWARP"]);
+}

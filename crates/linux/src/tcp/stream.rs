@@ -228,9 +228,11 @@ impl Stream for TcpStream {
 
     fn reset(&self) {
         self.leave();
-        let socket = SockRef::from(&self.fd);
-        // The last descriptor that closes sends the RST.
-        let _ = socket.set_linger(Some(Duration::ZERO));
-        let _ = socket.shutdown(std::net::Shutdown::Read);
+        // A queue pair may have the descriptor for long, so the RST does not wait for its end.
+        if sys::disconnect(&self.fd).is_err() {
+            let socket = SockRef::from(&self.fd);
+            let _ = socket.set_linger(Some(Duration::ZERO));
+            let _ = socket.shutdown(std::net::Shutdown::Read);
+        }
     }
 }

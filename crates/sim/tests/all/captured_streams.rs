@@ -83,9 +83,12 @@ fn fpdus(bytes: &[u8], kind: Kind) -> usize {
     count
 }
 
-fn connected(seed: u64, together: bool) -> ([Arc<Shown>; 2], (sim::Sim, Party, Party, Side, Side)) {
+/// Both ends of a connection.
+type Connected = (sim::Sim, Party, Party, Side, Side);
+
+fn connected(seed: u64) -> ([Arc<Shown>; 2], Connected) {
     let shown: [Arc<Shown>; 2] = Default::default();
-    let connected = connected_on(Way::Stream, seed, together, |n, env| {
+    let connected = connected_on(Way::Stream, seed, false, |n, env| {
         Arc::new(CaptureLink::new(env, shown[usize::from(n - 1)].clone(), Filter::default()))
     });
     (shown, connected)
@@ -95,7 +98,7 @@ fn connected(seed: u64, together: bool) -> ([Arc<Shown>; 2], (sim::Sim, Party, P
 fn both_ends_show_the_same_segments_of_a_stream_and_all_of_its_bytes() {
     sim::each_seed("captured_streams", "both_ends_show", SEEDS, |seed| {
         let mut dice = Dice::new(seed).fork(100);
-        let ([client, server], (mut sim, a, b, ours, mut theirs)) = connected(seed, false);
+        let ([client, server], (mut sim, a, b, ours, mut theirs)) = connected(seed);
         sim.set_faults(sim.faults().jitter(Duration::from_micros(dice.below(100))));
         ours.send_all(&a.node);
         sim.run_for(Duration::from_secs(1));
@@ -121,7 +124,7 @@ fn both_ends_show_the_same_segments_of_a_stream_and_all_of_its_bytes() {
 
 #[test]
 fn a_stream_that_is_reset_ends_with_an_rst_at_both_ends() {
-    let ([client, server], (mut sim, a, b, ..)) = connected(1, false);
+    let ([client, server], (mut sim, a, b, ..)) = connected(1);
     sim.reset_streams(a.process, b.process);
     sim.run_for(Duration::from_secs(1));
     for shown in [client, server] {

@@ -19,6 +19,7 @@ mod env;
 mod groups;
 mod historic;
 mod injected;
+mod injected_streams;
 mod misfits;
 mod multicast;
 mod ports;

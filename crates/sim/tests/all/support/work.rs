@@ -10,8 +10,8 @@ use super::connections::{PORT, Party, param};
 use super::jobs::{AREAS, Job, Kind, apply, jobs, of_iwarp, pieces};
 use super::{DEPTH, Endpoint, RIGHTS, SimNode, Way, Wiring, wire_up};
 use nic::rdma_cm::{ConnParam, EventKind};
-use nic::{Buffer, PostError, QpAttr, QpState, mask};
-use sim::{Dice, Faults, Sim};
+use nic::{Buffer, Link, PostError, QpAttr, QpState, mask};
+use sim::{Dice, Faults, Sim, SimEnv};
 use stack::Id;
 use transport::op::{AtomicOp, Completed, Completion, Data, RecvWr, SendOp, SendWr, Status};
 use wire::mad::PortSpace;
@@ -105,6 +105,16 @@ impl End {
 
 impl Run {
     pub(crate) fn new(seed: u64, way: Way, faults: impl Fn(&mut Dice) -> Faults) -> Self {
+        Self::on(seed, way, faults, |_, env| env)
+    }
+
+    /// Like [`Run::new`], on the links that `decorate` puts over those of the hosts.
+    pub(crate) fn on(
+        seed: u64,
+        way: Way,
+        faults: impl Fn(&mut Dice) -> Faults,
+        mut decorate: impl FnMut(u64, Arc<SimEnv>) -> Arc<dyn Link>,
+    ) -> Self {
         let mut dice = Dice::new(seed).fork(1000);
         let mut sim = Sim::new(seed, faults(&mut dice));
         if sim::seeds::single().is_some() {
@@ -128,8 +138,9 @@ impl Run {
         let there = if together { here } else { sim.add_host(&[address(2)], link_mtu) };
         let max = dice.pick(&[64, 1024, 1024, 4096, 4096, 16_384, 16_384, 65_536]);
         let addresses = [address(1), address(if together { 1 } else { 2 })];
-        let parties = [(here, addresses[0]), (there, addresses[1])]
-            .map(|(host, address)| Party::with(&mut sim, host, address, &way.config()));
+        let parties = [(here, addresses[0], 1), (there, addresses[1], 2)].map(|(host, address, n)| {
+            Party::on(&mut sim, host, address, &way.config(), |env| decorate(n, env))
+        });
         let nodes = [0, 1].map(|n: usize| parties[n].node.clone());
         let most = Mtu::for_link(link_mtu).unwrap().code();
         let least = if max > 16_384 { 3 } else { 1 };
