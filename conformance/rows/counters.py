@@ -4,7 +4,7 @@ import json, os, re, time
 from .harness import Fail, need, row
 
 COUNTERS = "counters"
-PORT = "/sys/class/infiniband/rxe_lo/ports/1"
+PORT = "/sys/class/infiniband/{}/ports/1"
 EXPORTER = "127.0.0.1:9100"
 # How old a number may be, and the programs of a row that runs beside others.
 STALE_S = 5
@@ -13,8 +13,8 @@ STALE_S = 5
 class Tree:
     """A shell that `verbena run` starts, to which lines are given."""
 
-    def __init__(self, r, ns, options=()):
-        self.row, self.ns, self.lines = r, ns, 0
+    def __init__(self, r, ns, options=(), device="rxe_lo"):
+        self.row, self.ns, self.lines, self.port = r, ns, 0, PORT.format(device)
         self.path = os.path.join(r.work, f"shell-{len(os.listdir(r.work))}")
         os.mkfifo(self.path)
         self.program = r.run("sh", self.path, ns=ns, options=options)
@@ -45,7 +45,7 @@ class Tree:
         self.start(f"{line} &\nstarted=\"$started $!\"")
 
     def counters(self, dir="counters"):
-        text = self.do(f"cd {PORT}/{dir} && grep . *")
+        text = self.do(f"cd {self.port}/{dir} && grep . *")
         return {name: int(n) for name, _, n in (line.partition(":") for line in text.splitlines())}
 
     def end(self):
