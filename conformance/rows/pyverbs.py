@@ -112,8 +112,8 @@ def stable(text):
     return re.sub(r"0x[0-9a-f]+|\b\d{4,}\b", "N", text).replace("|", "/").replace("\n", " ")[:160]
 
 
-def one(row, runner, device, test, ns):
-    program = row.run(PYTHON, "-c", SEEDED, runner, "--dev", device, "-v", test, ns=ns, env={"PYTHONDONTWRITEBYTECODE": "1"})
+def one(row, runner, device, test, ns, options=()):
+    program = row.run(PYTHON, "-c", SEEDED, runner, "--dev", device, "-v", test, ns=ns, options=options, env={"PYTHONDONTWRITEBYTECODE": "1"})
     try:
         program.wait(PATIENCE)
         ended = True

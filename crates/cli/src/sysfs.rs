@@ -25,9 +25,9 @@ use std::time::Duration;
 
 use linux::mount_namespace::{self, View};
 use linux::port_counters::{self, PortFiles};
-use nic::device::Port;
 use nic::device::port::{FIRMWARE, PhysState, PortState};
-use nic::{DeviceConfig, Transport, device::port, limits};
+use nic::device::{Port, gid};
+use nic::{DeviceConfig, Transport, device::port};
 
 use crate::{dev, devices, object, ready};
 
@@ -273,13 +273,19 @@ fn port_entries(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConf
     }
     tree.push(file(&at.join("pkeys"), "0", format_args!("{:#06x}", wire::Pkey::default().0)));
     let gids = at.join("gids");
-    for index in 0..limits::MAX_GIDS {
-        let gid = port.gids.get(index).map_or([0; 16], |entry| entry.gid.0);
-        tree.push(file(&gids, &index.to_string(), groups(gid)));
+    let reported = gid::reported(config, port);
+    for index in 0..gid::reported_len(config.transport) {
+        let found = reported.iter().find(|(at, _)| *at == index);
+        tree.push(file(&gids, &index.to_string(), groups(found.map_or([0; 16], |(_, gid)| gid.0))));
     }
-    for (name, value) in [("types", "RoCE v2"), ("ndevs", &config.interface_name)] {
+    let kind = match config.transport {
+        Transport::Roce => "RoCE v2",
+        // The kernel's word for all that is not RoCE v2.
+        Transport::Iwarp => "IB/RoCE v1",
+    };
+    for (name, value) in [("types", kind), ("ndevs", &config.interface_name)] {
         let dir = at.join("gid_attrs").join(name);
-        tree.extend(port.gids.iter().map(|(index, _)| file(&dir, &index.to_string(), value)));
+        tree.extend(reported.iter().map(|(index, _)| file(&dir, &index.to_string(), value)));
     }
     tree.extend(port_counters::DIRS.map(|dir| (at.join(dir), Entry::Dir)));
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use nic::device::port;
+use nic::device::{gid, port};
 use nic::fate::DropCounter;
 use nic::{Transport, limits};
 use rdma_core_abi::verbs::{
@@ -27,6 +27,9 @@ const LINK_LAYER_ETHERNET: u8 = 2;
 /// IBV_GID_TYPE_ROCE_V2 of `ibv_gid_entry`, and IBV_GID_TYPE_SYSFS_ROCE_V2 of the older call.
 const GID_ROCE_V2: u32 = 2;
 const GID_SYSFS_ROCE_V2: u32 = 1;
+/// IBV_GID_TYPE_IB, and IBV_GID_TYPE_SYSFS_IB_ROCE_V1: what they say of a GID of iWARP.
+const GID_IB: u32 = 0;
+const GID_SYSFS_IB_ROCE_V1: u32 = 0;
 
 fn device_attr(context: &Context) -> ibv_device_attr {
     use rdma_core_abi::verbs as v;
@@ -231,7 +234,7 @@ fn port_attr(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
     a.phys_state = p.phys_state() as _;
     a.max_mtu = wire::Mtu::M4096.code().into();
     a.active_mtu = p.mtu.code().into();
-    a.gid_tbl_len = limits::MAX_GIDS as c_int;
+    a.gid_tbl_len = gid::reported_len(context.nic.config.transport) as c_int;
     a.port_cap_flags = port::CAPABILITIES;
     a.max_msg_sz = limits::MAX_MESSAGE as u32;
     let counters = &context.nic.counters;
@@ -304,9 +307,10 @@ pub unsafe extern "C" fn ibv_query_port_speed(
     })
 }
 
-fn index_in_table(port: u8, index: u32) -> Result<u8, Errno> {
-    let index = u8::try_from(index).map_err(|_| Errno(libc::EINVAL))?;
-    if port == 1 { Ok(index) } else { Err(Errno(libc::EINVAL)) }
+fn index_in_table(context: &Context, port: u8, index: u32) -> Result<usize, Errno> {
+    let index = usize::try_from(index).unwrap_or(usize::MAX);
+    let is_there = port == 1 && index < gid::reported_len(context.nic.config.transport);
+    is_there.then_some(index).ok_or(Errno(libc::EINVAL))
 }
 
 /// ibv_query_gid(3): an index without an entry gives the zero GID. errno: EINVAL beyond the table.
@@ -317,42 +321,58 @@ pub unsafe extern "C" fn ibv_query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     ffi_guard::or_minus_one(|| {
-        let index = index_in_table(port, index.cast_unsigned())?;
-        // SAFETY: a context of ours and the caller's structure, by the man page's contract.
-        unsafe {
-            let entry = Context::of(context).nic.gid(index);
-            *gid = ibv_gid { raw: entry.map_or([0; 16], |e| e.gid.0) };
-        }
+        // SAFETY: a context of ours, by the man page's contract.
+        let context = unsafe { Context::of(context) };
+        let index = index_in_table(context, port, index.cast_unsigned())?;
+        let found = entry(context, index);
+        // SAFETY: the caller's structure.
+        unsafe { *gid = found.map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid) };
         Ok(0)
     })
 }
 
-/// `ibv_query_gid_type`, no man page: all entries are RoCE v2.
+/// `ibv_query_gid_type`, no man page: all entries of a RoCE device are RoCE v2.
 pub unsafe extern "C" fn ibv_query_gid_type(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     index: c_uint,
     kind: *mut u32,
 ) -> c_int {
     ffi_guard::or_minus_one(|| {
-        index_in_table(port, index)?;
+        // SAFETY: a context of ours, by the man page's contract.
+        let context = unsafe { Context::of(context) };
+        index_in_table(context, port, index)?;
+        let found = match context.nic.config.transport {
+            Transport::Roce => GID_SYSFS_ROCE_V2,
+            Transport::Iwarp => GID_SYSFS_IB_ROCE_V1,
+        };
         // SAFETY: the caller's variable.
-        unsafe { *kind = GID_SYSFS_ROCE_V2 };
+        unsafe { *kind = found };
         Ok(0)
     })
 }
 
-/// The entry of one index, as much of it as the program knows.
-fn entry(context: &Context, index: u8) -> Option<ibv_gid_entry> {
-    let found = context.nic.gid(index)?;
-    // SAFETY: integers and a union of bytes.
-    let mut e: ibv_gid_entry = unsafe { std::mem::zeroed() };
-    e.gid = ibv_gid { raw: found.gid.0 };
-    e.gid_index = index.into();
-    e.port_num = 1;
-    e.gid_type = GID_ROCE_V2;
-    e.ndev_ifindex = context.nic.config.interface;
-    Some(e)
+/// The entries that a device reports, as much of them as the program knows.
+fn entries(context: &Context) -> impl Iterator<Item = ibv_gid_entry> {
+    let config = &context.nic.config;
+    gid::reported(config, &context.nic.port()).into_iter().map(|(index, gid)| {
+        // SAFETY: integers and a union of bytes.
+        let mut e: ibv_gid_entry = unsafe { std::mem::zeroed() };
+        e.gid = ibv_gid { raw: gid.0 };
+        e.gid_index = index as u32;
+        e.port_num = 1;
+        e.gid_type = match config.transport {
+            Transport::Roce => GID_ROCE_V2,
+            Transport::Iwarp => GID_IB,
+        };
+        e.ndev_ifindex = config.interface;
+        e
+    })
+}
+
+/// The entry of one index.
+fn entry(context: &Context, index: usize) -> Option<ibv_gid_entry> {
+    entries(context).find(|entry| entry.gid_index as usize == index)
 }
 
 /// ibv_query_gid_ex(3): ENODATA for an index without an entry.
@@ -365,13 +385,14 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     size: usize,
 ) -> c_int {
     ffi_guard::or_errno(|| {
+        // SAFETY: a context of ours, by the man page's contract.
+        let context = unsafe { Context::of(context) };
         let port = u8::try_from(port).map_err(|_| Errno(libc::EINVAL))?;
-        let index = index_in_table(port, index)?;
+        let index = index_in_table(context, port, index)?;
         if flags != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
         }
-        // SAFETY: a context of ours, by the man page's contract.
-        let e = entry(unsafe { Context::of(context) }, index).ok_or(Errno(libc::ENODATA))?;
+        let e = entry(context, index).ok_or(Errno(libc::ENODATA))?;
         // SAFETY: the caller's structure has `size` bytes.
         unsafe { put(&e, to.cast(), size) };
         Ok(())
@@ -402,7 +423,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         }
         // SAFETY: a context of ours, by the man page's contract.
         let context = unsafe { Context::of(context) };
-        let entries: Vec<_> = (0..=u8::MAX).filter_map(|i| entry(context, i)).collect();
+        let entries: Vec<_> = entries(context).collect();
         if entries.len() > most {
             return Ok(Err(libc::EINVAL));
         }

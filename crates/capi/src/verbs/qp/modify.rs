@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::time::Instant;
 
-use nic::{QpAttr, QpCap, QpState, mask};
+use nic::{QpAttr, QpCap, QpState, Transport, mask};
 use rdma_core_abi::verbs::{ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr};
 use wire::{Mtu, Psn, Qkey, Qpn};
 
@@ -137,7 +137,11 @@ pub unsafe extern "C" fn ibv_query_qp(
         }
         let bits = standard(attr_mask)?;
         let init = ours.nic.init();
-        let now = ours.nic.query();
+        let mut now = ours.nic.query();
+        // A queue pair of iWARP begins idle: the kernel's siw names that state so.
+        if now.state == QpState::Reset && ours.nic.device().config.transport == Transport::Iwarp {
+            (now.state, now.cur_state) = (QpState::Init, QpState::Init);
+        }
         // SAFETY: the caller's structures, and the queue pair as above.
         unsafe {
             *attr = to_c(&now, &init.cap);
