@@ -1,7 +1,8 @@
 //! The rules about events: completion queues that are armed too late, and events that are not
 //! acknowledged.
 
-use crate::checker::{Checker, Program};
+use crate::calls::Program;
+use crate::checker::Checker;
 use crate::finding::{Finding, Rule, Site};
 use crate::objects::{CompletionQueue, Handle};
 

@@ -4,6 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`checker`] | [`Checker`]: objects and outstanding work requests, and what is wrong with them |
+//! | [`calls`] | what a caller tells of a call |
 //! | [`finding`] | [`Finding`]: the rule, the calls, a paragraph and JSON |
 //! | [`objects`] | what a checker knows of each object |
 //! | `ranges` | the memory under outstanding work requests |
@@ -19,6 +20,7 @@
 //! is.
 #![forbid(unsafe_code)]
 
+pub mod calls;
 pub mod checker;
 pub mod ends;
 mod events;
@@ -30,6 +32,7 @@ mod ranges;
 mod rules;
 pub mod suppressions;
 
-pub use checker::{Checker, Completion, Direction, Element, Program, Queue, Refusal, Request};
+pub use calls::{Completion, Direction, Element, Program, Queue, Refusal, Request};
+pub use checker::Checker;
 pub use finding::{Finding, Rule, Site};
 pub use suppressions::Suppressions;

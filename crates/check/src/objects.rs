@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::checker::{Direction, Program};
+use crate::calls::{Direction, Program};
 use crate::events::Armed;
 
 /// Names an object.

@@ -1,6 +1,7 @@
 //! The rules about requests: what is wrong with one that is posted or completed.
 
-use crate::checker::{Call, Checker, Direction, Element, Program, Queue, Refusal, Request, on_pair};
+use crate::calls::{Direction, Element, Program, Queue, Refusal, Request};
+use crate::checker::{Call, Checker, on_pair};
 use crate::finding::{Finding, Rule, Site};
 use crate::objects::{Handle, Piece, Posted};
 

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_int};
 use std::hash::{DefaultHasher, Hasher};
 
-use check::checker::is_of_ends;
+use check::calls::is_of_ends;
 use check::ends::Peer;
 use check::{Checker, Completion, Direction, Element, Finding, Program, Queue, Refusal, Request};
 use rdma_core_abi::verbs::{
