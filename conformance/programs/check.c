@@ -39,6 +39,9 @@ static struct ibv_qp *queue_pair(struct ibv_cq *queue)
 /* The PSN of the first request to every queue pair but that of the mistake "ends". */
 static uint32_t first_psn;
 
+/* READs that a queue pair may have under way, and those that it serves at a time. */
+static int reads_sent = 1, reads_served = 1;
+
 static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1,
@@ -50,7 +53,7 @@ static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 	attr.path_mtu = IBV_MTU_1024;
 	attr.dest_qp_num = peer->qp_num;
 	attr.rq_psn = first_psn;
-	attr.max_dest_rd_atomic = 1;
+	attr.max_dest_rd_atomic = reads_served;
 	attr.min_rnr_timer = 1;
 	attr.ah_attr.is_global = 1;
 	attr.ah_attr.port_num = 1;
@@ -64,7 +67,7 @@ static void connect_to(struct ibv_qp *qp, struct ibv_qp *peer)
 	attr.timeout = 10;
 	attr.retry_cnt = 1;
 	attr.rnr_retry = 1;
-	attr.max_rd_atomic = 1;
+	attr.max_rd_atomic = reads_sent;
 	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
 		IBV_QP_MAX_QP_RD_ATOMIC));
 }
@@ -87,7 +90,7 @@ static void open_all(void)
 	MUST(other = aligned_alloc(SIZE, SIZE));
 	memset(buffer, 1, SIZE);
 	memset(other, 2, SIZE);
-	MUST(mr = ibv_reg_mr(pd, buffer, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
+	MUST(mr = ibv_reg_mr(pd, buffer, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
 	MUST(other_mr = ibv_reg_mr(other_pd, other, SIZE, 0));
 }
 
@@ -308,6 +311,17 @@ int main(int argc, char **argv)
 		connect_to(two, one);
 		MUST(!post(one, write, signaled, buffer, 64, mr->lkey));
 		take(1);
+		MUST(!ibv_destroy_qp(one));
+		MUST(!ibv_destroy_qp(two));
+	} else if (!strcmp(bug, "more-reads-than-served")) {
+		struct ibv_qp *one = queue_pair(cq), *two = queue_pair(cq);
+
+		reads_sent = mended ? 1 : 4;
+		connect_to(one, two);
+		connect_to(two, one);
+		for (int i = 0; i < 4; i++)
+			MUST(!post(one, IBV_WR_RDMA_READ, signaled, buffer + i * 64, 64, mr->lkey));
+		take(4);
 		MUST(!ibv_destroy_qp(one));
 		MUST(!ibv_destroy_qp(two));
 	} else if (!strcmp(bug, "steps")) {

@@ -9,7 +9,7 @@ CHECKED = "check"
 LOCAL_ERROR = ("failed-request",)
 MISTAKES = {
     "more-requests-than-asked": (), "refused-request": (), "lost-event": (), "unacknowledged-event": (),
-    "use-after-destroy": (), "fork-unprepared": (), "steps": (),
+    "use-after-destroy": (), "more-reads-than-served": (), "fork-unprepared": (), "steps": (),
     "send-buffer-changed": (), "overlapping-receives": (), "receive-over-send": (), "unknown-key": LOCAL_ERROR,
     "outside-region": LOCAL_ERROR, "wrong-domain": LOCAL_ERROR, "no-local-write": LOCAL_ERROR * 2, "region-in-use": (),
     "queue-may-overrun": (), "never-signaled": (), "more-inline-than-asked": (),

@@ -2,6 +2,7 @@
 
 use crate::ends::Peer;
 use crate::objects::Handle;
+use crate::reads::Reads;
 
 /// The program that is checked.
 pub trait Program {
@@ -11,6 +12,8 @@ pub trait Program {
     fn executes(&self, pair: Handle) -> bool;
     /// Whether requests of a queue pair may have completed: it receives, or is in error.
     fn completes(&self, pair: Handle) -> bool;
+    /// READs and atomics of a queue pair; `None` where it is connected to none, or never was.
+    fn reads(&self, pair: Handle) -> Option<Reads>;
 }
 
 /// What the adapter does with the memory of a request.

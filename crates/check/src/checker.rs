@@ -7,6 +7,7 @@ use crate::finding::{Finding, Rule, Site};
 use crate::gone::Gone;
 use crate::objects::{CompletionQueue, Domain, Handle, Posted, QueuePair, Region, SharedQueue};
 use crate::ranges::Ranges;
+use crate::reads::PeerServes;
 use crate::rules::cause;
 
 /// The status of requests that a queue pair gave up because of another one (IBV_WC_WR_FLUSH_ERR).
@@ -28,7 +29,7 @@ pub struct Checker<S> {
     pub(crate) pairs: BTreeMap<Handle, QueuePair<S>>,
     pub(crate) shared: BTreeMap<Handle, SharedQueue<S>>,
     /// Queue pairs by number.
-    numbers: BTreeMap<u32, Handle>,
+    pub(crate) numbers: BTreeMap<u32, Handle>,
     pub(crate) read: Ranges,
     pub(crate) written: Ranges,
     pub(crate) gone: Gone<S>,
@@ -128,6 +129,7 @@ impl<S: Site> Checker<S> {
         let Some(pair) = self.pairs.get_mut(&handle) else { return };
         let (sends, receives) = (std::mem::take(&mut pair.sends), std::mem::take(&mut pair.receives));
         let (send_queue, receive_queue) = (pair.send_queue, pair.receive_queue);
+        pair.peer_serves = PeerServes::default();
         for (queue, all) in [(send_queue, sends), (receive_queue, receives)] {
             for posted in all {
                 self.release(&posted);
@@ -226,6 +228,7 @@ impl<S: Site> Checker<S> {
         }
         findings.extend(self.check_depth(queue, false, site));
         findings.extend(self.expect(queue, signaled, site));
+        findings.extend(self.check_reads(queue, program, site));
         findings
     }
 

@@ -20,6 +20,10 @@ pub struct End {
     pub next_psn: Option<u32>,
     /// The PSN that is expected next.
     pub expected_psn: Option<u32>,
+    /// READs and atomics that it sends at a time (`max_rd_atomic`).
+    pub reads_sent: Option<u8>,
+    /// READs and atomics that it serves at a time (`max_dest_rd_atomic`).
+    pub reads_served: Option<u8>,
 }
 
 /// A memory region of the peer's process.
@@ -40,6 +44,8 @@ pub struct PeerRegion {
 pub struct Peer {
     /// What does not fit, a sentence each ([`misfits`]).
     pub misfits: Vec<String>,
+    /// READs and atomics that it serves at a time, where its queue pair is connected to this one.
+    pub reads_served: Option<u8>,
     /// The memory regions of its process.
     pub regions: Vec<PeerRegion>,
 }
@@ -105,6 +111,13 @@ pub fn misfits(own: &End, peer: &End, is_silent: bool) -> Vec<String> {
             ));
         }
     }
+    if let (Some(sent), Some(served)) = (own.reads_sent, peer.reads_served)
+        && sent > served
+    {
+        found.push(format!(
+            "max_rd_atomic is {sent} here, and max_dest_rd_atomic is {served} at the peer: of READs and atomics it serves no more at a time."
+        ));
+    }
     found
 }
 
@@ -121,6 +134,8 @@ mod tests {
             oldest_psn: Some(PSNS - 2),
             next_psn: Some(3),
             expected_psn: Some(PSNS - 2),
+            reads_sent: Some(4),
+            reads_served: Some(4),
         };
         (end(17, 18), end(18, 17))
     }
@@ -134,6 +149,13 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_said_and_what_fits_is_not() {
         assert_eq!(with(|_| {}), [""; 0]);
+        assert_eq!(with(|peer| peer.reads_served = Some(5)), [""; 0]);
+        assert_eq!(
+            with(|peer| peer.reads_served = Some(3)),
+            [
+                "max_rd_atomic is 4 here, and max_dest_rd_atomic is 3 at the peer: of READs and atomics it serves no more at a time."
+            ]
+        );
         assert_eq!(with(|peer| peer.expected_psn = Some(3)), [""; 0], "all was received");
         assert_eq!(with(|peer| peer.expected_psn = Some(4)).len(), 1);
         assert_eq!(with(|peer| peer.expected_psn = Some(PSNS - 3)).len(), 1);

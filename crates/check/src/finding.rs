@@ -40,6 +40,8 @@ pub enum Rule {
     MoreRequestsThanAsked,
     /// More inline bytes than the queue pair was asked for.
     MoreInlineThanAsked,
+    /// More READs and atomics are outstanding than the peer serves.
+    MoreReadsThanServed,
     /// A request was refused as invalid.
     RefusedRequest,
     /// A request failed.
@@ -71,7 +73,7 @@ const BUFFERS: &str =
     "ibv_post_send(3): the buffers of a request may be used again once its completion is taken";
 
 /// All rules, in their order.
-const ENTRIES: [Entry; 19] = [
+const ENTRIES: [Entry; 20] = [
     Entry {
         rule: Rule::SendBufferChanged,
         name: "send-buffer-changed",
@@ -143,6 +145,12 @@ const ENTRIES: [Entry; 19] = [
         name: "more-inline-than-asked",
         law: "ibv_create_qp(3): max_inline_data is what a queue pair may send inline",
         remedy: "Ask for the inline bytes in ibv_qp_init_attr.cap; other devices grant no more",
+    },
+    Entry {
+        rule: Rule::MoreReadsThanServed,
+        name: "more-reads-than-served",
+        law: "ibv_modify_qp(3), rdma_accept(3): max_rd_atomic and initiator_depth are at most what the peer serves",
+        remedy: "Exchange max_dest_rd_atomic with the peer, and set max_rd_atomic to no more; other devices answer IBV_WC_REM_INV_REQ_ERR",
     },
     Entry {
         rule: Rule::RefusedRequest,

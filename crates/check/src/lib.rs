@@ -8,6 +8,7 @@
 //! | [`finding`] | [`Finding`]: the rule, the calls, a paragraph and JSON |
 //! | [`objects`] | what a checker knows of each object |
 //! | `ranges` | the memory under outstanding work requests |
+//! | [`reads`] | READs and atomics that the peer does not serve |
 //! | `rules` | what is wrong with a request that is posted or completed |
 //! | `events` | what is wrong about events and their acknowledgement |
 //! | `gone` | the use of objects that were destroyed |
@@ -29,6 +30,7 @@ mod gone;
 mod leaks;
 pub mod objects;
 mod ranges;
+pub mod reads;
 mod rules;
 pub mod suppressions;
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use crate::calls::{Direction, Program};
 use crate::events::Armed;
+use crate::reads::PeerServes;
 
 /// Names an object.
 pub type Handle = u64;
@@ -109,6 +110,7 @@ pub struct QueuePair<S> {
     pub(crate) sends: VecDeque<Posted<S>>,
     /// Outstanding receives of its own.
     pub(crate) receives: VecDeque<Posted<S>>,
+    pub(crate) peer_serves: PeerServes<S>,
 }
 
 impl<S> QueuePair<S> {
@@ -127,6 +129,7 @@ impl<S> QueuePair<S> {
             made,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
+            peer_serves: PeerServes::default(),
         }
     }
 }

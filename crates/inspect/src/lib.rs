@@ -157,6 +157,10 @@ pub struct Reliable {
     pub rcvd_rnr_naks: u32,
     /// RNR NAKs sent.
     pub sent_rnr_naks: u32,
+    /// READs and atomics that it may have under way.
+    pub max_rd_atomic: u8,
+    /// READs and atomics of the peer that it serves at a time.
+    pub max_dest_rd_atomic: u8,
     /// Why the queue pair went to the error state by itself.
     pub last_error: Option<LastError>,
 }

@@ -181,7 +181,7 @@ pub struct Inner {
     /// The process at its other end; none before that is known.
     pub(crate) watch: Option<Watch>,
     /// What the request offered, for an accept without parameters.
-    pub(crate) offered: ConnParam,
+    pub offered: ConnParam,
     /// The program has accepted it.
     pub(crate) accepted: bool,
     /// What connect or accept asked for.

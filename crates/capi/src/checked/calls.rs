@@ -5,14 +5,15 @@ use std::hash::{DefaultHasher, Hasher};
 
 use check::calls::is_of_ends;
 use check::ends::Peer;
+use check::reads::Reads;
 use check::{Checker, Completion, Direction, Element, Finding, Program, Queue, Refusal, Request};
 use rdma_core_abi::verbs::{
     self as v, ibv_context_ops, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
 };
 
-use super::objects::{completes, executes, refuse_gone, state_name};
+use super::objects::{completes, executes, reads, refuse_gone, state_name};
 use super::site::Place;
-use super::{ends, events, handle, note};
+use super::{ends, events, handle, look, note};
 use crate::ffi_guard;
 use crate::verbs::cq::poll;
 use crate::verbs::qp::{post, request};
@@ -52,6 +53,10 @@ impl Program for Own {
 
     fn completes(&self, pair: u64) -> bool {
         completes(pair)
+    }
+
+    fn reads(&self, pair: u64) -> Option<Reads> {
+        reads(pair)
     }
 }
 
@@ -176,9 +181,20 @@ unsafe fn posted<T: Posted>(
         unsafe { each(*bad, |_| count += 1) };
         refused(queue, count, error);
     } else {
-        note(|checker, site| checker.posted(queue, site));
+        accepted(queue);
     }
     error
+}
+
+/// Tells that the adapter has taken the requests of a call.
+pub(super) fn accepted(queue: Queue) {
+    note(|checker, site| checker.posted(queue, site));
+    // Other processes are asked while the checker's lock is free.
+    let wanted = look(|checker| checker.peer_wanted(queue, &Own)).flatten();
+    let peer = wanted.and_then(|number| ends::peer_of(number, false));
+    if let Some(served) = peer.and_then(|peer| peer.reads_served) {
+        note(|checker, site| checker.peer_serves(queue, served, &Own, site));
+    }
 }
 
 /// Tells of the last requests, which were refused with an errno.

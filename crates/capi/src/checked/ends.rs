@@ -23,8 +23,11 @@ pub(super) fn peer_of(number: u32, is_silent: bool) -> Option<Peer> {
     let is_peer =
         |qp: &Qp| Some(qp.lqpn) == own.rqpn && (qp.src_addr.is_none() || qp.src_addr == own.dst_addr);
     let (_, device, peer) = pairs().find(|(_, _, qp)| is_peer(qp))?;
+    let (own, there) = (end(own), end(peer));
+    let is_connected = there.peer == Some(own.number) && !matches!(there.state.as_str(), "RESET" | "INIT");
     Some(Peer {
-        misfits: ends::misfits(&end(own), &end(peer), is_silent),
+        misfits: ends::misfits(&own, &there, is_silent),
+        reads_served: there.reads_served.filter(|_| is_connected),
         regions: regions(device, peer.pdn),
     })
 }
@@ -50,5 +53,7 @@ fn end(qp: &Qp) -> End {
         oldest_psn: qp.sq_psn.map(|next| next.wrapping_sub(in_flight) & 0xff_ffff),
         next_psn: qp.sq_psn,
         expected_psn: qp.rq_psn,
+        reads_sent: qp.reliable.as_ref().map(|reliable| reliable.max_rd_atomic),
+        reads_served: qp.reliable.as_ref().map(|reliable| reliable.max_dest_rd_atomic),
     }
 }

@@ -6,6 +6,7 @@ use nic::{QpState, QpType};
 use rdma_core_abi::verbs::{IBV_ACCESS_LOCAL_WRITE, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_srq};
 
 use check::Queue;
+use check::reads::Reads;
 
 use super::calls::Own;
 use super::{handle, look, note};
@@ -116,6 +117,29 @@ pub(super) fn executes(pair: Handle) -> bool {
 /// Whether requests of a queue pair that the checker knows may have completed.
 pub(super) fn completes(pair: Handle) -> bool {
     !matches!(state(pair), QpState::Reset | QpState::Init)
+}
+
+/// READs and atomics of a queue pair that the checker knows, once it is connected.
+pub(super) fn reads(pair: Handle) -> Option<Reads> {
+    let qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair as usize);
+    // SAFETY: as in `state`.
+    let nic = &unsafe { Qp::of(qp) }.nic;
+    let is_reliable = matches!(nic.init().kind, QpType::Rc | QpType::XrcSend | QpType::XrcRecv);
+    let attr = is_reliable.then(|| nic.query())?;
+    let is_connected = matches!(attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd);
+    is_connected.then(|| Reads {
+        sent: attr.max_rd_atomic,
+        served: attr.max_dest_rd_atomic,
+        peer: attr.dest_qpn.get(),
+    })
+}
+
+/// A connection was accepted with this `initiator_depth`, where the request has that one.
+pub(crate) fn accepted(qp: *mut ibv_qp, asked: u8, offered: u8) {
+    note(|checker, site| {
+        checker.accepted(handle(qp), asked, offered, site);
+        Vec::new()
+    });
 }
 
 /// The state of the queue pair that a call posts to.

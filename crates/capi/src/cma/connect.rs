@@ -13,6 +13,7 @@ use nic::QpState;
 use nic::rdma_cm::{ConnParam, EventKind};
 use stack::{Id, Node};
 
+use crate::checked;
 use crate::cma::channel::rdma_get_cm_event;
 use crate::cma::cm_id::CmId;
 use crate::cma::id::{complete, rdma_destroy_id, release_event};
@@ -187,8 +188,11 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
             ours.take_in_qp()?;
             parameters_for(id, param)?
         };
-        let (param, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
-        ours.instance.node().accept(&ours.node, param.as_ref(), data)?;
+        let (wish, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
+        let offered = ours.node.lock().offered.initiator_depth;
+        ours.instance.node().accept(&ours.node, wish.as_ref(), data)?;
+        // SAFETY: as above.
+        unsafe { note_depths(id, param, offered) };
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         let _ = unsafe { ours.refresh() };
         if ours.node.is_datagram() {
@@ -205,6 +209,20 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
     }
     // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
     unsafe { complete(id, started) }
+}
+
+/// Tells the checker how many READs this end wants to send at a time, and how many the request
+/// allows. All that the device has (RDMA_MAX_INIT_DEPTH) is no wish beyond the request.
+///
+/// # Safety
+///
+/// An identifier of ours, and a parameter structure or NULL.
+unsafe fn note_depths(id: *mut rdma_cm_id, param: *const rdma_conn_param, offered: u8) {
+    // SAFETY: as the caller says.
+    let (param, qp) = unsafe { (param.as_ref(), (*id).qp) };
+    if let Some(param) = param.filter(|param| param.initiator_depth != cma::RDMA_MAX_INIT_DEPTH) {
+        checked::objects::accepted(qp, param.initiator_depth, offered);
+    }
 }
 
 fn is_datagram(id: *mut rdma_cm_id) -> bool {

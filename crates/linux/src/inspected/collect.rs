@@ -135,6 +135,8 @@ fn of_reliable(known: &Known) -> Reliable {
         timeouts: known.recoveries.timeouts,
         rcvd_rnr_naks: known.recoveries.rnr_naks,
         sent_rnr_naks: known.rnr_naks_sent,
+        max_rd_atomic: known.max_rd_atomic,
+        max_dest_rd_atomic: known.max_dest_rd_atomic,
         last_error,
     }
 }

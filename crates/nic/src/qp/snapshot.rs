@@ -65,6 +65,10 @@ pub struct Reliable {
     pub recoveries: Recoveries,
     /// RNR NAKs sent.
     pub rnr_naks_sent: u32,
+    /// READs and atomics that it may have under way.
+    pub max_rd_atomic: u8,
+    /// READs and atomics of the peer that it serves at a time.
+    pub max_dest_rd_atomic: u8,
     /// Why it went to the error state by itself, and when.
     pub failure: Option<(Failure, Instant)>,
 }
@@ -80,6 +84,8 @@ impl Qp {
                 completed: engine.completed(),
                 recoveries: engine.recoveries(),
                 rnr_naks_sent: engine.rnr_naks_sent(),
+                max_rd_atomic: inner.attr.max_rd_atomic,
+                max_dest_rd_atomic: inner.attr.max_dest_rd_atomic,
                 failure: engine.failure().zip(inner.failed_at),
             }),
             _ => None,

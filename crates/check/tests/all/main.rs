@@ -1,0 +1,11 @@
+//! The checker, told of calls.
+//!
+//! | file | what |
+//! |---|---|
+//! | `program` | a program over a checker, with a queue pair and three regions |
+//! | `requests` | each rule about requests and objects, broken once and kept once |
+//! | `reads` | READs and atomics that the peer does not serve |
+
+mod program;
+mod reads;
+mod requests;
