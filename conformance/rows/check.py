@@ -2,7 +2,7 @@
 (programs/check.c). What Debian's programs do against the manual pages is written down here: those findings are theirs."""
 import json, os, re
 
-from .harness import need, row
+from .harness import need, need_root, row
 
 CHECKED = "check"
 # Each mistake, by the name of its rule, and the findings that follow from it.
@@ -59,6 +59,40 @@ def mistakes(r):
         p, file = checked(r, ns, f"{mistake}-mended", program, mistake, "mended")
         r.check(p.wait(20) == 0 and p.out.lines == ["done"], f"{mistake}, mended: exit {p.rc}", p)
         r.check(not found(file), f"{mistake}, mended: found {[f['rule'] for f in found(file)]}", p)
+
+
+# Mistakes of other programs: what is found, and the call that made it.
+OF_OTHER_KINDS = {
+    "checkkinds": {
+        "xrc-send": ("send-buffer-changed", "send_to_srq"), "xrc-steps": ("send-buffer-changed", "send_by_steps"),
+        "xrc-receives": ("overlapping-receives", "receive_by_srq"), "xrc-overrun": ("queue-may-overrun", "receive_by_srq"),
+        "xrc-region": ("region-in-use", "receive_by_srq"), "xrc-leak": ("leak", "open_xrc"),
+        "raw-receives": ("overlapping-receives", "raw_receive"), "raw-send": ("send-buffer-changed", "raw_send"),
+    },
+    "checkcm": {
+        "more-reads-than-served": ("more-reads-than-served", "read_twice"), "leak": ("leak", "main"),
+        "use-after-destroy": ("use-after-destroy", "main"), "unacknowledged-event": ("unacknowledged-event", "await"),
+    },
+}
+
+
+@row(CHECKED, "mistakes with XRC, raw packets and rdma_cm are found, and without them nothing is", "programs/checkkinds.c, checkcm.c", parallel=True, limit=120)
+def other_kinds(r):
+    need_root()
+    ns = r.namespace()
+    for name, all_of_it in OF_OTHER_KINDS.items():
+        program = r.compiled(name)
+        for mistake, (rule, function) in all_of_it.items():
+            p, file = checked(r, ns, f"{name}-{mistake}", program, mistake)
+            r.check(p.wait(20) == FOUND, f"{name} {mistake}: exit {p.rc}", p)
+            findings = found(file)
+            rules = [finding["rule"] for finding in findings]
+            r.check(rules == [rule], f"{name} {mistake}: found {rules}", p)
+            said = json.dumps(findings[0])
+            r.check(re.search(rf"{function} \({name}\.c:\d+\)", said), f"{name} {mistake}: not in {function}: {said}", p)
+            p, file = checked(r, ns, f"{name}-{mistake}-mended", program, mistake, "mended")
+            r.check(p.wait(20) == 0 and p.out.lines == ["done"], f"{name} {mistake}, mended: exit {p.rc}", p)
+            r.check(not found(file), f"{name} {mistake}, mended: found {[f['rule'] for f in found(file)]}", p)
 
 
 @row(CHECKED, "ends that do not fit are told where a request fails", "programs/check.c", parallel=True)

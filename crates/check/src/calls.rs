@@ -69,6 +69,8 @@ pub enum Queue {
 /// A completion that was taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion<'a> {
+    /// The completion queue.
+    pub queue: Handle,
     /// The queue pair's number.
     pub number: u32,
     /// The request's number.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use crate::calls::{Completion, Direction, Program, Queue, Refusal, Request};
 use crate::finding::{Finding, Rule, Site};
 use crate::gone::Gone;
-use crate::objects::{CompletionQueue, Domain, Handle, Posted, QueuePair, Region, SharedQueue};
+use crate::objects::{CompletionQueue, Domain, Handle, Identifier, Posted, QueuePair, Region, SharedQueue};
 use crate::ranges::Ranges;
 use crate::reads::PeerServes;
 use crate::rules::cause;
@@ -28,6 +28,9 @@ pub struct Checker<S> {
     pub(crate) queues: BTreeMap<Handle, CompletionQueue<S>>,
     pub(crate) pairs: BTreeMap<Handle, QueuePair<S>>,
     pub(crate) shared: BTreeMap<Handle, SharedQueue<S>>,
+    pub(crate) identifiers: BTreeMap<Handle, Identifier<S>>,
+    /// Event channels: the calls that made them.
+    pub(crate) channels: BTreeMap<Handle, S>,
     /// Queue pairs by number.
     pub(crate) numbers: BTreeMap<u32, Handle>,
     pub(crate) read: Ranges,
@@ -48,6 +51,8 @@ impl<S> Default for Checker<S> {
             queues: BTreeMap::new(),
             pairs: BTreeMap::new(),
             shared: BTreeMap::new(),
+            identifiers: BTreeMap::new(),
+            channels: BTreeMap::new(),
             numbers: BTreeMap::new(),
             read: Ranges::default(),
             written: Ranges::default(),
@@ -144,7 +149,12 @@ impl<S: Site> Checker<S> {
     /// A shared receive queue was destroyed.
     pub fn shared_gone(&mut self, handle: Handle) {
         if let Some(queue) = self.shared.remove(&handle) {
-            queue.receives.iter().for_each(|posted| self.release(posted));
+            for posted in &queue.receives {
+                self.release(posted);
+                if let Some(into) = queue.receive_queue {
+                    self.no_longer_expected(into, true);
+                }
+            }
         }
     }
 
@@ -168,7 +178,9 @@ impl<S: Site> Checker<S> {
 
     /// Whether a queue pair that executes requests takes receives from a shared queue.
     fn is_served(&self, shared: Handle, program: &dyn Program) -> bool {
-        let mut pairs = self.pairs.iter().filter(|(_, pair)| pair.shared == Some(shared));
+        let is_for_xrc = self.shared.get(&shared).is_some_and(|queue| queue.receive_queue.is_some());
+        let takes = |pair: &QueuePair<S>| pair.shared == Some(shared) || is_for_xrc && pair.is_target;
+        let mut pairs = self.pairs.iter().filter(|(_, pair)| takes(pair));
         pairs.any(|(handle, _)| program.executes(*handle))
     }
 }
@@ -265,11 +277,11 @@ impl<S: Site> Checker<S> {
         program: &dyn Program,
         site: &S,
     ) -> Vec<Finding<S>> {
-        let Some(&handle) = self.numbers.get(&completion.number) else { return Vec::new() };
-        let done = if completion.is_receive {
-            self.take_receive(handle, completion.wr_id).into_iter().collect()
-        } else {
-            self.take_sends(handle, completion)
+        let handle = self.numbers.get(&completion.number).copied();
+        let done = match handle {
+            _ if completion.is_receive => self.take_receive(handle, completion).into_iter().collect(),
+            Some(handle) => self.take_sends(handle, completion),
+            None => Vec::new(),
         };
         let mut findings = Vec::new();
         for posted in &done {
@@ -313,7 +325,23 @@ impl<S: Site> Checker<S> {
         done
     }
 
-    fn take_receive(&mut self, handle: Handle, wr_id: u64) -> Option<Posted<S>> {
+    /// The receive that a completion ends: of the queue pair, of its shared queue, or of a queue for
+    /// XRC that completes into the same queue. The target may have several handles, or none here.
+    fn take_receive(&mut self, handle: Option<Handle>, completion: &Completion<'_>) -> Option<Posted<S>> {
+        let (wr_id, into) = (completion.wr_id, completion.queue);
+        if let Some(posted) = handle.and_then(|handle| self.take_receive_of(handle, wr_id)) {
+            return Some(posted);
+        }
+        let for_xrc = self.shared.values_mut().filter(|queue| queue.receive_queue == Some(into));
+        let posted = for_xrc.into_iter().find_map(|queue| {
+            let place = queue.receives.iter().position(|posted| posted.wr_id == wr_id)?;
+            queue.receives.remove(place)
+        })?;
+        self.no_longer_expected(into, true);
+        Some(posted)
+    }
+
+    fn take_receive_of(&mut self, handle: Handle, wr_id: u64) -> Option<Posted<S>> {
         let pair = self.pairs.get_mut(&handle)?;
         if let Some(place) = pair.receives.iter().position(|posted| posted.wr_id == wr_id) {
             let (posted, queue) = (pair.receives.remove(place), pair.receive_queue);
@@ -377,12 +405,13 @@ impl<S: Site> Checker<S> {
         }
     }
 
-    /// The completion queue of a queue's requests; those of a shared one complete in several.
+    /// The completion queue of a queue's requests; those of a shared one complete in several, unless
+    /// it is for XRC.
     pub(crate) fn completes_into(&self, queue: Queue) -> Option<Handle> {
         match queue {
             Queue::Send(pair) => self.pairs.get(&pair).map(|pair| pair.send_queue),
             Queue::Receive(pair) => self.pairs.get(&pair).map(|pair| pair.receive_queue),
-            Queue::Shared(_) => None,
+            Queue::Shared(shared) => self.shared.get(&shared)?.receive_queue,
         }
     }
 

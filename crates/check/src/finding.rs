@@ -179,7 +179,7 @@ const ENTRIES: [Entry; 20] = [
     Entry {
         rule: Rule::UseAfterDestroy,
         name: "use-after-destroy",
-        law: "ibv_create_qp(3) and others: an object is there until the call that destroys it",
+        law: "ibv_create_qp(3), rdma_create_id(3) and others: an object is there until the call that destroys it",
         remedy: "Destroy the object behind its last use, and once",
     },
     Entry {
@@ -191,7 +191,7 @@ const ENTRIES: [Entry; 20] = [
     Entry {
         rule: Rule::Leak,
         name: "leak",
-        law: "ibv_create_qp(3), ibv_reg_mr(3) and others: each object is given back by its own call",
+        law: "ibv_create_qp(3), ibv_reg_mr(3), rdma_create_id(3) and others: each object is given back by its own call",
         remedy: "Destroy queue pairs, then completion queues and regions, then protection domains",
     },
 ];

@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use crate::checker::Checker;
 use crate::finding::{Finding, Rule, Site};
-use crate::objects::Handle;
+use crate::objects::{Handle, Identifier};
 
 impl<S: Site> Checker<S> {
     /// What is there when the program ends.
     pub fn leaks(&mut self) -> Vec<Finding<S>> {
         let mut lines = Vec::new();
         for (&handle, domain) in &self.domains {
-            lines.push(format!("  protection domain, made at {}", domain.made.innermost()));
+            lines.push(format!("  {}, made at {}", domain.kind, domain.made.innermost()));
             self.in_domain(handle, "    ", &mut lines);
         }
         // The connection manager has domains of its own.
@@ -21,6 +21,7 @@ impl<S: Site> Checker<S> {
             let (depth, at) = (queue.depth, queue.made.innermost());
             lines.push(format!("  completion queue of {depth} entries, made at {at}"));
         }
+        self.of_connection_manager(&mut lines);
         if lines.is_empty() {
             return Vec::new();
         }
@@ -37,6 +38,21 @@ impl<S: Site> Checker<S> {
         let regions = self.regions.values().map(|region| region.domain);
         let pairs = self.pairs.values().map(|pair| pair.domain);
         regions.chain(pairs).chain(self.shared.values().map(|queue| queue.domain))
+    }
+
+    /// Event channels with their identifiers, then identifiers with channels of their own.
+    fn of_connection_manager(&self, lines: &mut Vec<String>) {
+        let line = |indent, identifier: &Identifier<S>| {
+            format!("{indent}identifier of rdma_cm, made at {}", identifier.made.innermost())
+        };
+        let on = |channel: Option<Handle>| self.identifiers.values().filter(move |id| id.channel == channel);
+        for (&handle, made) in &self.channels {
+            lines.push(format!("  event channel, made at {}", made.innermost()));
+            lines.extend(on(Some(handle)).map(|id| line("    ", id)));
+        }
+        let is_elsewhere =
+            |id: &&Identifier<S>| id.channel.is_none_or(|channel| !self.channels.contains_key(&channel));
+        lines.extend(self.identifiers.values().filter(is_elsewhere).map(|id| line("  ", id)));
     }
 
     fn in_domain(&self, domain: Handle, indent: &str, lines: &mut Vec<String>) {

@@ -12,6 +12,7 @@
 //! | `rules` | what is wrong with a request that is posted or completed |
 //! | `events` | what is wrong about events and their acknowledgement |
 //! | `gone` | the use of objects that were destroyed |
+//! | `identifiers` | identifiers and event channels of rdma_cm |
 //! | `leaks` | objects that are left at the end, as a tree |
 //! | [`ends`] | attributes of the two ends of a connection that do not fit |
 //! | [`suppressions`] | findings that are not told |
@@ -27,6 +28,7 @@ pub mod ends;
 mod events;
 pub mod finding;
 mod gone;
+mod identifiers;
 mod leaks;
 pub mod objects;
 mod ranges;

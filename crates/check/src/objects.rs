@@ -10,9 +10,11 @@ use crate::reads::PeerServes;
 /// Names an object.
 pub type Handle = u64;
 
-/// A protection domain.
+/// A protection domain, or an XRC domain.
 #[derive(Debug)]
 pub struct Domain<S> {
+    /// What it is.
+    pub kind: &'static str,
     /// The call that made it.
     pub made: S,
 }
@@ -102,6 +104,8 @@ pub struct QueuePair<S> {
     pub max_receives: u32,
     /// Inline bytes that it was asked for.
     pub max_inline: u32,
+    /// Whether it serves all shared receive queues for XRC, as an XRC target.
+    pub is_target: bool,
     /// Whether each send gives a completion (`sq_sig_all`).
     pub all_signaled: bool,
     /// The call that made it.
@@ -125,6 +129,7 @@ impl<S> QueuePair<S> {
             max_sends: u32::MAX,
             max_receives: u32::MAX,
             max_inline: 0,
+            is_target: false,
             all_signaled: false,
             made,
             sends: VecDeque::new(),
@@ -139,6 +144,8 @@ impl<S> QueuePair<S> {
 pub struct SharedQueue<S> {
     /// The protection domain it is in.
     pub domain: Handle,
+    /// Where its receives complete, of a queue for XRC; else that is the queue pair's.
+    pub receive_queue: Option<Handle>,
     /// The call that made it.
     pub made: S,
     /// Outstanding receives.
@@ -148,8 +155,17 @@ pub struct SharedQueue<S> {
 impl<S> SharedQueue<S> {
     /// A queue with nothing posted.
     pub fn new(domain: Handle, made: S) -> Self {
-        Self { domain, made, receives: VecDeque::new() }
+        Self { domain, receive_queue: None, made, receives: VecDeque::new() }
     }
+}
+
+/// An identifier of rdma_cm.
+#[derive(Debug)]
+pub struct Identifier<S> {
+    /// The event channel that the program has made for it.
+    pub channel: Option<Handle>,
+    /// The call that made it, or was handed its connection request.
+    pub made: S,
 }
 
 /// An outstanding work request.

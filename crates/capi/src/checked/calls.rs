@@ -255,24 +255,24 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_w
     let taken = unsafe { poll::poll_cq(cq, num_entries, wc) };
     if taken > 0 {
         // SAFETY: so many were written.
-        completed(unsafe { std::slice::from_raw_parts(wc, taken as usize) });
+        completed(cq, unsafe { std::slice::from_raw_parts(wc, taken as usize) });
     }
     taken
 }
 
-/// Tells of completions that the program takes.
-pub(super) fn completed(all: &[ibv_wc]) {
+/// Tells of completions that the program takes from a queue.
+pub(super) fn completed(cq: *mut ibv_cq, all: &[ibv_wc]) {
     // Other processes are asked before the checker's lock is taken.
     let failed = all.iter().find(|wc| is_of_ends(wc.status));
     let peer = failed
         .and_then(|wc| Some((wc.qp_num, ends::peer_of(wc.qp_num, wc.status == v::IBV_WC_RETRY_EXC_ERR)?)));
     note(|checker, place| {
-        let tell = |wc| checker.completed(&completion(wc, peer.as_ref()), &Own, place);
+        let tell = |wc| checker.completed(&completion(cq, wc, peer.as_ref()), &Own, place);
         all.iter().flat_map(tell).collect()
     });
 }
 
-fn completion<'a>(wc: &ibv_wc, peer: Option<&'a (u32, Peer)>) -> Completion<'a> {
+fn completion<'a>(cq: *mut ibv_cq, wc: &ibv_wc, peer: Option<&'a (u32, Peer)>) -> Completion<'a> {
     let words = || {
         // SAFETY: a static string.
         let words = unsafe { CStr::from_ptr(strings::ibv_wc_status_str(wc.status)) };
@@ -280,6 +280,7 @@ fn completion<'a>(wc: &ibv_wc, peer: Option<&'a (u32, Peer)>) -> Completion<'a> 
     };
     let peer = peer.filter(|(number, _)| *number == wc.qp_num && is_of_ends(wc.status));
     Completion {
+        queue: handle(cq),
         number: wc.qp_num,
         wr_id: wc.wr_id,
         is_receive: wc.opcode & v::IBV_WC_RECV != 0,

@@ -9,6 +9,7 @@
 //! | [`steps`] | the same for requests built, and completions taken, step by step |
 //! | [`events`] | events asked for, taken and waited for |
 //! | [`taken`] | the calls that were handed events |
+//! | [`identifiers`] | identifiers and event channels of rdma_cm, made and destroyed |
 //! | `kept` | the memory of destroyed objects, which stays for a while |
 //! | `ends` | what does not fit between a queue pair and its peer on this host |
 //!
@@ -18,6 +19,7 @@
 pub(crate) mod calls;
 mod ends;
 pub(crate) mod events;
+pub(crate) mod identifiers;
 mod kept;
 pub(crate) mod objects;
 mod site;
@@ -29,6 +31,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use check::objects::Handle;
 use check::{Checker, Finding, Suppressions};
@@ -37,7 +40,7 @@ use locks::{Mutex, Rank};
 use sys::per_process::PerProcess;
 
 use crate::ffi_guard;
-use kept::Kept;
+use kept::{Kept, Memory};
 use site::Place;
 
 /// The exit code of a program with findings under `VERBENA_CHECK=error`, as LeakSanitizer's.
@@ -183,13 +186,26 @@ pub(crate) unsafe fn take<T>(object: *mut T, kind: &'static str) -> T {
     };
     // SAFETY: as the caller says; the bytes that are left are never dropped.
     let value = unsafe { object.read() };
-    let oldest = check.kept.lock().keep(handle(object), Layout::new::<T>());
+    keep(check, handle(object), Memory::Owned(Layout::new::<T>()), kind);
+    value
+}
+
+/// Keeps the memory of an object that is counted. What it was is said where it is used later.
+pub(crate) fn keep_counted<T: Send + Sync + 'static>(object: &Arc<T>, kind: &'static str) {
+    if let Some(check) = CHECK.get() {
+        let share: Weak<T> = Arc::downgrade(object);
+        let memory = Memory::Counted { _share: share };
+        keep(check, Arc::as_ptr(object).expose_provenance() as Handle, memory, kind);
+    }
+}
+
+fn keep(check: &Check, object: Handle, memory: Memory, kind: &'static str) {
+    let oldest = check.kept.lock().keep(object, memory);
     note(|checker, site| {
         oldest.into_iter().for_each(|oldest| checker.forgotten(oldest));
-        checker.destroyed(handle(object), kind, site);
+        checker.destroyed(object, kind, site);
         Vec::new()
     });
-    value
 }
 
 /// The name of an object for the checker.

@@ -3,7 +3,7 @@
 
 use check::objects::{CompletionQueue, Domain, Handle, QueuePair, Region, SharedQueue};
 use nic::{QpState, QpType};
-use rdma_core_abi::verbs::{IBV_ACCESS_LOCAL_WRITE, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_srq};
+use rdma_core_abi::verbs::{IBV_ACCESS_LOCAL_WRITE, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd};
 
 use check::Queue;
 use check::reads::Reads;
@@ -11,7 +11,7 @@ use check::reads::Reads;
 use super::calls::Own;
 use super::{handle, look, note};
 use crate::ffi_guard::Errno;
-use crate::verbs::qp::object::Qp;
+use crate::verbs::qp::object::{Over, Qp};
 
 /// EINVAL, and a finding, for an object that was destroyed. Nothing of the object is read.
 pub(crate) fn refuse_gone<T>(object: *mut T) -> Result<(), Errno> {
@@ -25,13 +25,21 @@ pub(crate) fn refuse_gone<T>(object: *mut T) -> Result<(), Errno> {
 /// A protection domain of the program's.
 pub(crate) fn domain_made(pd: *mut ibv_pd) {
     note(|checker, made| {
-        checker.domain_made(handle(pd), Domain { made: made.clone() });
+        checker.domain_made(handle(pd), Domain { kind: "protection domain", made: made.clone() });
         Vec::new()
     });
 }
 
-/// A protection domain is deallocated, or turns out to be the connection manager's, which keeps it.
-pub(crate) fn domain_gone(pd: *mut ibv_pd) {
+/// An XRC domain of the program's.
+pub(crate) fn xrc_domain_made(xrcd: *mut ibv_xrcd) {
+    note(|checker, made| {
+        checker.domain_made(handle(xrcd), Domain { kind: "XRC domain", made: made.clone() });
+        Vec::new()
+    });
+}
+
+/// A protection domain or an XRC domain is deallocated, or turns out to be the connection manager's, which keeps it.
+pub(crate) fn domain_gone<T>(pd: *mut T) {
     note(|checker, _| {
         checker.domain_gone(handle(pd));
         Vec::new()
@@ -186,8 +194,7 @@ pub(crate) fn queue_gone(cq: *mut ibv_cq) {
     });
 }
 
-/// A queue pair, asked for with so many inline bytes. One of another type than RC, UC and UD is not
-/// checked.
+/// A queue pair, asked for with so many inline bytes.
 ///
 /// # Safety
 ///
@@ -197,13 +204,12 @@ pub(crate) unsafe fn pair_made(qp: *mut ibv_qp, max_inline: u32) {
         // SAFETY: as the caller says.
         let (c, ours) = unsafe { (&*qp, Qp::of(qp)) };
         let init = ours.nic.init();
-        if !matches!(init.kind, QpType::Rc | QpType::Uc | QpType::Ud) {
-            // What it takes from a shared queue completes where the checker does not see it.
-            checker.shared_gone(handle(c.srq));
-            return Vec::new();
-        }
         let mut pair = QueuePair::new(c.qp_num, made.clone());
-        pair.domain = handle(c.pd);
+        pair.is_target = init.kind == QpType::XrcRecv;
+        pair.domain = match ours.over {
+            Over::Xrcd(domain) => handle(domain),
+            Over::Nothing | Over::Table(_) => handle(c.pd),
+        };
         (pair.send_queue, pair.receive_queue) = (handle(c.send_cq), handle(c.recv_cq));
         pair.shared = (!c.srq.is_null()).then(|| handle(c.srq));
         (pair.max_sends, pair.max_inline) = (init.cap.max_send_wr, max_inline);
@@ -228,10 +234,12 @@ pub(crate) fn pair_gone(qp: *mut ibv_qp) {
     });
 }
 
-/// A shared receive queue that is neither for XRC nor for tags.
-pub(crate) fn shared_made(srq: *mut ibv_srq, pd: *mut ibv_pd) {
+/// A shared receive queue that is not for tags. One for XRC has a completion queue, others NULL.
+pub(crate) fn shared_made(srq: *mut ibv_srq, pd: *mut ibv_pd, cq: *mut ibv_cq) {
     note(|checker, made| {
-        checker.shared_made(handle(srq), SharedQueue::new(handle(pd), made.clone()));
+        let mut queue = SharedQueue::new(handle(pd), made.clone());
+        queue.receive_queue = (!cq.is_null()).then(|| handle(cq));
+        checker.shared_made(handle(srq), queue);
         Vec::new()
     });
 }

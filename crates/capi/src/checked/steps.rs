@@ -55,7 +55,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe fn taken(cq: *mut ibv_cq_ex) {
     // SAFETY: as the caller says.
     let wc = unsafe { Cq::of(cq.cast()) }.reader.current.get();
-    calls::completed(&[wc]);
+    calls::completed(cq.cast(), &[wc]);
 }
 
 /// The plain functions, which a queue pair that was destroyed does not reach, and all that go into

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use nic::rdma_cm::{EventKind, UdParam};
 use rdma_core_abi::cma::{rdma_cm_event, rdma_conn_param, rdma_event_channel, rdma_ud_param};
 
+use crate::checked;
 use crate::cma::cm_id::CmId;
 use crate::cma::event_channel::{self, Channel, create, find, free};
 use crate::eventfd;
@@ -21,6 +22,7 @@ use crate::waiting;
 /// and no event comes any more. They are destroyed by `rdma_destroy_id` as ever.
 fn destroy(channel: *mut rdma_event_channel) {
     let Some(ours) = free(channel) else { return };
+    checked::identifiers::channel_gone(channel);
     for id in CmId::all_on(&ours) {
         id.instance.node().destroy(&id.node);
     }
@@ -33,7 +35,9 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
         if instance.node().devices().is_empty() {
             return Err(Errno(libc::ENODEV));
         }
-        Ok(create(&instance)?.0)
+        let (channel, _) = create(&instance)?;
+        checked::identifiers::channel_made(channel);
+        Ok(channel)
     })
 }
 

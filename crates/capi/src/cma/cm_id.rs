@@ -22,6 +22,7 @@ use stack::id::PathChoice;
 use stack::{IbService, Id};
 use wire::Gid;
 
+use crate::checked;
 use crate::cma::addrinfo::Resolution;
 use crate::cma::event_channel::{self, Channel};
 use crate::cma::shared::{context_of, default_pd};
@@ -107,12 +108,19 @@ impl CmId {
     /// The identifier behind a C structure. EINVAL for NULL, for one that was destroyed, and for a
     /// parent's in a forked child.
     pub(super) fn checked(id: *mut rdma_cm_id) -> Result<Arc<Self>, Errno> {
-        alive(id.addr()).ok_or(Errno(libc::EINVAL))
+        alive(id.addr()).ok_or_else(|| {
+            checked::identifiers::is_unknown(id);
+            Errno(libc::EINVAL)
+        })
     }
 
     /// Like [`CmId::checked`], also for an identifier that was destroyed but whose memory a queue
     /// pair or shared receive queue keeps.
     pub(super) fn even_destroyed(id: *mut rdma_cm_id) -> Option<Arc<Self>> {
+        if let Some(id) = alive(id.addr()) {
+            return Some(id);
+        }
+        checked::identifiers::is_unknown(id);
         match ids().get(&id.addr())? {
             Entry::Alive(id) => Some(id.clone()),
             Entry::Destroyed(id) => id.upgrade(),
@@ -134,6 +142,8 @@ impl CmId {
         let ours = ours.clone();
         // The share of the table goes with the entry, and is not the last.
         *entry = Entry::Destroyed(Arc::downgrade(&ours));
+        drop(ids);
+        checked::identifiers::gone(id);
         Ok(ours)
     }
 
@@ -179,6 +189,7 @@ impl CmId {
         // SAFETY: the C structure lives as long as this, and the program looks at it after the
         // call.
         let old = std::mem::replace(unsafe { &mut (*self.c()).channel }, c);
+        checked::identifiers::moved(self.c(), c, synchronous);
         was_synchronous.then_some(old)
     }
 
@@ -225,6 +236,7 @@ impl CmId {
         let at = Arc::as_ptr(&id).expose_provenance();
         ids().insert(at, Entry::Alive(id.clone()));
         node.cookie.store(at as u64, Ordering::Release);
+        checked::identifiers::made(id.c(), channel.0, synchronous);
         id
     }
 

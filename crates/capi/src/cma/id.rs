@@ -9,6 +9,7 @@ use rdma_core_abi::cma::{self, rdma_cm_event, rdma_cm_id, rdma_event_channel};
 use rdma_core_abi::verbs::ibv_qp_type;
 use wire::mad::PortSpace;
 
+use crate::checked;
 use crate::cma::channel;
 use crate::cma::cm_id::CmId;
 use crate::cma::event_channel;
@@ -82,6 +83,7 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         ours.unacked.wait();
         // SAFETY: as above; no other thread uses it any more, by the man page's contract.
         unsafe { ours.stay_with_what_it_names() };
+        checked::keep_counted(&ours, "identifier");
         if ours.is_synchronous() {
             // SAFETY: as above; its own channel.
             event_channel::free(unsafe { (*id).channel });

@@ -77,6 +77,7 @@ pub(crate) fn default_xrcd(nic: &Arc<nic::Device>) -> Result<*mut ibv_xrcd, Errn
     if xrcd.is_null() {
         return Err(Errno::last());
     }
+    checked::objects::domain_gone(xrcd);
     entry.xrcd = Some(xrcd.expose_provenance());
     Ok(xrcd)
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nic::Inode;
 use rdma_core_abi::verbs::{self as v, ibv_context, ibv_xrcd, ibv_xrcd_init_attr};
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::device::context::Context;
@@ -42,6 +43,7 @@ impl Xrcd {
         if xrcd.is_null() {
             return Err(Errno(libc::EINVAL));
         }
+        checked::objects::refuse_gone(xrcd)?;
         // SAFETY: as the caller says.
         let ours = unsafe { Self::of(xrcd) };
         if ours.instance.is_ours() { Ok(ours) } else { Err(Errno(libc::ENODEV)) }
@@ -96,7 +98,9 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             // SAFETY: as above.
             _context: unsafe { Context::share(context) },
         };
-        Ok(Box::into_raw(Box::new(xrcd)).cast())
+        let xrcd = Box::into_raw(Box::new(xrcd)).cast();
+        checked::objects::xrc_domain_made(xrcd);
+        Ok(xrcd)
     })
 }
 
@@ -104,12 +108,14 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 /// shared receive queues made with it live.
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     ffi_guard::or_errno(|| {
+        checked::objects::refuse_gone(xrcd)?;
         // SAFETY: a domain of ours, by the man page's contract.
         if unsafe { Xrcd::of(xrcd) }.users.load(Ordering::Acquire) > 0 {
             return Err(Errno(libc::EBUSY));
         }
+        checked::objects::domain_gone(xrcd);
         // SAFETY: made by `Box::into_raw` in `open_xrcd`, and no thread uses it.
-        drop(unsafe { Box::from_raw(xrcd.cast::<Xrcd>()) });
+        drop(unsafe { checked::take(xrcd.cast::<Xrcd>(), "XRC domain") });
         Ok(())
     })
 }

@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `program` | a program over a checker, with a queue pair and three regions |
 //! | `requests` | each rule about requests and objects, broken once and kept once |
+//! | `xrc` | shared receive queues for XRC |
 //! | `reads` | READs and atomics that the peer does not serve |
 
 mod program;
 mod reads;
 mod requests;
+mod xrc;

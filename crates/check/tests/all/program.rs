@@ -70,7 +70,7 @@ impl Program {
     /// With a queue pair over a completion queue of 16 entries, and 3 regions.
     pub(crate) fn new() -> Self {
         let mut checker = Checker::default();
-        checker.domain_made(DOMAIN, Domain { made: Line(1) });
+        checker.domain_made(DOMAIN, Domain { kind: "protection domain", made: Line(1) });
         checker.queue_made(QUEUE, CompletionQueue::new(16, Line(2)));
         let mut pair = QueuePair::new(NUMBER, Line(3));
         (pair.domain, pair.send_queue, pair.receive_queue, pair.max_inline) = (DOMAIN, QUEUE, QUEUE, 16);
@@ -146,7 +146,8 @@ impl Program {
         failure: Option<(&'static str, u32)>,
     ) -> Vec<Finding<Line>> {
         let site = self.here();
-        let completion = Completion { number: NUMBER, wr_id: wr_id.into(), is_receive, failure, peer: None };
+        let completion =
+            Completion { queue: QUEUE, number: NUMBER, wr_id: wr_id.into(), is_receive, failure, peer: None };
         self.checker.completed(&completion, &self.memory, &site)
     }
 }

@@ -1,7 +1,7 @@
 //! Each rule, broken once and kept once.
 
 use crate::program::{DOMAIN, FOREIGN, KEY, Line, PAIR, Program, QUEUE, READ_ONLY, SHARED, rules};
-use check::objects::{CompletionQueue, QueuePair};
+use check::objects::{CompletionQueue, Identifier, QueuePair};
 use check::{Checker, Completion, Direction, Element, Queue, Refusal, Request, Rule, Suppressions};
 
 #[test]
@@ -188,17 +188,30 @@ fn a_request_that_fails_is_told_with_its_call_and_those_that_are_flushed_are_not
 #[test]
 fn what_was_not_destroyed_is_a_tree() {
     let mut program = Program::new();
+    let checker = &mut program.checker;
+    checker.channel_made(50, &Line(5));
+    checker.channel_made(51, &Line(6));
+    for (handle, channel) in [(60, Some(50)), (61, None), (62, Some(50)), (63, Some(50))] {
+        checker.identifier_made(handle, Identifier { channel, made: Line(handle as u32) });
+    }
+    checker.identifier_moved(62, Some(51));
+    checker.identifier_gone(63);
     let [finding] = &program.checker.leaks()[..] else { panic!("one finding") };
     assert_eq!(
         finding.what,
-        "7 objects were not destroyed, 12288 bytes are registered:\n  \
+        "12 objects were not destroyed, 12288 bytes are registered:\n  \
          protection domain, made at main (program.c:1)\n    \
          memory region of 4096 bytes, made at main (program.c:256)\n    \
          memory region of 4096 bytes, made at main (program.c:512)\n    \
          queue pair 17, made at main (program.c:3)\n    \
          shared receive queue, made at main (program.c:4)\n  \
          memory region of 4096 bytes, made at main (program.c:768)\n  \
-         completion queue of 16 entries, made at main (program.c:2)"
+         completion queue of 16 entries, made at main (program.c:2)\n  \
+         event channel, made at main (program.c:5)\n    \
+         identifier of rdma_cm, made at main (program.c:60)\n  \
+         event channel, made at main (program.c:6)\n    \
+         identifier of rdma_cm, made at main (program.c:62)\n  \
+         identifier of rdma_cm, made at main (program.c:61)"
     );
     assert_eq!(Checker::<Line>::default().leaks(), []);
 }
@@ -222,7 +235,8 @@ fn receives_of_a_shared_queue_are_the_queue_pairs_that_take_them() {
     assert_eq!(program.post(Queue::Shared(SHARED), "RECV", element, true), []);
     assert_eq!(program.post(Queue::Shared(SHARED), "RECV", element, true), [Rule::OverlappingReceives]);
     for wr_id in [11, 12] {
-        let completion = Completion { number: 18, wr_id, is_receive: true, failure: None, peer: None };
+        let completion =
+            Completion { queue: QUEUE, number: 18, wr_id, is_receive: true, failure: None, peer: None };
         assert_eq!(rules(program.checker.completed(&completion, &program.memory, &Line(90))), []);
     }
     assert_eq!(program.receive(0x1000, 8), []);

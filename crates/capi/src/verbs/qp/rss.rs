@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use nic::{QpCap, QpInit, QpType};
 use rdma_core_abi::verbs::{ibv_context, ibv_qp, ibv_qp_init_attr_ex};
 
+use crate::checked;
 use crate::ffi_guard::Errno;
 use crate::verbs::device::context::Context;
 use crate::verbs::memory::pd::Pd;
@@ -65,6 +66,9 @@ pub(crate) unsafe fn create_over_table(
     };
     let qp = Qp::make(ex, nic, over, None, context);
     // SAFETY: just made.
-    unsafe { Qp::of(qp) }.take_events();
+    unsafe {
+        Qp::of(qp).take_events();
+        checked::objects::pair_made(qp, 0);
+    }
     Ok(qp)
 }

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use rdma_core_abi::verbs::{self as v, ibv_context, ibv_qp, ibv_qp_open_attr, ibv_xrcd};
 use wire::Qpn;
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;
 use crate::verbs::qp::object::{Over, Qp};
@@ -97,5 +98,8 @@ unsafe fn make(
         count_over(over, |n| _ = n.fetch_add(1, Ordering::AcqRel));
         Context::share(context)
     };
-    Qp::make(ex, nic, over, None, context)
+    let qp = Qp::make(ex, nic, over, None, context);
+    // SAFETY: just made.
+    unsafe { checked::objects::pair_made(qp, 0) };
+    qp
 }

@@ -176,8 +176,10 @@ unsafe fn create_with(
         kept: Mutex::new(Rank::Kept, Vec::new()),
     }));
     SRQS.enter(srq);
-    if matches!(kind, Kind::Basic) {
-        checked::objects::shared_made(srq.cast(), pd);
+    match kind {
+        Kind::Basic => checked::objects::shared_made(srq.cast(), pd, std::ptr::null_mut()),
+        Kind::Xrc { cq, .. } => checked::objects::shared_made(srq.cast(), pd, cq),
+        Kind::Tm { .. } => {}
     }
     init.attr.max_sge = nic.query().max_sge;
     nic.cookie.store(srq.expose_provenance() as u64, Ordering::Release);
