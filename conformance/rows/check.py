@@ -95,6 +95,32 @@ def other_kinds(r):
             r.check(not found(file), f"{name} {mistake}, mended: found {[f['rule'] for f in found(file)]}", p)
 
 
+# Bugs that many programs have had: what is found, and words of the cause.
+OLD = {
+    "not-armed-again": (["event-not-asked-for"], "was not armed again since its event was taken"),
+    "no-room-for-the-header": (["no-room-for-header"], "The header takes 40, so each datagram is dropped"),
+    "unaligned-atomic": (["refused-request"], "The peer's address of an atomic is a multiple of 8"),
+    "attribute-forgotten": (["refused-modify"], "IBV_QP_MIN_RNR_TIMER"),
+    "attribute-out-of-range": (["refused-modify"], "timeout is 40, not 0 to 31"),
+    "too-many-elements": (["refused-request"], "It has 3 elements; the queue pair was asked for 2"),
+    "late-receive": (["failed-request"], "The peer had no receive posted"),
+}
+
+
+@row(CHECKED, "the cause of bugs that many programs have had is shown", "programs/checkold.c", parallel=True, limit=120)
+def old(r):
+    ns, program = r.namespace(), r.compiled("checkold")
+    for mistake, (rules, words) in OLD.items():
+        p, file = checked(r, ns, mistake, program, mistake)
+        r.check(p.wait(20) == FOUND, f"{mistake}: exit {p.rc}", p)
+        findings = found(file)
+        r.check([finding["rule"] for finding in findings] == rules, f"{mistake}: found {[f['rule'] for f in findings]}", p)
+        r.check(words in findings[0]["what"], f"{mistake}: {findings[0]['what']}", p)
+        p, file = checked(r, ns, f"{mistake}-mended", program, mistake, "mended")
+        r.check(p.wait(20) == 0 and p.out.lines == ["done"], f"{mistake}, mended: exit {p.rc}", p)
+        r.check(not found(file), f"{mistake}, mended: found {[f['rule'] for f in found(file)]}", p)
+
+
 @row(CHECKED, "ends that do not fit are told where a request fails", "programs/check.c", parallel=True)
 def ends(r):
     ns, program = r.namespace(), r.compiled("check")

@@ -196,7 +196,7 @@ impl<S: Site> Checker<S> {
         site: &S,
     ) -> Vec<Finding<S>> {
         let Some(domain) = self.domain_of(queue) else { return Vec::new() };
-        let (mut findings, mut pieces) = (Vec::new(), Vec::new());
+        let (mut findings, mut pieces) = (self.check_header(queue, request, site), Vec::new());
         if request.is_inline {
             findings.extend(self.check_inline(queue, request, site));
         } else {
@@ -231,6 +231,7 @@ impl<S: Site> Checker<S> {
             signaled,
             remote: request.remote,
             direction: request.direction,
+            elements: request.elements.len() as u32,
             len: request.elements.iter().map(|element| u64::from(element.len)).sum(),
             pieces,
             site: site.clone(),
@@ -294,7 +295,7 @@ impl<S: Site> Checker<S> {
             && code != FLUSHED
         {
             let (name, bytes) = (on_pair(posted, completion.number), posted.len);
-            let cause = cause(code, completion.is_receive);
+            let cause = cause(code, posted);
             let mut what = format!("{name}, of {bytes} bytes, ended with: {status}.\n{cause}");
             if let Some(peer) = completion.peer {
                 peer.misfits.iter().for_each(|misfit| what.extend(["\n", misfit]));

@@ -29,6 +29,8 @@ pub enum Rule {
     WrongDomain,
     /// A request writes to a region without IBV_ACCESS_LOCAL_WRITE.
     NoLocalWrite,
+    /// A receive of datagrams is shorter than the header that comes before each.
+    NoRoomForHeader,
     /// A memory region was deregistered under an outstanding request.
     RegionInUse,
     /// More requests are outstanding than their completion queue holds.
@@ -44,10 +46,14 @@ pub enum Rule {
     MoreReadsThanServed,
     /// A request was refused as invalid.
     RefusedRequest,
+    /// A change of a queue pair's state or attributes was refused as invalid.
+    RefusedModify,
     /// A request failed.
     FailedRequest,
     /// A completion queue was armed and waited for, and not polled in between.
     LostEvent,
+    /// A thread waits for an event that no completion queue was asked for.
+    EventNotAskedFor,
     /// An object is destroyed by the thread that owes the acknowledgement of an event about it.
     UnacknowledgedEvent,
     /// An object was used after its destruction.
@@ -73,7 +79,7 @@ const BUFFERS: &str =
     "ibv_post_send(3): the buffers of a request may be used again once its completion is taken";
 
 /// All rules, in their order.
-const ENTRIES: [Entry; 20] = [
+const ENTRIES: [Entry; 23] = [
     Entry {
         rule: Rule::SendBufferChanged,
         name: "send-buffer-changed",
@@ -115,6 +121,12 @@ const ENTRIES: [Entry; 20] = [
         name: "no-local-write",
         law: "ibv_reg_mr(3): receives, READs and atomics need IBV_ACCESS_LOCAL_WRITE",
         remedy: "Register the memory with IBV_ACCESS_LOCAL_WRITE",
+    },
+    Entry {
+        rule: Rule::NoRoomForHeader,
+        name: "no-room-for-header",
+        law: "ibv_post_recv(3): the first 40 bytes of a UD receive are for the global route header (GRH)",
+        remedy: "Make receives of UD queue pairs 40 bytes longer than the longest datagram, which begins behind them",
     },
     Entry {
         rule: Rule::RegionInUse,
@@ -159,6 +171,12 @@ const ENTRIES: [Entry; 20] = [
         remedy: "Correct the request or the state of the queue pair, and look at what the call returns",
     },
     Entry {
+        rule: Rule::RefusedModify,
+        name: "refused-modify",
+        law: "ibv_modify_qp(3): each transition has attributes that it requires, others that it allows, and each has a range",
+        remedy: "Correct attr and attr_mask, and look at what the call returns: the queue pair stays in its state",
+    },
+    Entry {
         rule: Rule::FailedRequest,
         name: "failed-request",
         law: "ibv_poll_cq(3): after a status other than IBV_WC_SUCCESS the queue pair is in error",
@@ -169,6 +187,12 @@ const ENTRIES: [Entry; 20] = [
         name: "lost-event",
         law: "ibv_get_cq_event(3): poll the queue after it is armed, before the next event is waited for",
         remedy: "Arm the queue, then poll it until it is empty, then wait",
+    },
+    Entry {
+        rule: Rule::EventNotAskedFor,
+        name: "event-not-asked-for",
+        law: "ibv_req_notify_cq(3): one call asks for one event",
+        remedy: "Arm the queue again when its event was taken, then poll it until it is empty, then wait",
     },
     Entry {
         rule: Rule::UnacknowledgedEvent,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::calls::{Direction, Program};
-use crate::events::Armed;
+use crate::events::{Armed, Asked};
 use crate::reads::PeerServes;
 
 /// Names an object.
@@ -66,6 +66,8 @@ pub struct CompletionQueue<S> {
     /// The thread that polled it last, and whether several have.
     pub(crate) polled_by: Option<u64>,
     pub(crate) polled_by_others: bool,
+    /// Events that it was asked for.
+    pub(crate) asked: Asked<S>,
     /// The call that made it.
     pub made: S,
 }
@@ -80,6 +82,7 @@ impl<S> CompletionQueue<S> {
             armed: None,
             polled_by: None,
             polled_by_others: false,
+            asked: Asked::default(),
             made,
         }
     }
@@ -102,6 +105,10 @@ pub struct QueuePair<S> {
     pub max_sends: u32,
     /// Receives that it was asked to hold.
     pub max_receives: u32,
+    /// Elements of a send, and of a receive, that it was asked for.
+    pub max_elements: (u32, u32),
+    /// Whether it is for datagrams (UD).
+    pub is_datagram: bool,
     /// Inline bytes that it was asked for.
     pub max_inline: u32,
     /// Whether it serves all shared receive queues for XRC, as an XRC target.
@@ -128,6 +135,8 @@ impl<S> QueuePair<S> {
             shared: None,
             max_sends: u32::MAX,
             max_receives: u32::MAX,
+            max_elements: (u32::MAX, u32::MAX),
+            is_datagram: false,
             max_inline: 0,
             is_target: false,
             all_signaled: false,
@@ -182,7 +191,8 @@ pub(crate) struct Posted<S> {
     pub direction: Direction,
     /// Where in the peer's memory it begins, and the right that this needs.
     pub remote: Option<(u64, &'static str)>,
-    /// Bytes of its elements.
+    /// Its elements, and their bytes.
+    pub elements: u32,
     pub len: u64,
     pub pieces: Vec<Piece>,
     pub site: S,

@@ -5,6 +5,9 @@ use crate::checker::{Call, Checker, on_pair};
 use crate::finding::{Finding, Rule, Site};
 use crate::objects::{Handle, Piece, Posted};
 
+/// Bytes of the global route header (GRH), which precede a datagram in its receive.
+const GRH_BYTES: u64 = 40;
+
 impl<S: Site> Checker<S> {
     /// Whether what was sent is what was posted.
     pub(crate) fn check_bytes(
@@ -162,16 +165,49 @@ impl<S: Site> Checker<S> {
         let (Queue::Send(handle) | Queue::Receive(handle)) = queue else { return Vec::new() };
         let Some(pair) = self.pairs.get(&handle) else { return Vec::new() };
         let name = on_pair(posted, pair.number);
-        let (call, allowed) = match queue {
-            Queue::Send(_) => ("ibv_post_send", ["RTS", "SQD", "SQE", "ERR"].as_slice()),
-            _ => ("ibv_post_recv", ["INIT", "RTR", "RTS", "SQD", "SQE", "ERR"].as_slice()),
+        let (call, most, allowed) = match queue {
+            Queue::Send(_) => ("ibv_post_send", pair.max_elements.0, ["RTS", "SQD", "SQE", "ERR"].as_slice()),
+            _ => {
+                ("ibv_post_recv", pair.max_elements.1, ["INIT", "RTR", "RTS", "SQD", "SQE", "ERR"].as_slice())
+            }
         };
         let mut what = format!("{call} refused {name} with {}.", why.error);
         if !allowed.contains(&why.state) {
             what += &format!(" The queue pair is in {}.", why.state);
         }
+        if posted.elements > most {
+            what += &format!(" It has {} elements; the queue pair was asked for {most}.", posted.elements);
+        }
+        if posted.name.starts_with("ATOMIC") && posted.remote.is_some_and(|(at, _)| !at.is_multiple_of(8)) {
+            what += " The peer's address of an atomic is a multiple of 8.";
+        }
         let calls = vec![("posted", site.clone()), ("the queue pair was made", pair.made.clone())];
         self.report(Rule::RefusedRequest, what, calls)
+    }
+
+    /// Whether a receive of datagrams is shorter than the global route header, which comes before
+    /// each.
+    pub(crate) fn check_header(&mut self, queue: Queue, request: &Request<'_>, site: &S) -> Vec<Finding<S>> {
+        let Queue::Receive(handle) = queue else { return Vec::new() };
+        let Some(pair) = self.pairs.get(&handle).filter(|pair| pair.is_datagram) else { return Vec::new() };
+        let len: u64 = request.elements.iter().map(|element| u64::from(element.len)).sum();
+        if len >= GRH_BYTES {
+            return Vec::new();
+        }
+        let (name, made) = (self.name(request, queue), pair.made.clone());
+        let what = format!(
+            "{name} has {len} bytes. The header takes {GRH_BYTES}, so each datagram is dropped in silence."
+        );
+        let calls = vec![("posted", site.clone()), ("the queue pair was made", made)];
+        self.report(Rule::NoRoomForHeader, what, calls)
+    }
+
+    /// A change of a queue pair was refused as invalid, and why.
+    pub fn modify_refused(&mut self, pair: Handle, why: &str, site: &S) -> Vec<Finding<S>> {
+        let Some(pair) = self.pairs.get(&pair) else { return Vec::new() };
+        let what = format!("ibv_modify_qp refused a change of queue pair {}: {why}.", pair.number);
+        let calls = vec![("modified", site.clone()), ("the queue pair was made", pair.made.clone())];
+        self.report(Rule::RefusedModify, what, calls)
     }
 
     /// Counts a request of a queue, and says where the completion queue may be too short for all.
@@ -190,9 +226,10 @@ impl<S: Site> Checker<S> {
 }
 
 /// What brings a status about (`enum ibv_wc_status`), in a sentence.
-pub(crate) fn cause(status: u32, is_receive: bool) -> &'static str {
+pub(crate) fn cause<S>(status: u32, posted: &Posted<S>) -> &'static str {
     match status {
-        1 if is_receive => "The message was longer than the receive.",
+        1 if posted.name == "RECV" => "The message was longer than the receive.",
+        1 if posted.name == "ATOMIC" && posted.len != 8 => "The elements of an atomic have 8 bytes.",
         1 => "The request is longer than the path or the device allows.",
         2 => "The queue pair's type, state or attributes do not allow it.",
         4 => "An element is not in a region of its lkey that allows the access.",

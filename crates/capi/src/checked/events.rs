@@ -34,5 +34,22 @@ pub(super) fn polled(cq: *mut ibv_cq) {
 
 /// A thread asks for the next event of a channel.
 pub(crate) fn waiting(channel: *mut ibv_comp_channel) {
-    note(|checker, site| checker.waiting(handle(channel), thread(), site));
+    // SAFETY: a channel of ours, by the man page's contract; its flags are asked for.
+    let flags = unsafe { libc::fcntl((*channel).fd, libc::F_GETFL) };
+    let waits = flags != -1 && flags & libc::O_NONBLOCK == 0;
+    note(|checker, site| {
+        let mut findings = checker.waiting(handle(channel), thread(), site);
+        if waits {
+            findings.extend(checker.waiting_in_vain(handle(channel), thread(), site));
+        }
+        findings
+    });
+}
+
+/// The program is handed an event of a completion queue.
+pub(crate) fn taken(cq: *mut ibv_cq) {
+    note(|checker, site| {
+        checker.event_taken(handle(cq), site);
+        Vec::new()
+    });
 }

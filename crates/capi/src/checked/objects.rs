@@ -2,7 +2,7 @@
 //! what it names, and does nothing where calls are not checked.
 
 use check::objects::{CompletionQueue, Domain, Handle, QueuePair, Region, SharedQueue};
-use nic::{QpState, QpType};
+use nic::{QpState, QpType, mask};
 use rdma_core_abi::verbs::{IBV_ACCESS_LOCAL_WRITE, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd};
 
 use check::Queue;
@@ -214,10 +214,39 @@ pub(crate) unsafe fn pair_made(qp: *mut ibv_qp, max_inline: u32) {
         pair.shared = (!c.srq.is_null()).then(|| handle(c.srq));
         (pair.max_sends, pair.max_inline) = (init.cap.max_send_wr, max_inline);
         pair.max_receives = init.cap.max_recv_wr;
+        pair.max_elements = (init.cap.max_send_sge, init.cap.max_recv_sge);
+        pair.is_datagram = init.kind == QpType::Ud;
         pair.all_signaled = init.sq_sig_all;
         checker.pair_made(handle(qp), pair);
         Vec::new()
     });
+}
+
+/// A change of a queue pair was refused, and why.
+pub(crate) fn modify_refused(qp: *mut ibv_qp, why: nic::Error) {
+    let is_mistake = matches!(
+        why,
+        nic::Error::Invalid(_)
+            | nic::Error::Value { .. }
+            | nic::Error::State { .. }
+            | nic::Error::OutOfRange { .. }
+            | nic::Error::Vacant { .. }
+    );
+    if is_mistake {
+        note(|checker, site| checker.modify_refused(handle(qp), &with_names(&why), site));
+    }
+}
+
+/// What is wrong, with the names of attributes in place of a mask.
+fn with_names(why: &nic::Error) -> String {
+    match why {
+        nic::Error::Value { what, value: nic::Value::Hex(bits) } if what.starts_with("attr_mask") => {
+            let given = mask::NAMES.iter().filter(|(bit, _)| bits & u64::from(*bit) != 0);
+            let names: Vec<_> = given.map(|(_, name)| format!("IBV_QP_{name}")).collect();
+            format!("{what}: {}", names.join(", "))
+        }
+        other => other.to_string(),
+    }
 }
 
 pub(crate) fn pair_reset(qp: *mut ibv_qp) {

@@ -217,6 +217,19 @@ fn what_was_not_destroyed_is_a_tree() {
 }
 
 #[test]
+fn a_receive_of_datagrams_without_room_for_the_header_is_found() {
+    let mut program = Program::new();
+    let mut pair = QueuePair::new(18, Line(5));
+    (pair.domain, pair.send_queue, pair.receive_queue, pair.is_datagram) = (DOMAIN, QUEUE, QUEUE, true);
+    program.checker.pair_made(5, pair);
+    let mut receive =
+        |addr, len| program.post(Queue::Receive(5), "RECV", Element { addr, len, key: KEY }, true);
+    assert_eq!(receive(0x1000, 39), [Rule::NoRoomForHeader]);
+    assert_eq!(receive(0x1100, 40), []);
+    assert_eq!(program.receive(0x1200, 8), [], "other queue pairs have none");
+}
+
+#[test]
 fn the_same_calls_are_told_of_once() {
     let mut program = Program::new();
     let element = Element { addr: 0x1000, len: 8, key: 0x999 };

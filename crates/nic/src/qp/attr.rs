@@ -124,6 +124,32 @@ pub mod mask {
     pub const DEST_QPN: u32 = 1 << 20;
     pub const RATE_LIMIT: u32 = 1 << 25;
 
+    /// Each bit with its name, without IBV_QP_ (`enum ibv_qp_attr_mask`).
+    pub const NAMES: [(u32, &str); 22] = [
+        (STATE, "STATE"),
+        (CUR_STATE, "CUR_STATE"),
+        (EN_SQD_ASYNC_NOTIFY, "EN_SQD_ASYNC_NOTIFY"),
+        (ACCESS_FLAGS, "ACCESS_FLAGS"),
+        (PKEY_INDEX, "PKEY_INDEX"),
+        (PORT, "PORT"),
+        (QKEY, "QKEY"),
+        (AV, "AV"),
+        (PATH_MTU, "PATH_MTU"),
+        (TIMEOUT, "TIMEOUT"),
+        (RETRY_CNT, "RETRY_CNT"),
+        (RNR_RETRY, "RNR_RETRY"),
+        (RQ_PSN, "RQ_PSN"),
+        (MAX_QP_RD_ATOMIC, "MAX_QP_RD_ATOMIC"),
+        (ALT_PATH, "ALT_PATH"),
+        (MIN_RNR_TIMER, "MIN_RNR_TIMER"),
+        (SQ_PSN, "SQ_PSN"),
+        (MAX_DEST_RD_ATOMIC, "MAX_DEST_RD_ATOMIC"),
+        (PATH_MIG_STATE, "PATH_MIG_STATE"),
+        (CAP, "CAP"),
+        (DEST_QPN, "DEST_QPN"),
+        (RATE_LIMIT, "RATE_LIMIT"),
+    ];
+
     /// What `rdma_init_qp_attr` sets for INIT.
     pub const INIT: u32 = STATE | PKEY_INDEX | PORT | ACCESS_FLAGS;
     /// What `rdma_init_qp_attr` sets for RTR.

@@ -41,6 +41,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
                 *cq = ours;
                 *cq_context = (*ours).cq_context;
             }
+            checked::events::taken(ours);
             Ok(1)
         });
         if found != 0 {

@@ -25,7 +25,8 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
             return Err(Errno(libc::ENODEV));
         }
         let bits = standard(attr_mask)? & !ours.nic.init().kind.ignores();
-        ours.nic.modify(Instant::now(), &from_c(attr, bits)?, bits)?;
+        let modified = from_c(attr, bits).and_then(|attr| ours.nic.modify(Instant::now(), &attr, bits));
+        modified.inspect_err(|why| checked::objects::modify_refused(qp, *why))?;
         if bits & mask::STATE != 0 {
             // SAFETY: as above.
             unsafe { (*qp).state = attr.qp_state };
@@ -45,23 +46,23 @@ fn standard(attr_mask: c_int) -> Result<u32, Errno> {
 }
 
 /// The attributes that `bits` name, checked for being values at all.
-fn from_c(a: &ibv_qp_attr, bits: u32) -> Result<QpAttr, Errno> {
-    let invalid = Errno(libc::EINVAL);
+fn from_c(a: &ibv_qp_attr, bits: u32) -> Result<QpAttr, nic::Error> {
+    use nic::Error::Invalid;
     let has = |bit| bits & bit != 0;
     let mut attr = QpAttr::default();
     if has(mask::STATE) {
-        attr.state = QpState::from_code(a.qp_state).ok_or(invalid)?;
+        attr.state = QpState::from_code(a.qp_state).ok_or(Invalid("qp_state"))?;
     }
     if has(mask::CUR_STATE) {
-        attr.cur_state = QpState::from_code(a.cur_qp_state).ok_or(invalid)?;
+        attr.cur_state = QpState::from_code(a.cur_qp_state).ok_or(Invalid("cur_qp_state"))?;
     }
     if has(mask::PATH_MTU) {
-        attr.path_mtu = u8::try_from(a.path_mtu).ok().and_then(Mtu::from_code).ok_or(invalid)?;
+        attr.path_mtu = u8::try_from(a.path_mtu).ok().and_then(Mtu::from_code).ok_or(Invalid("path_mtu"))?;
     }
     if has(mask::AV) {
         attr.av = ah::from_c(&a.ah_attr);
         if attr.av.port != 1 {
-            return Err(invalid);
+            return Err(Invalid("ah_attr.port_num is not 1"));
         }
     }
     Ok(QpAttr {
