@@ -1,13 +1,23 @@
 /*
  * hold PROCESSES QPS [lost]: so many processes, each with so many RC queue pairs in state RTS, one completion queue and one
  * region, until they are killed. Each queue pair is connected to itself; with `lost` to a queue pair that does not exist, and
- * has sent to it. Prints "ready" when all are there.
+ * has sent to it. Without queue pairs each has a shared receive queue with two receives. Prints "ready" when all are there.
  */
 #include "common.h"
 #include <signal.h>
 #include <sys/prctl.h>
 
 static char buffer[4096];
+
+static int shared_receives(struct ibv_pd *pd, struct ibv_mr *mr)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_sge to = { (uintptr_t)buffer, 64, mr->lkey };
+	struct ibv_recv_wr wr = { .sg_list = &to, .num_sge = 1 }, *bad_wr;
+
+	return !srq || ibv_post_srq_recv(srq, &wr, &bad_wr) || ibv_post_srq_recv(srq, &wr, &bad_wr);
+}
 
 static int hold(int qps, int lost)
 {
@@ -16,6 +26,8 @@ static int hold(int qps, int lost)
 	struct ibv_cq *cq = pd ? ibv_create_cq(ctx, 64, NULL, NULL, 0) : NULL;
 	struct ibv_mr *mr = cq ? ibv_reg_mr(pd, buffer, sizeof(buffer), IBV_ACCESS_LOCAL_WRITE) : NULL;
 
+	if (mr && !qps && shared_receives(pd, mr))
+		return -1;
 	for (int i = 0; mr && i < qps; i++) {
 		struct ibv_qp *qp = make_qp(pd, cq);
 		struct ibv_sge from = { (uintptr_t)buffer, 64, mr->lkey };

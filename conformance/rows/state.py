@@ -151,6 +151,7 @@ def top(r):
     seen.resize(20, 5)
     time.sleep(0.5)
     seen.resize(100, 24)
+    seen.until(rf"^process {pid} rping: qp .* lqpn {qp['lqpn']}$", "it does not draw anew at another size")
     later, _ = seen.until(r"^completed +(\d+) \([1-9]\d*/s\)$", "a small terminal stops it")
     r.check(int(later[1]) > int(first[1]), "the screen stands still", seen.program)
     # While a stopped process is waited for, keys are answered.
@@ -166,6 +167,15 @@ def top(r):
     r.check(typical < 0.3, f"a key is answered after {typical:.2f} s", seen.program)
     os.kill(pid, signal.SIGCONT)
     seen.until(rf"^ *{pid} rping +\d+s ", "it does not answer again")
+    # Another program has had the terminal while this one was stopped.
+    seen.program.signal(signal.SIGSTOP)
+    seen.used_by_another("a prompt")
+    seen.program.signal(signal.SIGCONT)
+    seen.until("^verbena top: 4 processes", "it does not draw anew once it goes on")
+    seen.until(rf"^ *{pid} rping +\d+s ", "it does not draw all lines anew")
+    r.check("a prompt" not in "\n".join(seen.screen()), "what another program wrote stays", seen.program)
+    seen.type("s")
+    seen.until("sorted by COMM", "keys are not read one by one once it goes on")
     seen.type("q")
     seen.ended(0)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -185,6 +195,22 @@ def top(r):
     r.check(rc in (1, 128 + signal.SIGHUP), f"without its terminal: exit {rc}", seen.program)
     code, said, _ = ask(r, "top", ns=ns)
     r.check(code == 1 and "not a terminal" in said[-1] and "`verbena show --json`" in said[-1], f"exit {code}: {said}")
+
+
+@row(STATE, "completion queues without queue pairs, and shared receive queues", "programs/hold.c 1 0, verbena show", parallel=True)
+def without_pairs(r):
+    ns = r.namespace()
+    held = r.run(r.compiled("hold"), "1", "0", ns=ns)
+    end = time.monotonic() + 10
+    while not (found := [pid for pid, words in ps(r, ns)[0].items() if words[1] == "hold" and words[3:5] == ["0", "1"]]):
+        r.check(time.monotonic() < end, "the process is not listed with its completion queue", held)
+        time.sleep(0.05)
+    (device,) = [device for device in shown(r, ns, found[0])["devices"] if device["cqs"]]
+    (cq,), (srq,) = device["cqs"], device["srqs"]
+    r.check((cq["cqe"], cq["users"], cq["fill"]) == (64, 0, 0), f"the completion queue is {cq}", held)
+    r.check((srq["type"], srq["recvs"], srq["max-recv-wr"]) == ("BASIC", 2, 8), f"the shared receive queue is {srq}", held)
+    code, lines, _ = ask(r, "show", str(found[0]), ns=ns)
+    r.check(any(line.startswith(f"srq {device['ifname']} srqn {srq['srqn']} type BASIC") for line in lines), f"exit {code}: {lines}", held)
 
 
 @row(STATE, "why and when a queue pair failed", "programs/hold.c lost, verbena show")

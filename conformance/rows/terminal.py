@@ -74,6 +74,14 @@ class Terminal:
     def type(self, keys):
         os.write(self._ours, keys.encode())
 
+    def used_by_another(self, text):
+        """The program is stopped: another one leaves the alternate screen, sets the attributes back, and writes."""
+        time.sleep(0.3)
+        with self._lock:
+            self.written = ""
+        termios.tcsetattr(self._theirs, termios.TCSANOW, self.attributes)
+        os.write(self._theirs, b"\x1b[?1049l\x1b[2J\x1b[1;1H" + text.encode())
+
     def ended(self, code):
         """The program ends with this code, and leaves the terminal as it was."""
         rc = self.program.wait(5)

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use inspect::{CmId, Cq, Mr, Process, Qp, Reliable, Stream};
+use inspect::{CmId, Cq, Mr, Process, Qp, Reliable, Srq, Stream};
 use linux::inspector::{self, Answer};
 use serde_json::Value;
 
@@ -75,6 +75,7 @@ fn text(process: &Process) -> String {
         let name = &device.ifname;
         lines.extend(device.qps.iter().map(|qp| format!("qp {name}/1 {}", of_qp(qp))));
         lines.extend(device.cqs.iter().map(|cq| format!("cq {name} {}", of_cq(cq))));
+        lines.extend(device.srqs.iter().map(|srq| format!("srq {name} {}", of_srq(srq))));
         lines
             .extend(device.mrs.iter().zip(0..).map(|(mr, mrn)| format!("mr {name} mrn {mrn} {}", of_mr(mr))));
     }
@@ -113,6 +114,7 @@ fn of_qp(qp: &Qp) -> String {
         " pdn {} send-cqn {} recv-cqn {} sends {}/{} recvs {}/{} received {}",
         qp.pdn, qp.send_cqn, qp.recv_cqn, qp.sends, qp.max_send_wr, qp.recvs, qp.max_recv_wr, qp.received
     );
+    known(&mut text, [("srqn", qp.srqn)]);
     if let Some(stream) = &qp.stream {
         text += &of_stream(stream);
     }
@@ -150,6 +152,14 @@ fn of_cq(cq: &Cq) -> String {
         format!("cqn {} cqe {} users {} fill {} added {}", cq.cqn, cq.cqe, cq.users, cq.fill, cq.added);
     text += if cq.channel { " channel" } else { "" };
     text += if cq.overrun { " OVERRUN" } else { "" };
+    text
+}
+
+fn of_srq(srq: &Srq) -> String {
+    let mut text = format!("srqn {} type {} pdn {}", srq.srqn, srq.kind, srq.pdn);
+    known(&mut text, [("cqn", srq.cqn)]);
+    let _ = write!(text, " recvs {}/{}", srq.recvs, srq.max_recv_wr);
+    known(&mut text, [("limit", (srq.limit > 0).then_some(srq.limit))]);
     text
 }
 
@@ -215,6 +225,14 @@ mod tests {
                 mtu: 1024,
                 qps: vec![connected, datagrams, streamed],
                 cqs: vec![Cq { cqe: 16, fill: 16, overrun: true, ..Cq::default() }],
+                srqs: vec![Srq {
+                    srqn: 5,
+                    kind: "XRC".into(),
+                    cqn: Some(0),
+                    recvs: 3,
+                    max_recv_wr: 8,
+                    ..Srq::default()
+                }],
                 mrs: vec![Mr {
                     addr: 0x1000,
                     mrlen: 64,
@@ -242,6 +260,7 @@ mod tests {
              qp rxe0/1 lqpn 20 type RC state RTS pdn 0 send-cqn 0 recv-cqn 0 sends 0/0 recvs 0/0 received 0 \
              sent-bytes 84 sent-fpdus 2 received-bytes 44 received-fpdus 1\n\
              cq rxe0 cqn 0 cqe 16 users 0 fill 16 added 0 OVERRUN\n\
+             srq rxe0 srqn 5 type XRC pdn 0 cqn 0 recvs 3/8\n\
              mr rxe0 mrn 0 mrlen 64 pdn 0 addr 0x1000 access LOCAL_WRITE\n\
              cm_id - qp-type RC state LISTEN (listening) ps TCP channel 0 events 0\n\
              counter host.packets_sent 7\n"

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use linux::inspector;
 use ratatui_crossterm::crossterm::event::{self, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use model::{Look, Model, Next};
@@ -102,6 +102,7 @@ fn show(screen: &mut Screen, events: &Receiver<Event>) -> io::Result<ExitCode> {
                         return Ok(ExitCode::SUCCESS);
                     }
                 }
+                Event::Signal(SIGCONT) => screen.retake()?,
                 Event::Signal(signal) => return Ok(ended_by(signal)),
                 Event::Lost(error) => return Err(error),
             }
@@ -119,9 +120,10 @@ fn ended_by(signal: i32) -> ExitCode {
     ExitCode::from(u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }
 
-/// Takes in signals that end the command from now on, and returns what tells them.
+/// Takes in signals that end the command from now on, or tell that it goes on, and returns what
+/// tells them.
 fn take_signals(events: Sender<Event>) -> io::Result<impl FnOnce() + Send> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
+    let mut signals = Signals::new([SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     Ok(move || signals.forever().for_each(|signal| drop(events.send(Event::Signal(signal)))))
 }
 

@@ -67,16 +67,18 @@ pub struct Device {
     pub pds: u64,
     /// Queue pairs, by number.
     pub qps: Vec<Qp>,
-    /// Completion queues that queue pairs complete into.
+    /// Completion queues.
     pub cqs: Vec<Cq>,
+    /// Shared receive queues.
+    pub srqs: Vec<Srq>,
     /// Memory regions.
     pub mrs: Vec<Mr>,
 }
 
 impl Device {
-    /// Whether the process has queue pairs or memory regions on it.
+    /// Whether the process has objects on it.
     pub fn is_used(&self) -> bool {
-        !self.qps.is_empty() || !self.mrs.is_empty()
+        !(self.qps.is_empty() && self.mrs.is_empty() && self.cqs.is_empty() && self.srqs.is_empty())
     }
 }
 
@@ -125,6 +127,8 @@ pub struct Qp {
     pub send_cqn: u32,
     /// The completion queue of receives.
     pub recv_cqn: u32,
+    /// The shared receive queue that it takes receives from.
+    pub srqn: Option<u32>,
 }
 
 /// What the stream of an iWARP queue pair has carried, from its first FPDU on.
@@ -193,6 +197,27 @@ pub struct Cq {
     pub channel: bool,
     /// Send and receive queues that complete into it.
     pub users: u32,
+}
+
+/// A shared receive queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Srq {
+    /// The queue's number.
+    pub srqn: u32,
+    /// BASIC, XRC or TM.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The protection domain's number.
+    pub pdn: u32,
+    /// The completion queue of its receives, where that is not the queue pairs'.
+    pub cqn: Option<u32>,
+    /// Receives that are posted.
+    pub recvs: u32,
+    /// Receives that the queue holds.
+    pub max_recv_wr: u32,
+    /// Receives below which it raises an event; 0 where none is asked for.
+    pub limit: u32,
 }
 
 /// A memory region.

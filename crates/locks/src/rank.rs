@@ -204,6 +204,8 @@ ranks! {
     ModeratedCqs,
     /// The adapter: the event queues that are told what concerns a device.
     Listeners,
+    /// The adapter: objects that it lists for observers.
+    Listed,
     /// The adapter: completion channels, event channels and asynchronous events: what a program
     /// fetches.
     EventQueue,

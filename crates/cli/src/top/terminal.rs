@@ -38,6 +38,21 @@ impl Screen {
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.0.draw(draw).map(drop)
     }
+
+    /// Takes the terminal again, which another program has had while this one was stopped, and
+    /// forgets what stands on it: the next picture is drawn as a whole.
+    ///
+    /// # Errors
+    /// The terminal refuses.
+    pub(super) fn retake(&mut self) -> io::Result<()> {
+        // The library remembers that keys are read one by one, and would not ask for it again.
+        disable_raw_mode()?;
+        enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen)?;
+        // `clear` would ask where the cursor is, and wait for what the thread of keys reads.
+        let area = self.0.size()?.into();
+        self.0.resize(area)
+    }
 }
 
 impl Drop for Screen {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use inspect::{CmId, Cq, Device, LastError, Mr, Process, Qp, Reliable, Stream};
+use inspect::{CmId, Cq, Device, LastError, Mr, Process, Qp, Reliable, Srq, Stream};
 use nic::QpType;
 use nic::memory::RegionSnapshot;
 use nic::qp::snapshot::{QpSnapshot, Reliable as Known};
@@ -43,7 +43,8 @@ fn millis_since(then: Instant) -> u64 {
     then.elapsed().as_millis().try_into().unwrap_or(u64::MAX)
 }
 
-/// The completion queues of a device's queue pairs, in the order in which they are met.
+/// The completion queues of a device: those of its queue pairs in the order in which they are met,
+/// then the others.
 #[derive(Default)]
 struct Queues {
     all: Vec<(Arc<nic::Cq>, u32)>,
@@ -53,12 +54,19 @@ struct Queues {
 impl Queues {
     /// The number of a queue, which has one user more.
     fn number(&mut self, cq: &Arc<nic::Cq>) -> u32 {
-        let place = *self.places.entry(Arc::as_ptr(cq)).or_insert(self.all.len());
-        match self.all.get_mut(place) {
-            Some((_, users)) => *users += 1,
-            None => self.all.push((cq.clone(), 1)),
+        let place = self.place(cq);
+        if let Some((_, users)) = self.all.get_mut(place) {
+            *users += 1;
         }
         place as u32
+    }
+
+    fn place(&mut self, cq: &Arc<nic::Cq>) -> usize {
+        let place = *self.places.entry(Arc::as_ptr(cq)).or_insert(self.all.len());
+        if place == self.all.len() {
+            self.all.push((cq.clone(), 0));
+        }
+        place
     }
 }
 
@@ -67,6 +75,8 @@ fn of_device(device: &nic::Device) -> Device {
     let (mut queues, mut mrs) = (Queues::default(), Vec::new());
     let qps = device.qps_one_by_one().map(|qp| of_qp(&qp.snapshot(), &mut queues)).collect();
     device.each_region(|region| mrs.push(of_region(region)));
+    let srqs = device.srqs().iter().map(|srq| of_srq(srq, &mut queues)).collect();
+    device.cqs().iter().for_each(|cq| _ = queues.place(cq));
     let cqs = queues.all.iter().zip(0..).map(|((cq, users), cqn)| of_cq(cq, cqn, *users));
     Device {
         ifname: device.config.name.clone(),
@@ -76,6 +86,7 @@ fn of_device(device: &nic::Device) -> Device {
         pds: device.objects().pds,
         qps,
         cqs: cqs.collect(),
+        srqs,
         mrs,
     }
 }
@@ -103,6 +114,7 @@ fn of_qp(qp: &QpSnapshot, queues: &mut Queues) -> Qp {
         reliable: qp.reliable.map(|known| of_reliable(&known)),
         send_cqn: queues.number(&qp.send_cq),
         recv_cqn: queues.number(&qp.recv_cq),
+        srqn: qp.srq,
     }
 }
 
@@ -170,6 +182,24 @@ fn of_cq(cq: &nic::Cq, cqn: u32, users: u32) -> Cq {
     let (fill, added) = cq.fill();
     let (cqe, overrun) = (cq.capacity(), cq.is_overrun());
     Cq { cqn, cqe, fill, added, overrun, channel: cq.channel().is_some(), users }
+}
+
+fn of_srq(srq: &nic::Srq, queues: &mut Queues) -> Srq {
+    let (sizes, own_cq) = (srq.query(), srq.own_cq());
+    let kind = match own_cq {
+        None => "BASIC",
+        Some(_) if srq.is_for_xrc() => "XRC",
+        Some(_) => "TM",
+    };
+    Srq {
+        srqn: srq.number(),
+        kind: kind.to_owned(),
+        pdn: srq.pdn(),
+        cqn: own_cq.map(|cq| queues.number(cq)),
+        recvs: srq.posted() as u32,
+        max_recv_wr: sizes.max_wr,
+        limit: sizes.limit,
+    }
 }
 
 fn of_region(region: RegionSnapshot) -> Mr {

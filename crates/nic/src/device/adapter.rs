@@ -15,9 +15,11 @@ use transport::pacing::Pace;
 use transport::ud::Taken;
 use wire::{Address, Gid, Guid, Qpn};
 
+use crate::cq::Cq;
 use crate::cq::moderation::Moderated;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
 use crate::device::gid::{GidEntry, is_interface_local};
+use crate::device::listed::Listed;
 use crate::device::mishaps::Mishaps;
 use crate::device::port::Port;
 use crate::errno::Errno;
@@ -28,6 +30,7 @@ use crate::limits;
 use crate::link::{Frames, Link, Platform};
 use crate::memory::table::Table;
 use crate::quota::Quotas;
+use crate::srq::Srq;
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {
@@ -150,6 +153,8 @@ pub struct Adapter {
     /// The events of all openings of the device.
     opened: Mutex<Vec<Weak<AsyncEventQueue>>>,
     windows: Mutex<BTreeMap<Destination, Weak<CongestionWindow>>>,
+    pub(crate) listed_cqs: Listed<Cq>,
+    pub(crate) listed_srqs: Listed<Srq>,
 }
 
 impl std::fmt::Debug for Adapter {
@@ -186,6 +191,8 @@ impl Adapter {
             aliases: ArcSwap::default(),
             opened: Mutex::new(Rank::Listeners, Vec::new()),
             windows: Mutex::new(Rank::CongestionWindows, BTreeMap::new()),
+            listed_cqs: Listed::default(),
+            listed_srqs: Listed::default(),
         })
     }
 
@@ -389,7 +396,7 @@ impl SrqNumbers {
 
 /// A counted resource of a device: given back when dropped.
 #[derive(Debug)]
-pub struct CqSlot(Arc<Adapter>);
+pub struct CqSlot(pub(crate) Arc<Adapter>);
 
 impl Drop for CqSlot {
     fn drop(&mut self) {

@@ -5,6 +5,7 @@ pub mod adapter;
 pub mod async_events;
 pub mod event_queue;
 pub mod gid;
+pub(crate) mod listed;
 pub mod mishaps;
 pub mod objects;
 pub mod port;

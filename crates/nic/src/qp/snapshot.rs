@@ -52,6 +52,8 @@ pub struct QpSnapshot {
     pub send_cq: Arc<Cq>,
     /// The queue of receive completions.
     pub recv_cq: Arc<Cq>,
+    /// The number of the shared receive queue that it takes receives from.
+    pub srq: Option<u32>,
 }
 
 /// What the engine of a reliable connection knows.
@@ -112,6 +114,7 @@ impl Qp {
             pd: self.pd.id,
             send_cq: self.init.send_cq.clone(),
             recv_cq: self.init.recv_cq.clone(),
+            srq: self.init.srq.as_ref().map(|srq| srq.number()),
         };
         self.unlock(inner);
         let local = self.pd.device.link.local();

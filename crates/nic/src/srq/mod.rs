@@ -125,6 +125,7 @@ impl Srq {
         if let Some((xrcd, _)) = &srq.xrc {
             xrcd.insert_srq(&srq);
         }
+        pd.device.listed_srqs.add(&srq);
         Ok(srq)
     }
 
@@ -136,6 +137,10 @@ impl Srq {
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
+    /// The number of the protection domain.
+    pub fn pdn(&self) -> u32 {
+        self.pd.id
+    }
     /// Whether requests to XRC targets name it.
     pub fn is_for_xrc(&self) -> bool {
         self.xrc.is_some()
@@ -143,6 +148,15 @@ impl Srq {
     /// The shared receive queue's XRC domain and completion queue, where it is for XRC.
     pub(crate) fn xrc(&self) -> Option<&(Arc<Xrcd>, Arc<Cq>)> {
         self.xrc.as_ref()
+    }
+    /// Where its receives complete, where that is not at the queue pairs: it is for XRC, or matches
+    /// tags.
+    pub fn own_cq(&self) -> Option<&Arc<Cq>> {
+        self.xrc.as_ref().map(|(_, cq)| cq).or(self.tags.as_ref().map(|tags| tags.cq()))
+    }
+    /// Receives that are posted.
+    pub fn posted(&self) -> usize {
+        self.lock().receives.len()
     }
     /// Sizes and limit as they are.
     pub fn query(&self) -> SrqAttr {

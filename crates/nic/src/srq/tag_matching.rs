@@ -135,6 +135,11 @@ impl TagList {
 }
 
 impl TagMatching {
+    /// Where its receives complete.
+    pub(crate) fn cq(&self) -> &Arc<Cq> {
+        &self.cq
+    }
+
     /// For so many tags, 1 to [`limits::MAX_TAGS`]; completes in `cq`.
     pub(crate) fn new(max_tags: u32, cq: Arc<Cq>) -> Result<Self, Error> {
         in_range("max_num_tags", max_tags, 1_u32, limits::MAX_TAGS)?;

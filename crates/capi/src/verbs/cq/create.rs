@@ -58,6 +58,7 @@ pub(crate) unsafe fn create(
         moderated: Arc::downgrade(ours.nic.moderated()),
     };
     let nic = nic::Cq::with(init.cqe, reports_to.map(|c| c.nic.clone()), ours.events.clone(), extras)?;
+    slot.list(&nic);
     // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
     let mut c: ibv_cq_ex = unsafe { std::mem::zeroed() };
     c.context = context;
