@@ -143,6 +143,25 @@ def statuses(row):
     row.check("cq completion failed status 10" in server.err.lines, "the status is not said", server)
 
 
+@row(BROKEN, "a receive fails with the status that a rule names", "ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong", parallel=True, limit=120)
+def receives(row):
+    ns = row.namespace()
+    for kind, word, said in (
+        ("rc", "loc-prot", "local protection error (4)"), ("rc", "loc-len", "local length error (1)"),
+        ("uc", "loc-prot", "local protection error (4)"), ("ud", "general", "general error (21)"),
+    ):
+        program = [f"ibv_{kind}_pingpong", "-d", "rxe_lo", "-g", "1", "-n", "50"]
+        need(program[0])
+        server = row.run(*program, ns=ns, options=("--faults", f"error={word},dir=in,type={kind},nth=10"))
+        row.tcp_listening(server)
+        client = row.run(*program, "127.0.0.1", ns=ns, options=("--wire",))
+        row.check(server.wait(20) == 1 and any(f"Failed status {said}" in line for line in server.err.lines), f"{kind} {word}: exit {server.rc}", server, client)
+        if kind == "rc":
+            told = "remote invalid request error (9)" if word == "loc-len" else "remote operation error (11)"
+            row.check(client.wait(20) == 1 and any(f"Failed status {told}" in line for line in client.err.lines), f"{kind} {word}: exit {client.rc}", client, server)
+        client.end()
+
+
 @row(BROKEN, "a message finds no receive", "ibv_rc_pingpong, tshark", parallel=True, limit=120)
 def no_receive(row):
     need("tshark")

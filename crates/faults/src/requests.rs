@@ -1,5 +1,6 @@
-//! Send work requests of reliable connections, as their packets show them: where one begins, and
-//! what becomes of the packets of one that fails.
+//! Send work requests, as their packets show them: where one begins, and what becomes of the packets
+//! of one that fails. Unreliable ones are complete before their packets are seen, so of these only
+//! those that arrive can fail, at their receives.
 //!
 //! The link loses a request that a fault befalls, and what comes after it, until the queue pair has
 //! dealt with it. A request that came before is not counted again.
@@ -30,12 +31,14 @@ const MAX_AFTER: i32 = 1 << 16;
 pub(crate) struct RequestPacket {
     pub dest_qp: Qpn,
     pub psn: Psn,
-    /// A request begins with it.
+    /// A request begins with it; of an unreliable one, where it takes a receive.
     is_first: bool,
+    /// What is lost comes again.
+    is_reliable: bool,
 }
 
 impl RequestPacket {
-    /// `None` for a packet that is none of a reliable connection's requester.
+    /// `None` for a packet that is none of a requester, and for datagrams of the connection manager.
     pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         let opcode = *bytes.first()?;
         let is_reliable = matches!(opcode >> 5, 0 | 5);
@@ -47,7 +50,13 @@ impl RequestPacket {
             0x00 | 0x04..=0x06 | 0x0a..=0x0c | 0x13 | 0x14 | 0x17 | 0x1c | 0x1d
         );
         let dest_qp = Bth::peek_dest_qp(bytes)?;
-        (is_reliable && is_request).then_some(Self { dest_qp, psn, is_first })
+        if is_reliable {
+            return is_request.then_some(Self { dest_qp, psn, is_first, is_reliable });
+        }
+        // UC and UD.
+        let is_unreliable = matches!(opcode >> 5, 1 | 3) && dest_qp != Qpn::GSI;
+        let is_message = matches!(opcode & 0x1f, 0x00 | 0x04 | 0x05 | 0x0b);
+        (is_unreliable && is_request).then_some(Self { dest_qp, psn, is_first: is_message, is_reliable })
     }
 }
 
@@ -81,6 +90,8 @@ pub(crate) struct Requests {
     /// The PSN of the last request that began.
     begun: BTreeMap<Way, Psn>,
     lost: BTreeMap<Way, Lost>,
+    /// Ways on which nothing comes again.
+    unreliable: BTreeMap<Way, ()>,
 }
 
 impl Requests {
@@ -89,6 +100,12 @@ impl Requests {
         if !packet.is_first {
             return false;
         }
+        if !packet.is_reliable {
+            bounded_insert(&mut self.unreliable, way, ());
+            let (is_out, ..) = way;
+            return !is_out;
+        }
+        self.unreliable.remove(&way);
         let back = self.begun.get(&way).map(|last| last.since(packet.psn));
         let is_known = back.is_some_and(|back| (0..MAX_BACK).contains(&back));
         if !is_known {
@@ -97,8 +114,11 @@ impl Requests {
         !is_known
     }
 
-    /// A packet is lost by this action, and those after it.
+    /// A packet is lost by this action, and those after it where it would come again.
     pub(crate) fn lose(&mut self, way: Way, psn: Psn, action: Action) {
+        if self.unreliable.contains_key(&way) {
+            return;
+        }
         bounded_insert(&mut self.lost, way, Lost { psn, action });
     }
 
@@ -155,7 +175,15 @@ mod tests {
         assert!(requests.begins(other, packet(0x04, 0)), "the other direction has its own");
         let ack = [0x11, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 0];
         assert_eq!(RequestPacket::of(&ack), None);
-        assert_eq!(RequestPacket::of(&[0x64; 12]), None, "a datagram");
+        let mut datagram = packet(0x64, 7);
+        assert_eq!((datagram.is_first, datagram.is_reliable), (true, false));
+        datagram.dest_qp = WAY.2;
+        assert!(!requests.begins(WAY, datagram), "it has left before it fails");
+        for _ in 0..2 {
+            assert!(requests.begins(other, datagram), "a datagram does not come again");
+        }
+        requests.lose(other, datagram.psn, Action::Error(Outcome::Unanswered));
+        assert_eq!(requests.meet(other, datagram.psn), Met::Nothing);
     }
 
     #[test]

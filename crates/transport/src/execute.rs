@@ -20,6 +20,7 @@
 //! only the message is lost. After `NoReceive`, `Absent` and `Away` it may
 //! call neither, and give the same piece again.
 
+mod injected;
 mod placed;
 mod refusal;
 

@@ -176,6 +176,17 @@ impl<A: Copy + PartialEq> Ud<A> {
         }
     }
 
+    /// The adapter ends the next receive with a status, and the state is the error state. Nothing
+    /// where no receive is posted.
+    pub fn fail_receive(&mut self, status: Status, cx: &mut impl Context) {
+        if self.state.receives()
+            && self.inbound.fail_receive(status, Ends { local: self.qpn, ..Ends::default() }, cx)
+        {
+            cx.event(QpEvent::Fatal);
+            self.fail(cx);
+        }
+    }
+
     /// Writes as many packets to one address as there are to send, as the pace allows and as fit,
     /// and returns the address; call again with an emptied batch until there is none.
     pub fn fill(&mut self, now: Instant, batch: &mut TxBatch, cx: &mut impl Context) -> Option<A> {

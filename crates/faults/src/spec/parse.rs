@@ -5,13 +5,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use nic::faults::Outcome;
+use transport::op::Status;
 use wire::Qpn;
 use wire::mad::reason;
 
 use super::words::{
     DIRECTIONS, OBJECTS, OPERATIONS, REASONS, SERVICES, STATUSES, duration, percent, rate, word, words,
 };
-use super::{Action, Delay, Rule, Spec, SpecError, Subject, When};
+use super::{Action, Delay, Operation, Rule, Spec, SpecError, Subject, When};
 
 /// A sensible mixture, for tests that run for long.
 const CHAOS: &str = "loss=1%; duplicate=0.5%; corrupt=0.2%; delay=2ms,jitter=2ms,probability=2%; \
@@ -257,6 +258,7 @@ impl<'a> Reading<'a> {
             _ => None,
         };
         self.when.is_out = self.when.is_out.or(default_direction);
+        self.when.complete_error(action);
         let probability = self.probability.unwrap_or(1.0);
         Ok(Rule { action, probability, limit, spares_streams: false, when: self.when })
     }
@@ -290,21 +292,72 @@ impl When {
     /// Whether an action can happen under these conditions.
     fn check(&self, action: Action) -> Result<(), String> {
         match action {
-            Action::Corrupt if self.is_out == Some(true) => {
-                Err("packets are damaged where they arrive: corrupt has dir=in".into())
-            }
-            Action::Error(Outcome::Status(_)) if self.is_out == Some(false) => {
-                let said = "with dir=in the peer's request fails by what this end says: retry-exc, rem-access, \
-                            rem-inv-req or rem-op";
-                Err(said.into())
-            }
-            Action::DeviceRemoval if self.until.is_some() => {
-                Err("a device that is removed does not come back".into())
-            }
             _ if self.until.is_some_and(|until| until <= self.from) => {
                 Err("the time ends before it begins: until is later than from".into())
             }
+            Action::Corrupt if self.is_out == Some(true) => {
+                Err("packets are damaged where they arrive: corrupt has dir=in".into())
+            }
+            Action::Error(outcome) => self.check_error(outcome),
+            Action::DeviceRemoval if self.until.is_some() => {
+                Err("a device that is removed does not come back".into())
+            }
             _ => Ok(()),
+        }
+    }
+}
+
+/// Transport services, by the upper three bits of their opcodes (IBA 1.4 table 38).
+const RC: u8 = 0;
+const UC: u8 = 1;
+const UD: u8 = 3;
+const XRC: u8 = 5;
+
+/// The statuses that a receive ends with.
+const OF_RECEIVES: [Status; 6] = [
+    Status::LocalLength,
+    Status::LocalQpOperation,
+    Status::LocalProtection,
+    Status::LocalAccess,
+    Status::Fatal,
+    Status::General,
+];
+
+impl When {
+    /// Whether a request can fail so under these conditions.
+    fn check_error(&self, outcome: Outcome) -> Result<(), String> {
+        let is_out = self.is_out != Some(false);
+        let is_of_receive = matches!(outcome, Outcome::Status(status) if OF_RECEIVES.contains(&status));
+        let is_unreliable = matches!(self.service, Some(UC | UD));
+        match outcome {
+            _ if is_out && is_unreliable => {
+                Err("a send of UC or UD is complete before its packets leave: its receive fails, with dir=in"
+                    .into())
+            }
+            _ if is_out => Ok(()),
+            Outcome::Status(_) if !is_of_receive => {
+                Err("a receive ends with loc-len, loc-qp-op, loc-prot, loc-access, fatal or general".into())
+            }
+            Outcome::Status(_) if self.service == Some(XRC) => Err("receives of rc, uc and ud fail".into()),
+            Outcome::Status(_) if self.operation.is_some_and(|operation| operation != Operation::Send) => {
+                Err("receives take SENDs: op=send".into())
+            }
+            Outcome::Status(_) => Ok(()),
+            _ if is_unreliable => Err("no peer of UC or UD is told of an error".into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Completes a rule about requests of the peer: one that does not name its transport is for RC,
+    /// and receives take SENDs.
+    fn complete_error(&mut self, action: Action) {
+        let Action::Error(outcome) = action else { return };
+        if self.is_out != Some(false) {
+            return;
+        }
+        self.service = self.service.or(Some(RC));
+        if let Outcome::Status(_) = outcome {
+            self.operation = self.operation.or(Some(Operation::Send));
         }
     }
 }

@@ -79,7 +79,11 @@ fn a_mistake_is_said_with_its_place() {
         ("delay=1ms,loss=1%", "a rule does one thing"),
         ("rate=1gb", "a rate is 1gbit"),
         ("error=flush", "a status is retry-exc"),
-        ("error=loc-prot,dir=in", "with dir=in the peer's request fails"),
+        ("error=rem-abort,dir=in", "a receive ends with loc-len"),
+        ("error=loc-prot,dir=in,type=xrc", "receives of rc, uc and ud fail"),
+        ("error=loc-prot,dir=in,op=write", "receives take SENDs"),
+        ("error=rem-access,dir=in,type=ud", "no peer of UC or UD is told"),
+        ("error=loc-prot,type=ud", "a send of UC or UD is complete before its packets leave"),
         ("enomem,object=qps", "an object is pd, cq, qp"),
         (
             "enomem, peer=10.0.0.2",

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use locks::MutexGuard;
 use transport::TxBatch;
+use transport::op::Status;
 use transport::rc::{AckDelay, State};
 use wire::bth::{Aeth, Bth, Syndrome};
 use wire::roce::{Header, Op, Packet, Service};
@@ -33,7 +34,7 @@ impl Device {
         match fault.is_out {
             true => self.qps_one_by_one().find(is_sender).is_none_or(|qp| qp.fail_own(now, fault)),
             false => {
-                self.qp(fault.qpn).inspect(|qp| qp.refuse(fault));
+                self.qp(fault.qpn).inspect(|qp| qp.refuse(now, fault));
                 true
             }
         }
@@ -71,9 +72,16 @@ impl Qp {
     }
 
     /// Answers a request of the peer, where it is the one that is expected next.
-    fn refuse(&self, fault: &RequestFault) {
+    fn refuse(&self, now: Instant, fault: &RequestFault) {
         let inner = self.lock();
         let is_next = inner.engine.rq_psn() == Some(fault.psn);
+        if let Outcome::Status(status) = fault.outcome {
+            // Unreliable packets come once: each is the next.
+            if is_next || !matches!(inner.engine, Engine::Rc(_)) {
+                self.fail_receive(inner, now, status);
+            }
+            return;
+        }
         let syndrome = match fault.outcome {
             Outcome::Nak(code) => Syndrome::Nak(code),
             Outcome::RnrNak => Syndrome::RnrNak { timer: inner.attr.min_rnr_timer },
@@ -82,6 +90,18 @@ impl Qp {
         if is_next {
             self.answer(inner, fault.psn, syndrome);
         }
+    }
+
+    /// A message of the peer's finds its receive broken.
+    fn fail_receive(&self, mut inner: MutexGuard<'_, Inner>, now: Instant, status: Status) {
+        let (engine, mut context) = inner.split(self);
+        match engine {
+            Engine::Rc(engine) => engine.fail_receive(status, &mut context),
+            Engine::Uc(engine) => engine.fail_receive(status, &mut context),
+            Engine::Ud(engine) => engine.fail_receive(status, &mut context),
+            Engine::Raw(_) | Engine::Iwarp(_) => return,
+        }
+        self.finish_step(inner, now);
     }
 
     fn answer(&self, inner: MutexGuard<'_, Inner>, psn: Psn, syndrome: Syndrome) {

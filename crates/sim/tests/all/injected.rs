@@ -96,6 +96,24 @@ fn a_request_fails_with_the_status_that_a_rule_asks_for() {
     }
 }
 
+#[test]
+fn a_receive_fails_with_the_status_that_a_rule_asks_for_and_the_peer_is_told() {
+    for (word, status, told) in [
+        ("loc-prot", Status::LocalProtection, Status::RemoteOperation),
+        ("loc-len", Status::LocalLength, Status::RemoteInvalidRequest),
+    ] {
+        for len in [64, 5_000] {
+            let mut pair = pair(NO_RULE, &format!("error={word},dir=in,nth=3"));
+            send_at_once(&pair, 5, len);
+            pair.pass();
+            let (ok, flushed) = (Status::Success, Status::WrFlush);
+            assert_eq!(pair.b.received(), [(0, ok), (1, ok), (2, status), (3, flushed), (4, flushed)]);
+            assert_eq!(pair.a.sent(), [(0, ok), (1, ok), (2, told), (3, flushed), (4, flushed)]);
+            assert_eq!((pair.a.state(), pair.b.state()), (QpState::Error, QpState::Error));
+        }
+    }
+}
+
 /// The third of five messages fails with this status.
 fn fails(mut pair: Pair, len: usize, status: Status) {
     send_at_once(&pair, 5, len);

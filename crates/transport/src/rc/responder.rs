@@ -13,7 +13,9 @@ use super::resources::{Executed, Resources};
 use super::{Connection, OutOfOrder, RtrAttr};
 use crate::TxBatch;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::{AtomicOp, Context, Fault, LocalPath, NetworkHeader, Payload, QpEvent, Remote, ZeroCopy};
+use crate::op::{
+    AtomicOp, Context, Fault, LocalPath, NetworkHeader, Payload, QpEvent, Remote, Status, ZeroCopy,
+};
 use crate::segmentation::{check_len, remote, send_place, write_place};
 
 pub use flush::FlushTask;
@@ -168,6 +170,22 @@ impl Responder {
     }
 
     /// Answers a refused request (IBA 1.4 table 46): the requester tries again, or both ends fail.
+    /// The receive of the message that is expected next completes with a status, and a NAK is the
+    /// answer. False where no receive is posted.
+    pub(super) fn fail_receive(
+        &mut self,
+        conn: &Connection,
+        status: Status,
+        code: NakCode,
+        cx: &mut impl Context,
+    ) -> bool {
+        let is_posted = self.inbound.fail_receive(status, conn.ends(), cx);
+        if is_posted {
+            self.answers.nak(self.expected, self.msn, code);
+        }
+        is_posted
+    }
+
     fn refuse(
         &mut self,
         conn: &Connection,

@@ -16,7 +16,7 @@ use wire::{Mtu, Pkey, Psn, Qpn};
 
 use crate::TxBatch;
 use crate::execute::Ends;
-use crate::op::{Context, QpEvent, SendWr};
+use crate::op::{Context, QpEvent, SendWr, Status};
 pub use crate::pacing::{Pace, UnreliableState};
 use requester::Requester;
 use responder::Responder;
@@ -119,6 +119,14 @@ impl Uc {
             cx.event(QpEvent::CommunicationEstablished);
         }
         if self.responder.request(&self.conn, packet, cx).is_err() {
+            cx.event(QpEvent::Fatal);
+            self.fail(cx);
+        }
+    }
+    /// The adapter ends the next receive with a status, and the state is the error state. Nothing
+    /// where no receive is posted.
+    pub fn fail_receive(&mut self, status: Status, cx: &mut impl Context) {
+        if self.state.receives() && self.responder.fail_receive(&self.conn, status, cx) {
             cx.event(QpEvent::Fatal);
             self.fail(cx);
         }

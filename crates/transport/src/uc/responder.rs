@@ -10,7 +10,7 @@ use wire::roce::{Op, Packet, SendAt, WriteAt};
 
 use super::Connection;
 use crate::execute::{Inbound, Refusal, SendPiece};
-use crate::op::{Context, NetworkHeader, Payload};
+use crate::op::{Context, NetworkHeader, Payload, Status};
 use crate::segmentation::{check_len, send_place, write_place};
 
 #[derive(Debug, Default)]
@@ -33,6 +33,12 @@ impl Responder {
     /// A receive in use completes as flushed.
     pub(super) fn flush(&mut self, conn: &Connection, cx: &mut impl Context) {
         self.inbound.flush_receive(conn.ends(), cx);
+    }
+
+    /// The receive in use, or the next one posted, completes with a status. False where there is
+    /// none.
+    pub(super) fn fail_receive(&mut self, conn: &Connection, status: Status, cx: &mut impl Context) -> bool {
+        self.inbound.fail_receive(status, conn.ends(), cx)
     }
 
     pub(super) fn request(
