@@ -1,5 +1,12 @@
-//! Management datagrams on QP1: the common header, and every message of the connection manager
-//! (IBA 1.4 §13.4.2, §12.6).
+//! Management datagrams: every message of the connection manager (IBA 1.4 §13.4.2, §12.6), and of
+//! the other classes the parts in modules of their own.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`class`], [`method`], [`status`] | values of the common header, [`Header`] |
+//! | [`smp`] | subnet management packets and their attributes |
+//! | [`perf`] | counters of performance management |
+//! | [`rmpp`] | the header of messages of several MADs |
 //!
 //! A MAD is 256 bytes: 24 of common header (base version 1, class 7 "communication management",
 //! class version 2, method 3 Send, status 0, transaction id, attribute id, modifier), then 232 of
@@ -19,25 +26,38 @@
 
 mod drep;
 mod dreq;
+mod header;
 mod ip_cm;
 mod lap;
 mod mra;
+mod node_info;
+mod notice;
+pub mod perf;
+mod port_info;
 mod rej;
 mod rep;
 mod req;
+pub mod rmpp;
 mod rtu;
 mod sidr;
+pub mod smp;
+mod switch_info;
 
 pub use drep::Drep;
 pub use dreq::Dreq;
+pub use header::{Header, class, method, status};
 pub use ip_cm::{IpCm, PortSpace};
 pub use lap::{Apr, Lap, apr_status};
 pub use mra::Mra;
+pub use node_info::{NodeInfo, NodeType};
+pub use notice::Trap;
+pub use port_info::{PhysicalState, PortInfo, PortState, capability};
 pub use rej::{Rej, reason};
 pub use rep::Rep;
 pub use req::{Req, ReqPath};
 pub use rtu::Rtu;
 pub use sidr::{SidrRep, SidrReq, sidr_status};
+pub use switch_info::SwitchInfo;
 
 /// A program's private data in a REQ, in bytes (rdma_connect(3)): after [`IpCm`].
 pub const REQ_DATA: usize = 92 - IpCm::LEN;
