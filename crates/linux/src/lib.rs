@@ -177,6 +177,24 @@ pub fn is_unknown_user(uid: u32) -> bool {
     user::is_unknown(uid)
 }
 
+/// Succeeds where the process at the other end of a Unix socket is of our user.
+///
+/// # Errors
+///
+/// PermissionDenied for any other, and for one of which nothing is certain.
+pub fn check_user(peer: &sys::fork::Fd) -> io::Result<()> {
+    user::check(peer)
+}
+
+/// Makes a named pipe that only this user may open.
+///
+/// # Errors
+///
+/// What mkfifo(3) says.
+pub fn make_pipe(path: &std::path::Path) -> io::Result<()> {
+    sys::files::make_pipe(&mount_namespace::c_path(path)?)
+}
+
 /// Whether a shared object in this directory can be loaded: not where the file system is mounted
 /// with `noexec`.
 ///

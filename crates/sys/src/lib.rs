@@ -11,6 +11,8 @@
 //! | this one | calls of no module: sockets, descriptors, users, namespaces, mounts |
 //! | `message` | [`receive`]: recvmsg(2) and its control messages |
 //! | `vectored`, `disconnect` | what streams need of sockets |
+//! | [`files`] | files without a name, named pipes, one descriptor's poll(2) |
+//! | [`inotify`] | what happens to files |
 //! | `epoll` | [`Epoll`]: what a thread waits with for many descriptors |
 //! | [`time`], [`clock`] | cheap clocks; the time as a number that fits an atomic |
 //! | [`thread`] | the calling thread: number, signals, cancellation, processors |
@@ -30,9 +32,11 @@ pub mod clock;
 mod disconnect;
 mod epoll;
 pub mod file_size;
+pub mod files;
 #[doc(hidden)]
 pub mod filter;
 pub mod fork;
+pub mod inotify;
 pub mod limits;
 mod message;
 pub mod per_process;
@@ -345,16 +349,17 @@ pub fn segment_control(size: u16) -> [u8; CMSG_HEADER + CMSG_ALIGN] {
 }
 
 /// sendmsg(2) of one byte and a descriptor (SCM_RIGHTS, unix(7)) to a connected Unix socket.
-pub fn send_descriptor(to: &Fd, bytes: &[u8], descriptor: &Fd) -> io::Result<()> {
+pub fn send_descriptor(to: impl AsFd, bytes: &[u8], descriptor: impl AsFd) -> io::Result<()> {
     let mut control = [0; CMSG_HEADER + CMSG_ALIGN];
     control[..size_of::<usize>()].copy_from_slice(&(CMSG_HEADER + size_of::<c_int>()).to_ne_bytes());
     control[CMSG_HEADER - 8..CMSG_HEADER - 4].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
     control[CMSG_HEADER - 4..CMSG_HEADER].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
-    control[CMSG_HEADER..CMSG_HEADER + 4].copy_from_slice(&descriptor.as_raw_fd().to_ne_bytes());
+    let descriptor = descriptor.as_fd().as_raw_fd();
+    control[CMSG_HEADER..CMSG_HEADER + 4].copy_from_slice(&descriptor.to_ne_bytes());
     let buffers = [io::IoSlice::new(bytes)];
     let message = socket2::MsgHdr::new().with_buffers(&buffers).with_control(&control);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    socket2::SockRef::from(to).sendmsg(&message, flags).map(drop)
+    socket2::SockRef::from(&to).sendmsg(&message, flags).map(drop)
 }
 
 /// Two sockets, connected to each other; that a thread waits at by readv(2), and one to wake it by.

@@ -78,7 +78,7 @@ pub struct Received<'a> {
 /// recvmsg(2) with MSG_DONTWAIT and `flags`.
 #[inline]
 pub fn receive<'a>(
-    fd: &Fd,
+    fd: &impl AsRawFd,
     bytes: &mut [u8],
     control: &'a mut ControlBuffer,
     flags: c_int,
@@ -90,7 +90,7 @@ pub fn receive<'a>(
 
 #[inline]
 fn receive_in<'a>(
-    fd: &Fd,
+    fd: &impl AsRawFd,
     bytes: &mut [MaybeUninit<u8>],
     control: &'a mut ControlBuffer,
     flags: c_int,
