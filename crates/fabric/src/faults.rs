@@ -1,0 +1,283 @@
+//! What a user does to a fabric, and asks of it, by the names of nodes.
+
+use std::fmt::Write as _;
+
+use wire::mad::{NodeType, PhysicalState, PortState};
+
+use crate::counters::Counter;
+use crate::fabric::Fabric;
+use crate::net::{MAX_PORTS, Net, NetLink, NetNode, Speed, Width};
+use crate::route::{Lost, TRACE};
+use crate::subnet::{NodeId, PortId, Subnet};
+
+/// Why a fault is not brought about, or a question not answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the message of each says what it is")]
+pub enum FaultError {
+    #[error("there is no node {0:?}")]
+    NoNode(String),
+    #[error("{0:?} are several nodes: name one by its GUID, as 0x2c9...")]
+    SeveralNodes(String),
+    #[error("{node:?} has no port {port}")]
+    NoPort { node: String, port: u8 },
+    #[error("port {port} of {node:?} has no cable")]
+    NoCable { node: String, port: u8 },
+    #[error("there is no counter {0:?}; perfquery(8) prints their names")]
+    NoCounter(String),
+    #[error("{0:?} has no LID: no subnet manager has given it one")]
+    NoLid(String),
+}
+
+/// A step of a way: out of a port, into the next node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The node that the packet leaves, and by which port.
+    pub from: (String, u8),
+    /// The node that it comes to, and by which port.
+    pub to: (String, u8),
+}
+
+/// How many nodes, links and ports there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// Nodes.
+    pub nodes: usize,
+    /// Of them switches.
+    pub switches: usize,
+    /// Cables.
+    pub links: usize,
+    /// Ports with a cable.
+    pub linked_ports: usize,
+    /// Of them those whose state is active.
+    pub active_ports: usize,
+}
+
+impl Fabric {
+    /// A node by its description, the first word of one, its name in the net file, or its GUID.
+    ///
+    /// # Errors
+    ///
+    /// None, or several.
+    pub fn find(&self, name: &str) -> Result<NodeId, FaultError> {
+        let guid = name.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        let nodes = || self.subnet.nodes.iter().enumerate();
+        let exact = nodes().filter(|(_, node)| {
+            node.description == name || node.name == name || guid.is_some_and(|guid| node.guid.0 == guid)
+        });
+        let host = nodes().filter(|(_, node)| node.description.split(' ').next() == Some(name));
+        for mut found in [exact.collect::<Vec<_>>(), host.collect()] {
+            match (found.pop(), found.is_empty()) {
+                (Some((index, _)), true) => return Ok(NodeId(index as u32)),
+                (Some(_), false) => return Err(FaultError::SeveralNodes(name.to_owned())),
+                (None, _) => {}
+            }
+        }
+        Err(FaultError::NoNode(name.to_owned()))
+    }
+
+    fn find_port(&self, node: &str, port: u8) -> Result<PortId, FaultError> {
+        let id = self.find(node)?;
+        if port > self.subnet.node(id).ports {
+            return Err(FaultError::NoPort { node: node.to_owned(), port });
+        }
+        Ok(self.subnet.port_of(id, port))
+    }
+
+    /// Cuts the cable at a port, or mends it.
+    ///
+    /// # Errors
+    ///
+    /// No such port, or one without a cable.
+    pub fn set_cut(&mut self, node: &str, port: u8, cut: bool) -> Result<(), FaultError> {
+        let at = self.find_port(node, port)?;
+        let no_cable = || FaultError::NoCable { node: node.to_owned(), port };
+        let peer = self.subnet.port(at).peer.ok_or_else(no_cable)?;
+        for at in [at, peer] {
+            self.subnet.port_mut(at).cut = cut;
+        }
+        if cut {
+            self.subnet.take_down(at)
+        } else {
+            self.subnet.train(at)
+        }
+        Ok(())
+    }
+
+    /// Sets a counter of a port.
+    ///
+    /// # Errors
+    ///
+    /// No such port or counter.
+    pub fn set_counter(&mut self, node: &str, port: u8, name: &str, value: u64) -> Result<(), FaultError> {
+        let at = self.find_port(node, port)?;
+        let counter = Counter::named(name).ok_or_else(|| FaultError::NoCounter(name.to_owned()))?;
+        counter.set(&mut self.subnet.port_mut(at).counters, value);
+        Ok(())
+    }
+
+    /// Loses so many of a million packets that leave a port.
+    ///
+    /// # Errors
+    ///
+    /// No such port.
+    pub fn set_drop(&mut self, node: &str, port: u8, ppm: u32) -> Result<(), FaultError> {
+        let at = self.find_port(node, port)?;
+        self.subnet.port_mut(at).drop_ppm = ppm;
+        Ok(())
+    }
+
+    /// Freezes a node: its management agents are silent, packets pass. Or ends that.
+    ///
+    /// # Errors
+    ///
+    /// No such node.
+    pub fn set_frozen(&mut self, node: &str, frozen: bool) -> Result<(), FaultError> {
+        let id = self.find(node)?;
+        self.subnet.node_mut(id).frozen = frozen;
+        Ok(())
+    }
+
+    /// The way that packets take now from one node's first linked port to another's, as far as it
+    /// goes, and why it ends early.
+    ///
+    /// # Errors
+    ///
+    /// No such node, or one without a LID.
+    pub fn trace(&mut self, from: &str, to: &str) -> Result<(Vec<Hop>, Option<Lost>), FaultError> {
+        let [start, end] = [self.end(from)?, self.end(to)?];
+        let lid = self.subnet.port(end).info.lid;
+        if lid == 0 {
+            return Err(FaultError::NoLid(to.to_owned()));
+        }
+        let mut ports = Vec::new();
+        let lost = self.subnet.route(start, lid, TRACE, |out, next| ports.push((out, next))).err();
+        let named = |at: PortId| (self.subnet.node_at(at).description.clone(), self.subnet.port(at).number);
+        let hops = ports.into_iter().map(|(out, next)| Hop { from: named(out), to: named(next) });
+        Ok((hops.collect(), lost))
+    }
+
+    /// The port by which a node is reached: port 0 of a switch, the first linked one of an adapter.
+    fn end(&self, name: &str) -> Result<PortId, FaultError> {
+        let id = self.find(name)?;
+        let node = self.subnet.node(id);
+        if node.switch.is_some() {
+            return Ok(self.subnet.port_of(id, 0));
+        }
+        let ports = (1..=node.ports).map(|number| self.subnet.port_of(id, number));
+        let linked = ports.into_iter().find(|at| self.subnet.port(*at).peer.is_some());
+        linked.ok_or_else(|| FaultError::NoCable { node: name.to_owned(), port: 1 })
+    }
+
+    /// Counts what there is.
+    pub fn census(&self) -> Census {
+        let linked = self.subnet.ports.iter().filter(|port| port.peer.is_some());
+        let active = linked.clone().filter(|port| port.info.state == PortState::Active);
+        let switches = self.subnet.nodes.iter().filter(|node| node.switch.is_some());
+        Census {
+            nodes: self.subnet.nodes.len(),
+            switches: switches.count(),
+            links: linked.clone().count() / 2,
+            linked_ports: linked.count(),
+            active_ports: active.count(),
+        }
+    }
+
+    /// The ports of a node, a line each; of all nodes without a name.
+    ///
+    /// # Errors
+    ///
+    /// No such node.
+    pub fn show(&self, name: Option<&str>) -> Result<String, FaultError> {
+        let mut text = String::new();
+        let all = match name {
+            Some(name) => vec![self.find(name)?],
+            None => (0..self.subnet.nodes.len() as u32).map(NodeId).collect(),
+        };
+        for id in all {
+            // Writing to a string does not fail.
+            let _ = self.show_node(&mut text, id);
+        }
+        Ok(text)
+    }
+
+    fn show_node(&self, text: &mut String, id: NodeId) -> std::fmt::Result {
+        let node = self.subnet.node(id);
+        let frozen = if node.frozen { ", frozen" } else { "" };
+        let kind = match node.kind {
+            NodeType::Ca => "adapter",
+            NodeType::Switch => "switch",
+            NodeType::Router => "router",
+        };
+        writeln!(text, "{} ({kind} {:#018x}{frozen})", node.description, node.guid.0)?;
+        for number in u8::from(node.switch.is_none())..=node.ports {
+            let port = self.subnet.port(self.subnet.port_of(id, number));
+            if port.peer.is_none() && number != 0 {
+                continue;
+            }
+            let lid = if port.info.lid == 0 { String::new() } else { format!(" lid {}", port.info.lid) };
+            let state = state(port.cut, port.info.state, port.info.physical_state);
+            write!(text, "  {number:>3} {state:<8}{lid}")?;
+            if let Some(peer) = port.peer {
+                let (there, peer) = (self.subnet.node_at(peer), self.subnet.port(peer));
+                write!(text, " -> {} {}", there.description, peer.number)?;
+            }
+            if port.drop_ppm != 0 {
+                write!(text, " drop {}%", f64::from(port.drop_ppm) / 10_000.0)?;
+            }
+            writeln!(text)?;
+        }
+        Ok(())
+    }
+
+    /// The fabric as a net file, with the LIDs of now. A link that is down stands in it, too.
+    pub fn write_net(&self) -> String {
+        let net = net(&self.subnet);
+        net.write_with(&|node, port| {
+            let info = &self.subnet.port(self.subnet.port_of(NodeId(node as u32), port)).info;
+            (info.lid, info.lmc)
+        })
+    }
+}
+
+fn state(cut: bool, state: PortState, physical: PhysicalState) -> &'static str {
+    match (cut, state) {
+        (true, _) => "cut",
+        (_, PortState::Down | PortState::NoChange) if physical == PhysicalState::Disabled => "disabled",
+        (_, PortState::Down | PortState::NoChange) => "down",
+        (_, PortState::Init) => "init",
+        (_, PortState::Armed) => "armed",
+        (_, PortState::Active) => "active",
+    }
+}
+
+/// The net file that a fabric was made from, but for its order.
+fn net(subnet: &Subnet) -> Net {
+    let link = |at: PortId| {
+        let port = subnet.port(at);
+        let peer = subnet.port(port.peer?);
+        let width = Width::ALL.into_iter().find(|(width, _)| *width as u8 == port.info.width_active)?.0;
+        let codes = (port.info.speed_active, port.info.extended_speed_active);
+        let speed = Speed::ALL.into_iter().find(|(speed, _)| speed.codes() == codes)?.0;
+        let has_guid = subnet.node_at(at).switch.is_none();
+        let guid = has_guid.then_some(port.guid);
+        Some(NetLink { guid, peer: peer.node.0 as usize, peer_port: peer.number, width, speed })
+    };
+    let nodes = subnet.nodes.iter().enumerate().map(|(index, node)| NetNode {
+        kind: node.kind,
+        name: node.name.clone(),
+        description: node.description.clone(),
+        ports: node.ports,
+        guid: node.guid,
+        system: node.system,
+        vendor: node.vendor,
+        device: node.device,
+        enhanced_port_0: node
+            .switch
+            .as_ref()
+            .is_some_and(|switch| switch.info.flags & wire::mad::SwitchInfo::ENHANCED_PORT_0 != 0),
+        links: (1..=node.ports.min(MAX_PORTS))
+            .filter_map(|number| Some((number, link(subnet.port_of(NodeId(index as u32), number))?)))
+            .collect(),
+    });
+    Net { nodes: nodes.collect() }
+}

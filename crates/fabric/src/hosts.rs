@@ -1,0 +1,63 @@
+//! Which adapters are one host's: those whose descriptions begin with the same word. The second
+//! word is the device's name, as in `host7 mlx5_0`.
+
+use std::collections::BTreeMap;
+
+use wire::mad::NodeType;
+
+use crate::subnet::{NodeId, Subnet};
+
+/// Bytes of a device's name at most: a `umad_ca_t` has room for 20 with the zero byte.
+const MAX_DEVICE: usize = 19;
+/// The prefix of devices that the file does not name.
+const PREFIX: &str = "mlx5_";
+
+/// A device of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    pub(crate) name: String,
+    pub(crate) node: NodeId,
+}
+
+/// The hosts of a fabric by name. A switch is a host, too, with its port 0.
+#[derive(Debug, Default)]
+pub(crate) struct Hosts(BTreeMap<String, Vec<Device>>);
+
+impl Hosts {
+    pub(crate) fn of(subnet: &Subnet) -> Self {
+        let mut hosts: BTreeMap<String, Vec<Device>> = BTreeMap::new();
+        for (index, node) in subnet.nodes.iter().enumerate() {
+            let (host, device) = if node.kind == NodeType::Switch {
+                (&*node.description, "")
+            } else {
+                let (host, rest) = node.description.split_once(' ').unwrap_or((&node.description, ""));
+                (host, rest.split(' ').next().unwrap_or(""))
+            };
+            let devices = hosts.entry(host.to_owned()).or_default();
+            let is_free = |name: &str| devices.iter().all(|device| device.name != name);
+            let name = if is_device(device) && is_free(device) {
+                device.to_owned()
+            } else {
+                let made = (0..).map(|number| format!("{PREFIX}{number}"));
+                made.into_iter().find(|name| is_free(name)).unwrap_or_default()
+            };
+            devices.push(Device { name, node: NodeId(index as u32) });
+        }
+        Self(hosts)
+    }
+
+    pub(crate) fn devices(&self, host: &str) -> Option<&[Device]> {
+        self.0.get(host).map(Vec::as_slice)
+    }
+
+    /// All names.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+/// Whether a word can be the name of a device and of a file.
+fn is_device(word: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    !word.is_empty() && word.len() <= MAX_DEVICE && word.chars().all(is_plain)
+}
