@@ -4,7 +4,8 @@
 //! which refuses what is written and knows no ioctl. Without root's mknod(2) a number of the
 //! kernel's uverbs devices cannot be had, and with it an adapter's could be meant.
 //!
-//! `issm`, `umad` and `rdma_cm` are not shown: programs open those themselves.
+//! `rdma_cm` is not shown: programs open it themselves. `issm` and `umad` are shown to programs of
+//! a simulated host alone (`crate::fabric`).
 
 use std::fs;
 use std::io;
@@ -33,12 +34,27 @@ pub(crate) fn shown(devices: &[(DeviceConfig, Port)]) -> Vec<usize> {
     numbered.filter(|(_, (config, _))| !(reached && is_loopback(config))).map(|(index, _)| index).collect()
 }
 
-/// Shows `uverbsN` for each of these numbers in the directory of this name below `dev`: it is
-/// covered, or where there is none, `dev` itself with all its entries, to which it can be added.
+/// Shows `uverbsN` for each of these numbers.
 ///
 /// # Errors
 /// What the kernel refused.
 pub(crate) fn build(view: &mut View, dev: &Path, devices: &[usize]) -> io::Result<()> {
+    show(view, dev, |view, dir, model| {
+        devices.iter().try_for_each(|index| view.show(model, &dir.join(format!("uverbs{index}"))))
+    })
+}
+
+/// Has `add` show devices in the directory of this name below `dev`: it is covered, or where there
+/// is none, `dev` itself with all its entries, to which it can be added. `add` is given the
+/// directory, and a device that can stand for others.
+///
+/// # Errors
+/// What the kernel or `add` refused.
+pub(crate) fn show(
+    view: &mut View,
+    dev: &Path,
+    add: impl FnOnce(&mut View, &Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
     let dir = dev.join(INFINIBAND);
     let covered = if dir.is_dir() {
         view.cover(&dir)?;
@@ -51,7 +67,7 @@ pub(crate) fn build(view: &mut View, dev: &Path, devices: &[usize]) -> io::Resul
     let is_device = |path: &Path| fs::metadata(path).is_ok_and(|m| m.file_type().is_char_device());
     let model = MODELS.map(|name| dev.join(name)).into_iter().find(|path| is_device(path));
     let model = model.ok_or(io::ErrorKind::NotFound)?;
-    devices.iter().try_for_each(|index| view.show(&model, &dir.join(format!("uverbs{index}"))))?;
+    add(view, &dir, &model)?;
     view.seal(covered)
 }
 

@@ -8,6 +8,7 @@ mod demo;
 mod dev;
 mod devices;
 mod doctor;
+mod fabric;
 mod manual;
 mod object;
 mod output;
@@ -49,6 +50,7 @@ enum Command {
     Top(top::Args),
     Demo(demo::Args),
     Bench(Box<bench::Args>),
+    Fabric(fabric::Args),
     Man(manual::PageArgs),
     Completions(manual::CompletionsArgs),
 }
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Fabric(args) => fabric::run(args),
         Command::Man(_) => manual::page(Cli::command()),
         Command::Completions(args) => manual::completions(&args, Cli::command()),
     };

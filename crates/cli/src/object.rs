@@ -17,11 +17,15 @@ pub(crate) const OBJECT: &str = "libverbena_rdma.so";
 /// functions that asks for another librpma.
 pub(crate) const RPMA: &str = "libverbena_rpma.so";
 
+/// The name of the file that is libibumad, for programs on a simulated host.
+pub(crate) const UMAD: &str = "libverbena_umad.so";
+
 /// The names by which programs know the libraries that the object is.
 pub(crate) const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// The name by which they know the other.
+/// The names by which they know the others.
 const RPMA_NAME: &str = "librpma.so.0";
+const UMAD_NAME: &str = "libibumad.so.3";
 
 /// Where the object may be, given by the user.
 const VARIABLE: &str = "VERBENA_LIBRARY";
@@ -59,15 +63,28 @@ pub(crate) fn find() -> Result<PathBuf, String> {
 /// # Errors
 /// A message that says what to do.
 pub(crate) fn find_rpma(object: &Path) -> Result<PathBuf, String> {
+    find_beside(object, RPMA, &unpack::LIBRPMA)
+        .map_err(|message| format!("{message}\n`--system-librpma` leaves it to the system's."))
+}
+
+/// The object that is libibumad, as [`find_rpma`] finds librpma.
+///
+/// # Errors
+/// A message that says what to do.
+pub(crate) fn find_umad(object: &Path) -> Result<PathBuf, String> {
+    find_beside(object, UMAD, &unpack::LIBUMAD)
+}
+
+fn find_beside(object: &Path, name: &str, inside: &unpack::Inside) -> Result<PathBuf, String> {
     let given = env::var_os(VARIABLE).is_some_and(|v| !v.is_empty());
     let beside = object.parent().filter(|_| given).map(|dir| Place::of(dir, &[""]));
     let exe = own_path();
     let mut places = beside.into_iter().chain(places(exe.as_deref()));
-    match places.find_map(|equals| newest(&equals, owner(exe.as_deref()), RPMA)) {
+    match places.find_map(|equals| newest(&equals, owner(exe.as_deref()), name)) {
         Some(object) => Ok(object),
-        None => unpack::unpack(&unpack::LIBRPMA, linux::user()).map_err(|message| {
-            format!("{RPMA} is not found. {message}\n`--system-librpma` leaves it to the system's.")
-        }),
+        None => {
+            unpack::unpack(inside, linux::user()).map_err(|message| format!("{name} is not found. {message}"))
+        }
     }
 }
 
@@ -127,16 +144,16 @@ fn newest(place: &Place, owner: u32, name: &str) -> Option<PathBuf> {
 }
 
 /// A directory, private to this user, in which the names of the two libraries are links to
-/// `object`, and librpma's is one to `rpma`, where that is shown. It is the same one every time, so
-/// that nothing is left behind by each run.
+/// `object`, and librpma's and libibumad's are links to `rpma` and `umad`, where those are shown.
+/// It is the same one every time, so that nothing is left behind by each run.
 ///
 /// # Errors
 /// A message, where no such directory can be made.
-pub(crate) fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, String> {
+pub(crate) fn links(object: &Path, rpma: Option<&Path>, umad: Option<&Path>) -> Result<PathBuf, String> {
     let uid = linux::user();
     let mut refused = Vec::new();
     for base in bases(uid).into_iter().chain(iter::once_with(|| unpack::cache(uid)).flatten()) {
-        let dir = match private_dir(&base, uid, object, rpma) {
+        let dir = match private_dir(&base, uid, object, [rpma, umad]) {
             Ok(dir) => dir,
             Err(e) => {
                 refused.push(format!("  {}: {e}", base.display()));
@@ -144,10 +161,12 @@ pub(crate) fn links(object: &Path, rpma: Option<&Path>) -> Result<PathBuf, Strin
             }
         };
         let linked = NAMES.iter().try_for_each(|name| link(&dir, name, object));
-        let linked = linked.and_then(|()| match rpma {
-            Some(rpma) => link(&dir, RPMA_NAME, rpma),
-            // Earlier commands left one.
-            None => unlink(&dir.join(RPMA_NAME)),
+        let linked = linked.and_then(|()| {
+            [(RPMA_NAME, rpma), (UMAD_NAME, umad)].into_iter().try_for_each(|(name, other)| match other {
+                Some(other) => link(&dir, name, other),
+                // Earlier commands left one.
+                None => unlink(&dir.join(name)),
+            })
         });
         return linked
             .map(|()| dir.clone())
@@ -199,13 +218,13 @@ pub(crate) fn bases(uid: u32) -> Vec<PathBuf> {
     bases
 }
 
-/// The private directory in `base` for an object, or two, named after a hash of the paths.
-fn private_dir(base: &Path, uid: u32, object: &Path, rpma: Option<&Path>) -> io::Result<PathBuf> {
+/// The private directory in `base` for an object and others, named after a hash of the paths.
+fn private_dir(base: &Path, uid: u32, object: &Path, others: [Option<&Path>; 2]) -> io::Result<PathBuf> {
     let mut hash = Fnv::default();
     hash.write(object.as_os_str().as_encoded_bytes());
-    if let Some(rpma) = rpma {
+    for other in others.into_iter().flatten() {
         hash.write(b":");
-        hash.write(rpma.as_os_str().as_encoded_bytes());
+        hash.write(other.as_os_str().as_encoded_bytes());
     }
     private_dir_of(base, uid, hash.finish())
 }
@@ -304,10 +323,10 @@ mod tests {
     fn the_same_object_gets_the_same_directory_with_0700_and_two_links() {
         let (base, uid) = (scratch("same"), linux::user());
         let object = base.join(OBJECT);
-        let dir = private_dir(&base, uid, &object, None).unwrap();
-        assert_eq!(private_dir(&base, uid, &object, None).unwrap(), dir);
-        assert_ne!(private_dir(&base, uid, Path::new("/another"), None).unwrap(), dir);
-        assert_ne!(private_dir(&base, uid, &object, Some(Path::new("/rpma"))).unwrap(), dir);
+        let dir = private_dir(&base, uid, &object, [None; 2]).unwrap();
+        assert_eq!(private_dir(&base, uid, &object, [None; 2]).unwrap(), dir);
+        assert_ne!(private_dir(&base, uid, Path::new("/another"), [None; 2]).unwrap(), dir);
+        assert_ne!(private_dir(&base, uid, &object, [Some(Path::new("/rpma")), None]).unwrap(), dir);
         assert_eq!(fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
         for name in NAMES {
             symlink("/stale", dir.join(name)).unwrap();
@@ -323,13 +342,13 @@ mod tests {
     fn a_name_taken_by_a_link_or_by_a_directory_open_to_others_is_not_used() {
         let (base, uid) = (scratch("taken"), linux::user());
         let object = Path::new("/object");
-        let first = private_dir(&base, uid, object, None).unwrap();
+        let first = private_dir(&base, uid, object, [None; 2]).unwrap();
         fs::set_permissions(&first, Permissions::from_mode(0o777)).unwrap();
-        let second = private_dir(&base, uid, object, None).unwrap();
+        let second = private_dir(&base, uid, object, [None; 2]).unwrap();
         assert_ne!(second, first);
         fs::remove_dir(&first).unwrap();
         symlink(&second, &first).unwrap();
-        assert_eq!(private_dir(&base, uid, object, None).unwrap(), second);
+        assert_eq!(private_dir(&base, uid, object, [None; 2]).unwrap(), second);
         fs::remove_dir_all(base).unwrap();
     }
 

@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use crate::fabric::On;
 use crate::{brought, capture, object, packages, program, sysfs};
 
 /// Where programs are looked for without PATH (execvp(3)).
@@ -29,6 +30,13 @@ pub(crate) struct Args {
     /// Use the system's librpma.so.0 on top of Verbena's other libraries
     #[arg(long)]
     system_librpma: bool,
+    /// Run the program on this host of a fabric that `verbena fabric run` has: libibumad.so.3 is
+    /// Verbena's, and /sys/class/infiniband_mad and /dev/infiniband show the host's ports
+    #[arg(long, value_name = "HOST")]
+    on: Option<String>,
+    /// The fabric of --on, where several run. Same as VERBENA_FABRIC
+    #[arg(long, value_name = "NAME", requires = "on")]
+    fabric: Option<String>,
     /// Leave /sys and /dev as they are, and the program in its caller's namespaces
     #[arg(long)]
     no_sysfs: bool,
@@ -84,12 +92,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
     // What is unpacked or shown may be longer than files of this process may be, of which the
     // kernel tells by a signal.
-    let files = || {
-        let object = object::find()?;
-        let rpma = if args.system_librpma { None } else { Some(object::find_rpma(&object)?) };
-        object::links(&object, rpma.as_deref())
-    };
-    let links = linux::without_file_size_signal(files)?;
+    let links = linux::without_file_size_signal(|| links(&args))?;
+    let on = args.on.as_deref().map(|host| On::enter(args.fabric.as_deref(), host)).transpose()?;
     let [program, rest @ ..] = &args.command[..] else {
         return Err("no program is named".into());
     };
@@ -111,7 +115,9 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
     if let Some(commands) = object::commands(&links) {
         command.env("PATH", before(&commands, Some(&path)));
     }
-    if !args.no_sysfs {
+    if let Some(on) = &on {
+        on.present(&mut command, !args.no_sysfs);
+    } else if !args.no_sysfs {
         // A kernel that refuses, or devices that the command cannot list, are no reason not to run:
         // the library works without.
         let devices = args.iwarp.then_some(IWARP);
@@ -153,6 +159,14 @@ fn note_faults(spec: &faults::Spec, iwarp: bool) {
     let has_streams = iwarp || devices.contains("=iwarp:");
     let has_packets = !iwarp && (devices.trim().is_empty() || devices.contains("=roce:"));
     spec.notes(has_streams, has_packets).iter().for_each(|note| eprintln!("verbena: --faults: {note}"));
+}
+
+/// The directory of links to the objects that the program loads.
+fn links(args: &Args) -> Result<PathBuf, String> {
+    let object = object::find()?;
+    let rpma = if args.system_librpma { None } else { Some(object::find_rpma(&object)?) };
+    let umad = if args.on.is_some() { Some(object::find_umad(&object)?) } else { None };
+    object::links(&object, rpma.as_deref(), umad.as_deref())
 }
 
 /// What `--check` and the options beside it say, for the program's environment.

@@ -291,7 +291,7 @@ fn port_entries(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConf
 }
 
 /// A GID: eight groups, none of them shortened.
-fn groups(gid: [u8; 16]) -> String {
+pub(crate) fn groups(gid: [u8; 16]) -> String {
     let (pairs, _) = gid.as_chunks::<2>();
     let groups: Vec<_> = pairs.iter().map(|pair| format!("{:04x}", u16::from_be_bytes(*pair))).collect();
     groups.join(":")

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::object::{self, OBJECT, RPMA};
+use crate::object::{self, OBJECT, RPMA, UMAD};
 
 /// An object that is inside: the file's name, its bytes, and a hash of them.
 pub(crate) struct Inside {
@@ -32,6 +32,9 @@ pub(crate) static VERBS: Inside = Inside::of(OBJECT, cli_embed::object!(verbena_
 
 /// The one that is librpma.
 pub(crate) static LIBRPMA: Inside = Inside::of(RPMA, cli_embed::object!(verbena_rpma));
+
+/// The one that is libibumad.
+pub(crate) static LIBUMAD: Inside = Inside::of(UMAD, cli_embed::object!(verbena_umad));
 
 /// Objects of other builds that were not used for so long make room when one is added.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -167,7 +170,7 @@ mod tests {
 
     #[test]
     fn what_is_inside_are_shared_objects() {
-        for inside in [&VERBS, &LIBRPMA] {
+        for inside in [&VERBS, &LIBRPMA, &LIBUMAD] {
             assert!(inside.bytes.starts_with(b"\x7fELF"), "{}", inside.name);
             assert_ne!(inside.hash, 0);
         }

@@ -53,17 +53,28 @@ fn usage(command: &Command) -> String {
     format!("```text\n{text}```\n")
 }
 
+/// Whether a subcommand has options that not all have.
+fn has_options(command: &Command) -> bool {
+    let mut longs = command.get_arguments().filter(|a| !a.is_global_set()).filter_map(clap::Arg::get_long);
+    longs.any(|long| !["help", "version"].contains(&long))
+}
+
 #[test]
 fn the_page_of_the_command_line_has_each_command_and_option() {
     let mut command = crate::Cli::command();
     command.build();
     let mut parts = vec![("verbena".to_owned(), usage(&command))];
-    for sub in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
-        parts.push((format!("verbena {}", sub.get_name()), usage(sub)));
+    let is_shown = |c: &&Command| !c.is_hide_set() && c.get_name() != "help";
+    for sub in command.get_subcommands().filter(is_shown) {
+        let name = format!("verbena {}", sub.get_name());
+        parts.push((name.clone(), usage(sub)));
+        let nested = sub.get_subcommands().filter(is_shown).filter(|nested| has_options(nested));
+        parts.extend(nested.map(|nested| (format!("{name} {}", nested.get_name()), usage(nested))));
     }
     let page = read("guide/src/command-line.md");
     // Each option is explained by hand as well, in a list below what is generated.
-    for sub in command.get_subcommands().filter(|c| !c.is_hide_set() && c.get_name() != "help") {
+    let all = command.get_subcommands().filter(is_shown);
+    for sub in all.flat_map(|sub| [sub].into_iter().chain(sub.get_subcommands().filter(is_shown))) {
         for long in sub.get_arguments().filter(|a| !a.is_hide_set()).filter_map(clap::Arg::get_long) {
             assert!(
                 ["help", "version"].contains(&long) || page.contains(&format!("\n- `--{long}")),

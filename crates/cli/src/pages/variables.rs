@@ -9,7 +9,7 @@ use super::{cell, code, compare, path, read, table};
 type Variable = (&'static str, &'static str, &'static str, &'static str);
 
 /// The variables for users, in the order of the page.
-const VARIABLES: [Variable; 14] = [
+const VARIABLES: [Variable; 16] = [
     (
         "VERBENA_DEVICES",
         "`NAME=roce:INTERFACE,...`, `NAME=iwarp:INTERFACE,...`",
@@ -43,6 +43,8 @@ const VARIABLES: [Variable; 14] = [
     ("VERBENA_CHECK", "`on`, `error`", "none", "Tells what calls the manual pages do not allow."),
     ("VERBENA_CHECK_JSON", "a file", "none", "The file to which findings are appended."),
     ("VERBENA_CHECK_SUPPRESSIONS", "a file", "none", "The file that lists findings that are not told."),
+    ("VERBENA_FABRIC", "a name", "the only one", "The fabric that `verbena fabric` and `--on` mean."),
+    ("VERBENA_HOST", "a host", "none", "The host of a fabric; `verbena run --on` sets it."),
     ("VERBENA_LIBRARY", "a file", "found by search", "The shared object that `verbena run` loads."),
 ];
 

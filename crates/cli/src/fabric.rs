@@ -1,0 +1,222 @@
+//! `verbena fabric`: an InfiniBand subnet on this machine. `run` has it; the others talk to the
+//! process that does.
+//!
+//! | module | what |
+//! |---|---|
+//! | `place` | where fabrics lie, and which runs |
+//! | `daemon`, `commands` | the process that has one |
+//! | `files`, `issm` | what programs of a host see in the file system |
+//! | `call` | a question to that process |
+//! | `on` | `verbena run --on` |
+
+mod call;
+mod commands;
+mod daemon;
+mod files;
+mod issm;
+mod on;
+mod place;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use ::fabric::Fabric;
+use ::fabric::net::{FatTree, Net};
+use ::fabric::protocol::{Command, Reply, Request};
+
+use crate::output;
+
+use daemon::Daemon;
+pub(crate) use on::On;
+use place::Place;
+
+/// A simulated InfiniBand subnet: switches, hosts and cables, for subnet managers and their tools
+///
+/// It is no model of performance. `verbena run --on HOST -- PROGRAM` runs a program on one of its
+/// hosts: OpenSM, infiniband-diags and whatever else uses libibumad.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+    /// The fabric, where several run. Same as VERBENA_FABRIC
+    #[arg(long, global = true, value_name = "NAME")]
+    fabric: Option<String>,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// Have a fabric, until `verbena fabric stop` or a signal ends it
+    Run(RunArgs),
+    /// Show nodes, ports and cables
+    Show {
+        /// Only this node
+        node: Option<String>,
+    },
+    /// Count nodes, ports, and what has become of MADs
+    Status,
+    /// Show the way of packets between two nodes, as the forwarding tables are now
+    Trace {
+        /// The sender
+        from: String,
+        /// The receiver
+        to: String,
+    },
+    /// Cut the cable at a port
+    Down(At),
+    /// Mend the cable at a port
+    Up(At),
+    /// Set a counter of a port
+    Set {
+        #[command(flatten)]
+        at: At,
+        /// The counter, by the name that perfquery(8) prints
+        counter: String,
+        /// The new value
+        value: u64,
+    },
+    /// Lose a share of the packets that leave a port
+    Drop {
+        #[command(flatten)]
+        at: At,
+        /// The share: 1%, 0.5%; 0 ends it
+        #[arg(value_parser = rate)]
+        rate: u32,
+    },
+    /// Freeze a node: its management is silent, packets pass
+    Freeze {
+        /// The node
+        node: String,
+    },
+    /// Thaw a node
+    Thaw {
+        /// The node
+        node: String,
+    },
+    /// Write the fabric as a net file, with the LIDs of now; - is standard output
+    Write {
+        /// The file
+        file: PathBuf,
+    },
+    /// List the fabrics of this user that run
+    List,
+    /// End a fabric
+    Stop,
+}
+
+#[derive(clap::Args)]
+struct RunArgs {
+    /// What ibnetdiscover(8) has printed, or a net file of ibsim; - is standard input
+    #[arg(required_unless_present = "fat_tree")]
+    file: Option<PathBuf>,
+    /// A fat tree in place of a file: 2,36 has 648 hosts, 3,36 has 11664
+    #[arg(long, value_name = "LEVELS,RADIX", conflicts_with = "file")]
+    fat_tree: Option<FatTree>,
+    /// The fabric's name, for --fabric; without it that of the file
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Which packets `drop` loses follows from this number
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+}
+
+#[derive(clap::Args)]
+struct At {
+    /// The node: its description or the first word of that, its name in the file, or its GUID
+    node: String,
+    /// The number of the port
+    port: u8,
+}
+
+/// Has a fabric, or asks one.
+///
+/// # Errors
+/// A message for the user.
+pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
+    let name = args.fabric;
+    let command = match args.what {
+        What::Run(args) => return serve(args, name),
+        What::List => {
+            let names = place::running().into_iter().map(|place| place.name + "\n");
+            return output::write(names.collect::<String>());
+        }
+        What::Write { file } => return write(name.as_deref(), file),
+        What::Show { node } => Command::Show { node },
+        What::Status => Command::Status,
+        What::Trace { from, to } => Command::Trace { from, to },
+        What::Down(At { node, port }) => Command::Cut { node, port, cut: true },
+        What::Up(At { node, port }) => Command::Cut { node, port, cut: false },
+        What::Set { at: At { node, port }, counter, value } => Command::Set { node, port, counter, value },
+        What::Drop { at: At { node, port }, rate } => Command::Drop { node, port, ppm: rate },
+        What::Freeze { node } => Command::Freeze { node, frozen: true },
+        What::Thaw { node } => Command::Freeze { node, frozen: false },
+        What::Stop => Command::Stop,
+    };
+    output::write(ask(name.as_deref(), command)?)
+}
+
+fn ask(name: Option<&str>, command: Command) -> Result<String, String> {
+    let place = Place::find(name)?;
+    match call::call(&place, &Request::Command(command))? {
+        Reply::Text(text) => Ok(text),
+        other => Err(format!("fabric {}: not an answer: {other:?}", place.name)),
+    }
+}
+
+fn write(name: Option<&str>, file: PathBuf) -> Result<ExitCode, String> {
+    let text = ask(name, Command::Write)?;
+    if file.as_os_str() == "-" {
+        return output::write(text);
+    }
+    std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(args: RunArgs, fabric: Option<String>) -> Result<ExitCode, String> {
+    let (net, own_name) = match (args.fat_tree, &args.file) {
+        (Some(tree), _) => (tree.net(), "fat-tree".to_owned()),
+        (None, Some(file)) => {
+            let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+            let text = if file.as_os_str() == "-" {
+                std::io::read_to_string(std::io::stdin()).map_err(|error| failed(&error))?
+            } else {
+                let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
+                // Descriptions come from devices, which may say anything.
+                String::from_utf8_lossy(&bytes).into_owned()
+            };
+            let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            (Net::parse(&text).map_err(|error| failed(&error))?, stem)
+        }
+        (None, None) => return Err("no net file is named".into()),
+    };
+    let own_name = if own_name == "-" { "stdin".to_owned() } else { own_name };
+    let (place, _lock) = Place::take(args.name.or(fabric).as_deref().unwrap_or(&own_name))?;
+    let (name, links, nodes) = (place.name.clone(), net.links(), net.nodes.len());
+    let failed = |error: std::io::Error| format!("fabric {name}: {error}");
+    let mut daemon = Daemon::new(Fabric::new(&net, args.seed), place).map_err(failed)?;
+    let programs = "Programs: verbena run --on HOST -- PROGRAM";
+    output::write(format!("fabric {name}: {nodes} nodes, {links} links. {programs}\n"))?;
+    daemon.run().map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A share of packets, in millionths.
+fn rate(text: &str) -> Result<u32, String> {
+    let percent: Option<f64> = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
+    match percent {
+        Some(percent) if (0.0..=100.0).contains(&percent) => Ok((percent * 10_000.0).round() as u32),
+        _ => Err("a share of packets is a number from 0% to 100%".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_is_a_percentage_and_nothing_else() {
+        assert_eq!(["0", "1%", "0.5%", "100"].map(rate), [0, 10_000, 5_000, 1_000_000].map(Ok));
+        for bad in ["", "-1%", "101%", "1%%", "NaN", "inf"] {
+            assert!(rate(bad).is_err(), "{bad}");
+        }
+    }
+}
