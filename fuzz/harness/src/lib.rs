@@ -24,6 +24,7 @@ pub mod c_functions;
 pub mod cm_engine;
 pub mod cm_pair;
 pub mod export_tables;
+pub mod fabric_mads;
 pub mod fpdu;
 pub mod frames_flows;
 pub mod icrc;
@@ -31,6 +32,7 @@ pub mod iwarp_pair;
 pub mod mad;
 pub mod mpa;
 pub mod names;
+pub mod net_file;
 pub mod rc_engine;
 pub mod rc_pair;
 pub mod ring_records;
@@ -49,6 +51,7 @@ pub const TARGETS: &[Target] = &[
     ("c_functions", c_functions::run),
     ("cm_engine", cm_engine::run),
     ("cm_pair", cm_pair::run),
+    ("fabric_mads", fabric_mads::run),
     ("fpdu", fpdu::run),
     ("frames_flows", frames_flows::run),
     ("icrc", icrc::run),
@@ -57,6 +60,7 @@ pub const TARGETS: &[Target] = &[
     ("mad", mad::run),
     ("mpa", mpa::run),
     ("names", names::run),
+    ("net_file", net_file::run),
     ("rc_engine", rc_engine::run),
     ("rc_pair", rc_pair::run),
     ("ring_records", ring_records::run),
