@@ -64,8 +64,8 @@ struct Args {
     /// Measure between two hosts, network namespaces that a veth joins, only; needs root.
     #[arg(long = "hosts")]
     of_hosts: bool,
-    /// Measure iWARP only: between two hosts, likewise, or with `--kernel` between two guests; needs
-    /// root.
+    /// Measure iWARP only: between two hosts, likewise, or with `--kernel` between two guests; it
+    /// needs root.
     #[arg(long = "iwarp")]
     of_streams: bool,
     /// Measure between two guests, beside the kernel's rdma_rxe, only; needs root.

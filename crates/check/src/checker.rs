@@ -326,8 +326,9 @@ impl<S: Site> Checker<S> {
         done
     }
 
-    /// The receive that a completion ends: of the queue pair, of its shared queue, or of a queue for
-    /// XRC that completes into the same queue. The target may have several handles, or none here.
+    /// The receive that a completion ends: of the queue pair, of its shared queue, or of a queue
+    /// for XRC that completes into the same queue. The target may have several handles, or none
+    /// here.
     fn take_receive(&mut self, handle: Option<Handle>, completion: &Completion<'_>) -> Option<Posted<S>> {
         let (wr_id, into) = (completion.wr_id, completion.queue);
         if let Some(posted) = handle.and_then(|handle| self.take_receive_of(handle, wr_id)) {
@@ -406,8 +407,8 @@ impl<S: Site> Checker<S> {
         }
     }
 
-    /// The completion queue of a queue's requests; those of a shared one complete in several, unless
-    /// it is for XRC.
+    /// The completion queue of a queue's requests; those of a shared one complete in several,
+    /// unless it is for XRC.
     pub(crate) fn completes_into(&self, queue: Queue) -> Option<Handle> {
         match queue {
             Queue::Send(pair) => self.pairs.get(&pair).map(|pair| pair.send_queue),

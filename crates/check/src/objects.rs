@@ -191,7 +191,7 @@ pub(crate) struct Posted<S> {
     pub direction: Direction,
     /// Where in the peer's memory it begins, and the right that this needs.
     pub remote: Option<(u64, &'static str)>,
-    /// Its elements, and their bytes.
+    /// The elements of its list, and their bytes.
     pub elements: u32,
     pub len: u64,
     pub pieces: Vec<Piece>,

@@ -26,7 +26,7 @@ use std::time::Duration;
 use linux::mount_namespace::{self, View};
 use linux::port_counters::{self, PortFiles};
 use nic::device::port::{FIRMWARE, PhysState, PortState};
-use nic::device::{Port, gid};
+use nic::device::{Port, observed};
 use nic::{DeviceConfig, Transport, device::port};
 
 use crate::{dev, devices, object, ready};
@@ -273,8 +273,8 @@ fn port_entries(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConf
     }
     tree.push(file(&at.join("pkeys"), "0", format_args!("{:#06x}", wire::Pkey::default().0)));
     let gids = at.join("gids");
-    let reported = gid::reported(config, port);
-    for index in 0..gid::reported_len(config.transport) {
+    let reported = observed::reported_gids(config, port);
+    for index in 0..observed::gid_table_len(config.transport) {
         let found = reported.iter().find(|(at, _)| *at == index);
         tree.push(file(&gids, &index.to_string(), groups(found.map_or([0; 16], |(_, gid)| gid.0))));
     }

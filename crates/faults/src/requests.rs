@@ -1,6 +1,6 @@
-//! Send work requests, as their packets show them: where one begins, and what becomes of the packets
-//! of one that fails. Unreliable ones are complete before their packets are seen, so of these only
-//! those that arrive can fail, at their receives.
+//! Send work requests, as their packets show them: where one begins, and what becomes of the
+//! packets of one that fails. Unreliable ones are complete before their packets are seen, so of
+//! these only those that arrive can fail, at their receives.
 //!
 //! The link loses a request that a fault befalls, and what comes after it, until the queue pair has
 //! dealt with it. A request that came before is not counted again.
@@ -38,7 +38,8 @@ pub(crate) struct RequestPacket {
 }
 
 impl RequestPacket {
-    /// `None` for a packet that is none of a requester, and for datagrams of the connection manager.
+    /// `None` for a packet that is none of a requester, and for datagrams of the connection
+    /// manager.
     pub(crate) fn of(bytes: &[u8]) -> Option<Self> {
         let opcode = *bytes.first()?;
         let is_reliable = matches!(opcode >> 5, 0 | 5);

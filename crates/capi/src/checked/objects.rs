@@ -38,7 +38,8 @@ pub(crate) fn xrc_domain_made(xrcd: *mut ibv_xrcd) {
     });
 }
 
-/// A protection domain or an XRC domain is deallocated, or turns out to be the connection manager's, which keeps it.
+/// A protection domain or an XRC domain is deallocated, or turns out to be the connection
+/// manager's, which keeps it.
 pub(crate) fn domain_gone<T>(pd: *mut T) {
     note(|checker, _| {
         checker.domain_gone(handle(pd));

@@ -126,7 +126,7 @@ fn the_list_has_a_line_for_each_process_with_its_rates() {
         [
             "verbena top: 3 processes, sorted by PID",
             "PID COMM        UPTIME QP CQ MR CM_ID SENDS RECVS IN_FLIGHT  TX/s RX/s RETR/s DEVICES",
-            "  4 udaddy          2s  0  1  0     0     0     0         0     0    0      0 -",
+            "  4 udaddy          2s  0  1  0     0     0     0         0     0    0      0 rxe0",
             " 20 ib_write_bw     2s  2  1  0     0     8     4         6 20000    0      0 rxe0",
             " 30 rping           2s  1  1  0     0     4     2         3  2000    0      0 rxe0",
             "",

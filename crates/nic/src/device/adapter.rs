@@ -15,7 +15,6 @@ use transport::pacing::Pace;
 use transport::ud::Taken;
 use wire::{Address, Gid, Guid, Qpn};
 
-use crate::cq::Cq;
 use crate::cq::moderation::Moderated;
 use crate::device::async_events::{AsyncEvent, AsyncEventQueue, Element, EventKind};
 use crate::device::gid::{GidEntry, is_interface_local};
@@ -30,7 +29,6 @@ use crate::limits;
 use crate::link::{Frames, Link, Platform};
 use crate::memory::table::Table;
 use crate::quota::Quotas;
-use crate::srq::Srq;
 
 /// Where queue pair numbers come from: unpredictable, and in blocks that belong to this process.
 pub trait Numbers: Send + Sync {
@@ -153,8 +151,7 @@ pub struct Adapter {
     /// The events of all openings of the device.
     opened: Mutex<Vec<Weak<AsyncEventQueue>>>,
     windows: Mutex<BTreeMap<Destination, Weak<CongestionWindow>>>,
-    pub(crate) listed_cqs: Listed<Cq>,
-    pub(crate) listed_srqs: Listed<Srq>,
+    pub(crate) listed: Listed,
 }
 
 impl std::fmt::Debug for Adapter {
@@ -191,8 +188,7 @@ impl Adapter {
             aliases: ArcSwap::default(),
             opened: Mutex::new(Rank::Listeners, Vec::new()),
             windows: Mutex::new(Rank::CongestionWindows, BTreeMap::new()),
-            listed_cqs: Listed::default(),
-            listed_srqs: Listed::default(),
+            listed: Listed::default(),
         })
     }
 

@@ -1,12 +1,10 @@
 //! A port's GID table, in the kernel's order: the default GID made from the hardware address, then
 //! the interface's addresses; all RoCE v2. An iWARP device keeps its addresses so, too, and reports
-//! another table.
+//! another table (`device::observed`).
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use wire::{Address, Gid};
-
-use crate::device::{DeviceConfig, Port, Transport};
 
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +29,6 @@ pub struct GidTable {
 pub fn default_gid(mac: [u8; 6]) -> Gid {
     let [a, b, c, d, e, f] = mac;
     Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
-}
-
-/// How many entries the table has that a device reports.
-pub fn reported_len(transport: Transport) -> usize {
-    match transport {
-        Transport::Roce => crate::limits::MAX_GIDS,
-        Transport::Iwarp => 1,
-    }
-}
-
-/// The GIDs that a device reports, with their indices. Peers of an iWARP device have no GIDs: it
-/// reports one, the hardware address and zeros behind it, as the kernel's siw does.
-pub fn reported(config: &DeviceConfig, port: &Port) -> Vec<(usize, Gid)> {
-    match config.transport {
-        Transport::Roce => port.gids.iter().map(|(index, entry)| (index, entry.gid)).collect(),
-        Transport::Iwarp => {
-            let mut gid = [0; 16];
-            gid[..config.mac.len()].copy_from_slice(&config.mac);
-            vec![(0, Gid(gid))]
-        }
-    }
 }
 
 /// Whether it is an IPv6 group of one interface (RFC 4291 §2.7, scope 1), which never leaves the
@@ -133,25 +110,6 @@ mod tests {
         assert_eq!(t.get(0).unwrap().address, Some(addresses[0]));
         assert_eq!(t.index_of(addresses[0]), Some(1));
         assert_eq!(t.index_of(addresses[1]), Some(2));
-    }
-
-    #[test]
-    fn an_iwarp_device_reports_its_hardware_address_alone() {
-        let config = |transport| DeviceConfig {
-            id: crate::DeviceId(0),
-            name: "siw0".to_owned(),
-            transport,
-            guid: wire::Guid(1),
-            interface: 1,
-            interface_name: "eth0".to_owned(),
-            mac: [2, 0, 0, 0, 0, 1],
-        };
-        let gids =
-            GidTable::updated(&GidTable::default(), [2, 0, 0, 0, 0, 1], &["10.0.0.1".parse().unwrap()]);
-        let port = Port { up: true, mtu: wire::Mtu::M1024, speed_mbps: None, gids };
-        let reported = reported(&config(Transport::Iwarp), &port);
-        assert_eq!(reported, [(0, Gid([2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]))]);
-        assert_eq!(super::reported(&config(Transport::Roce), &port).len(), 2);
     }
 
     #[test]

@@ -1,33 +1,34 @@
 //! Objects that a device lists and does not keep, so that an observer finds those without a queue
 //! pair.
 
+use std::any::Any;
 use std::fmt::{self, Debug, Formatter};
 use std::sync::{Arc, Weak};
 
 use locks::{Mutex, Rank};
 
-use crate::cq::Cq;
-use crate::device::adapter::{Adapter, CqSlot};
-use crate::srq::Srq;
+type Object = dyn Any + Send + Sync;
 
-/// Objects of one kind, in the order in which they were made.
-pub(crate) struct Listed<T>(Mutex<Vec<Weak<T>>>);
+/// Objects of any kind, in the order in which they were made. What they are the list does not know,
+/// because a device would know its queues then, which know the device.
+pub(crate) struct Listed(Mutex<Vec<Weak<Object>>>);
 
-impl<T> Default for Listed<T> {
+impl Default for Listed {
     fn default() -> Self {
         Self(Mutex::new(Rank::Listed, Vec::new()))
     }
 }
 
-impl<T> Debug for Listed<T> {
+impl Debug for Listed {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listed").finish_non_exhaustive()
     }
 }
 
-impl<T> Listed<T> {
+impl Listed {
     /// Lists one more. Before the list grows, it forgets those that are gone.
-    pub(crate) fn add(&self, object: &Arc<T>) {
+    pub(crate) fn add<T: Any + Send + Sync>(&self, object: &Arc<T>) {
+        let object: Arc<Object> = object.clone();
         let mut all = self.0.lock();
         if all.len() == all.capacity() {
             all.retain(|listed| listed.strong_count() > 0);
@@ -35,30 +36,14 @@ impl<T> Listed<T> {
             let room = all.len() + 4;
             all.reserve(room);
         }
-        all.push(Arc::downgrade(object));
+        all.push(Arc::downgrade(&object));
     }
 
-    fn all(&self) -> Vec<Arc<T>> {
-        self.0.lock().iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-impl CqSlot {
-    /// Lists the completion queue that it is counted for.
-    pub fn list(&self, cq: &Arc<Cq>) {
-        self.0.listed_cqs.add(cq);
-    }
-}
-
-impl Adapter {
-    /// Completion queues that exist, of those that were listed ([`CqSlot::list`]).
-    pub fn cqs(&self) -> Vec<Arc<Cq>> {
-        self.listed_cqs.all()
-    }
-
-    /// Shared receive queues that exist.
-    pub fn srqs(&self) -> Vec<Arc<Srq>> {
-        self.listed_srqs.all()
+    /// The objects of one kind that exist.
+    pub(crate) fn all<T: Any + Send + Sync>(&self) -> Vec<Arc<T>> {
+        // Dropped without the lock: the last share of an object may be among them.
+        let all: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
+        all.into_iter().filter_map(|object| object.downcast().ok()).collect()
     }
 }
 
@@ -71,8 +56,9 @@ mod tests {
         let listed = Listed::default();
         let kept = Arc::new(0);
         listed.add(&kept);
+        listed.add(&Arc::new("of another kind"));
         (1..1000).for_each(|n| listed.add(&Arc::new(n)));
-        assert_eq!(listed.all(), [kept]);
+        assert_eq!(listed.all::<i32>(), [kept]);
         assert!(listed.0.lock().capacity() < 100);
     }
 }

@@ -8,6 +8,7 @@ pub mod gid;
 pub(crate) mod listed;
 pub mod mishaps;
 pub mod objects;
+pub mod observed;
 pub mod port;
 pub(crate) mod timers;
 

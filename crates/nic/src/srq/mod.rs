@@ -125,7 +125,7 @@ impl Srq {
         if let Some((xrcd, _)) = &srq.xrc {
             xrcd.insert_srq(&srq);
         }
-        pd.device.listed_srqs.add(&srq);
+        pd.device.listed.add(&srq);
         Ok(srq)
     }
 

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use nic::device::{gid, port};
+use nic::device::{observed, port};
 use nic::fate::DropCounter;
 use nic::{Transport, limits};
 use rdma_core_abi::verbs::{
@@ -234,7 +234,7 @@ fn port_attr(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
     a.phys_state = p.phys_state() as _;
     a.max_mtu = wire::Mtu::M4096.code().into();
     a.active_mtu = p.mtu.code().into();
-    a.gid_tbl_len = gid::reported_len(context.nic.config.transport) as c_int;
+    a.gid_tbl_len = observed::gid_table_len(context.nic.config.transport) as c_int;
     a.port_cap_flags = port::CAPABILITIES;
     a.max_msg_sz = limits::MAX_MESSAGE as u32;
     let counters = &context.nic.counters;
@@ -309,7 +309,7 @@ pub unsafe extern "C" fn ibv_query_port_speed(
 
 fn index_in_table(context: &Context, port: u8, index: u32) -> Result<usize, Errno> {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
-    let is_there = port == 1 && index < gid::reported_len(context.nic.config.transport);
+    let is_there = port == 1 && index < observed::gid_table_len(context.nic.config.transport);
     is_there.then_some(index).ok_or(Errno(libc::EINVAL))
 }
 
@@ -355,7 +355,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
 /// The entries that a device reports, as much of them as the program knows.
 fn entries(context: &Context) -> impl Iterator<Item = ibv_gid_entry> {
     let config = &context.nic.config;
-    gid::reported(config, &context.nic.port()).into_iter().map(|(index, gid)| {
+    observed::reported_gids(config, &context.nic.port()).into_iter().map(|(index, gid)| {
         // SAFETY: integers and a union of bytes.
         let mut e: ibv_gid_entry = unsafe { std::mem::zeroed() };
         e.gid = ibv_gid { raw: gid.0 };
