@@ -68,6 +68,8 @@ struct End {
     posted_receives: u64,
     /// This half has ended.
     has_ended: bool,
+    /// The other end has been told so.
+    is_end_told: bool,
 }
 
 impl End {
@@ -88,6 +90,7 @@ impl End {
             receives: [false; SLOTS as usize],
             posted_receives: 0,
             has_ended: false,
+            is_end_told: false,
         }
     }
 
@@ -211,12 +214,14 @@ impl<'a, 'b> Pair<'a, 'b> {
         let len = most.min(self.wires[from].len());
         let bytes: Vec<u8> = self.wires[from].drain(..len).collect();
         let is_over = self.wires[from].is_empty() && self.ends[from].has_ended;
+        let is_news = is_over && !self.ends[from].is_end_told;
+        self.ends[from].is_end_told |= is_over;
         let to = &mut self.ends[1 - from];
         to.iwarp.receive(&bytes, &mut to.ground);
         if is_over {
             to.iwarp.end_of_stream(&mut to.ground);
         }
-        len > 0
+        len > 0 || is_news
     }
 
     fn post(&mut self, e: usize) {
