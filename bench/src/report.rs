@@ -138,7 +138,7 @@ pub(crate) fn guests_page([apart, together, iwarp]: &[Vec<Figure>; 3]) -> String
     let mut text = "# Verbena beside the kernel\n\n\
         Written by `bench/run --kernel`, in guests of `conformance/kernel-peer`, by the same programs and by turns: medians. Only the ratios count. In a user mode kernel a system call, a page fault \
         and a switch of processes take many times as long as on a machine. A look at a clock is a system call there, and the kernel's CRC-32 uses no instruction of its own. \
-        A client that polls for READs makes four system calls for each packet, where rdma_rxe's polls make none. Where QEMU emulates the processors all takes longer; \
+        A client that polls for READs looks at sockets and clocks by system calls there, where rdma_rxe's polls make none. Where QEMU emulates the processors all takes longer; \
         programs lie at the same addresses each time there, as it translates code anew wherever else it lies.\n\n\
         ## Between two guests\n\n\
         They have one processor each, and a bridge without offloads between them. Verbena's packets go by UDP sockets there; what plain datagrams do stands beside it, one a call, whose two sides sleep while nothing is there.\n\n"
