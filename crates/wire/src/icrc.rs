@@ -6,12 +6,13 @@
 //! | bytes | what is covered |
 //! |---|---|
 //! | 8 | ones, where InfiniBand has its LRH |
-//! | 20 or 40 | IP header; ones for IPv4 ToS, TTL and checksum, for IPv6 traffic class, flow label and hop limit |
+//! | 20 or 40 | IP header; ones for the fields that routers change (below) |
 //! | 8 | UDP header; ones for the checksum |
 //! | 12 | BTH; ones for byte 4 (FECN, BECN, resv8a) |
 //! | rest | extension headers, payload, padding |
 //!
-//! The CRC is stored least significant byte first.
+//! Routers change ToS, TTL and checksum of IPv4, and traffic class, flow label and hop limit of
+//! IPv6. The CRC is stored least significant byte first.
 //!
 //! The IPv4 header is covered with its identification, which a plain UDP socket does not tell. But
 //! a CRC is linear: what was received, xored with what the header with identification 0 gives, is

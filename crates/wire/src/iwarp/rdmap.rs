@@ -14,7 +14,7 @@
 //! |---|---|
 //! | 0 | layer (4 bits), error type (4 bits) |
 //! | 1 | error code |
-//! | 2..4 | M: segment length valid, D: DDP header there, R: READ request there, reserved (13 bits) |
+//! | 2..4 | M: segment length valid, D: DDP header there, R: READ request there; 13 bits reserved |
 //! | 4..6 | with D: DDP segment length, 0 without M |
 //! | 6..20 or 6..24 | with D: header of the segment that was refused, tagged or untagged |
 //! | 28 bytes | with R: its READ request |

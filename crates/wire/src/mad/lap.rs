@@ -13,7 +13,7 @@
 //! | 24..40, 40..56 | alternate local port GID, alternate remote port GID |
 //! | 56..60 | flow label (20 bits), reserved (4), traffic class (8) |
 //! | 60, 61 | hop limit; reserved (2 bits), packet rate (6) |
-//! | 62, 63 | service level (4 bits), subnet local (1), reserved; local ACK timeout (5 bits), reserved |
+//! | 62, 63 | service level (4 bits), subnet local (1); local ACK timeout (5 bits) |
 //! | 64..232 | private data |
 //!
 //! APR:

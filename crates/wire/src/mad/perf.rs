@@ -9,9 +9,9 @@
 //! | 8..10, 10..12, 12..14 | receive: errors, remote physical errors, switch relay errors |
 //! | 14..16 | transmit discards |
 //! | 16, 17 | constraint errors of transmission, of reception |
-//! | 18, 19 | more of what a Set changes; local link integrity and buffer overrun errors (4 bits each) |
+//! | 18, 19 | more of what a Set changes; link integrity, buffer overrun errors (4 bits each) |
 //! | 22..24 | VL15 dropped |
-//! | 24..28, 28..32, 32..36, 36..40 | words and packets: transmitted, received, transmitted, received |
+//! | 24..40, 4 each | words transmitted, words received, packets transmitted, packets received |
 //! | 40..44 | transmit wait |
 //!
 //! [`PortCounters::emit_extended`], attribute 0x001d: 1 port, 2..4 selection, from 8 on eight

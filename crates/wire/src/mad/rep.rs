@@ -5,7 +5,7 @@
 //! | 0..4 | local communication id |
 //! | 4..8 | remote communication id |
 //! | 8..12 | local Q_Key |
-//! | 12..15, 15 | local QPN, vendor id of the ECE options (upper 8 bits), which are the attribute modifier |
+//! | 12..15, 15 | local QPN, vendor id of the ECE options (upper 8 bits) |
 //! | 16..19, 19 | local EECN, vendor id (middle 8 bits) |
 //! | 20..23, 23 | starting PSN, vendor id (lower 8 bits) |
 //! | 24 | responder resources |
@@ -14,6 +14,8 @@
 //! | 27 | RNR retry count (3 bits), SRQ (1), reserved (4) |
 //! | 28..36 | local CA GUID |
 //! | 36..232 | private data |
+//!
+//! The ECE options are the attribute modifier.
 
 use crate::bytes::{Reader, Writer};
 use crate::mad::{Ece, PrivateData};

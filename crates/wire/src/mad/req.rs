@@ -10,7 +10,7 @@
 //! | 32..35, 35 | local QPN, responder resources |
 //! | 36..39, 39 | local EECN, initiator depth |
 //! | 40..43 | remote EECN |
-//! | 43 | remote CM response timeout (5 bits), transport service type (2), end-to-end flow control (1) |
+//! | 43 | remote CM response timeout (5 bits), transport service (2), flow control (1) |
 //! | 44..47 | starting PSN |
 //! | 47 | local CM response timeout (5 bits), retry count (3) |
 //! | 48..50 | partition key |
