@@ -7,6 +7,7 @@ use std::net::Ipv6Addr;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use locks::{Mutex, Rank};
 use nic::rdma_cm::{ConnParam, EventKind, UdParam};
@@ -16,6 +17,10 @@ use wire::{Qkey, Qpn};
 
 use crate::id::Id;
 use crate::instance::System;
+
+/// How long an event may come after what it tells of. Calls fail as soon as the peer has ended a
+/// connection, and the system tells how a moment later.
+const BEHIND: Duration = Duration::from_millis(100);
 
 /// An event.
 #[derive(Debug)]
@@ -159,7 +164,8 @@ impl System {
         }
         let mut left = Left::default();
         {
-            let _reading = self.reading.lock();
+            let mut failed = self.reading.lock();
+            self.timer.clear();
             let channel = self.channel.load(Ordering::Relaxed);
             let mut event = null_mut();
             // SAFETY: the channel lives as long as the process, and does not block.
@@ -170,11 +176,15 @@ impl System {
                 // SAFETY: it was got just now.
                 unsafe { (self.calls.rdma_ack_cm_event)(event) };
             }
-            for (id, event) in std::mem::take(&mut left.failed) {
+            failed.append(&mut left.failed);
+            for Failed { id, event, .. } in settled(&mut failed, Instant::now(), |id| id.is_over()) {
                 if !id.is_over() {
                     id.tell(event);
                 }
                 left.ids.push(id);
+            }
+            if !failed.is_empty() {
+                self.timer.set(BEHIND);
             }
         }
         // Rejects requests.
@@ -228,8 +238,8 @@ impl System {
         unsafe { id.look(c.id) };
         let event = Event { request: None, kind, status, param, ud, private_data };
         if failed {
-            // The peer has thought better of it: it says so with the next event.
-            left.failed.push((id, event));
+            // The peer may have thought better of it: an event says so.
+            left.failed.push(Failed { id, event, until: Instant::now() + BEHIND });
             return;
         }
         id.tell(event);
@@ -244,5 +254,41 @@ struct Left {
     /// are acknowledged.
     ids: Vec<Arc<Id>>,
     /// Connections that could not be made.
-    failed: Vec<(Arc<Id>, Event)>,
+    failed: Vec<Failed>,
+}
+
+/// A connection that could not be made, before its identifier is told so: an event of the peer's
+/// says more.
+pub(crate) struct Failed<I = Arc<Id>> {
+    id: I,
+    event: Event,
+    until: Instant,
+}
+
+/// Takes out those that have waited long enough, or whose end an event has told of.
+fn settled<I>(failed: &mut Vec<Failed<I>>, now: Instant, is_over: impl Fn(&I) -> bool) -> Vec<Failed<I>> {
+    failed.extract_if(.., |failed| is_over(&failed.id) || failed.until <= now).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_once_no_event_has_said_more_for_a_while() {
+        let now = Instant::now();
+        let failed = |is_over, until| {
+            let (kind, param) = (EventKind::ConnectError, ConnParam::default());
+            let event = Event { request: None, kind, status: -22, param, ud: None, private_data: Vec::new() };
+            Failed { id: is_over, event, until }
+        };
+        let mut waiting = vec![failed(false, now + BEHIND), failed(true, now + BEHIND), failed(false, now)];
+        let settled = |waiting: &mut _, now| {
+            let settled = settled(waiting, now, |is_over: &bool| *is_over);
+            settled.into_iter().map(|it| it.id).collect::<Vec<_>>()
+        };
+        assert_eq!(settled(&mut waiting, now), [true, false]);
+        assert_eq!(settled(&mut waiting, now + BEHIND / 2), []);
+        assert_eq!(settled(&mut waiting, now + BEHIND), [false]);
+    }
 }

@@ -17,10 +17,10 @@ use rdma_core_abi::verbs::{IBV_QPT_UC, ibv_context};
 use sys::per_process::PerProcess;
 
 use crate::device::Device;
-use crate::events::Inbox;
+use crate::events::{Failed, Inbox};
 use crate::id::Id;
 use crate::libraries::{Calls, Files, OpenError};
-use crate::reactor::Reactor;
+use crate::reactor::{Reactor, Timer};
 use crate::window::Names;
 use crate::{minus_one, object};
 
@@ -31,8 +31,10 @@ pub struct System {
     later: Arc<DeferredWork>,
     pub(crate) reactor: Reactor,
     pub(crate) channel: AtomicPtr<rdma_event_channel>,
-    /// Held while the channel is read, so that events are told in order.
-    pub(crate) reading: Mutex<()>,
+    /// Held while the channel is read, so that events are told in order; and connections that could
+    /// not be made, whose identifiers are told so when the timer is over.
+    pub(crate) reading: Mutex<Vec<Failed>>,
+    pub(crate) timer: Timer,
     pub(crate) ids: Mutex<HashMap<usize, Weak<Id>>>,
     devices: Mutex<Vec<Arc<Device>>>,
     /// What requests to bind windows name.
@@ -97,14 +99,17 @@ impl System {
             later,
             reactor,
             channel: AtomicPtr::new(channel.as_ptr()),
-            reading: Mutex::new(Rank::SystemEvents, ()),
+            reading: Mutex::new(Rank::SystemEvents, Vec::new()),
+            timer: Timer::new().map_err(Failure::Call)?,
             ids: Mutex::new(Rank::SystemIds, HashMap::new()),
             devices: Mutex::new(Rank::SystemDevices, Vec::new()),
             names: Mutex::new(Rank::SystemNames, Names::default()),
             leaked: AtomicU64::new(0),
             process: PROCESS.get(),
         });
-        system.reactor.watch(fd, Arc::new(Reads(Arc::downgrade(&system)))).map_err(Failure::Call)?;
+        for fd in [fd, system.timer.fd()] {
+            system.reactor.watch(fd, Arc::new(Reads(Arc::downgrade(&system)))).map_err(Failure::Call)?;
+        }
         Ok(system)
     }
 

@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use libc::{EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN, c_int, epoll_event};
 use locks::{Mutex, Rank};
@@ -95,6 +96,46 @@ impl Reactor {
         unsafe { libc::epoll_ctl(self.0.epoll.as_raw_fd(), EPOLL_CTL_DEL, watch.fd, &raw mut event) };
         let gone = self.0.told.lock().remove(&watch.number);
         drop(gone);
+    }
+}
+
+/// A time whose end a descriptor tells of (timerfd_create(2)).
+pub(crate) struct Timer(OwnedFd);
+
+impl Timer {
+    /// A timer that is not set.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE, ENFILE, ENOMEM.
+    pub(crate) fn new() -> Result<Self, Error> {
+        // SAFETY: no pointers.
+        let fd = check(unsafe {
+            libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
+        })?;
+        // SAFETY: just made, and no other thread has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// The descriptor, to be watched.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// The descriptor is readable after this time, which is less than a second.
+    pub(crate) fn set(&self, time: Duration) {
+        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let it_value = libc::timespec { tv_nsec: time.subsec_nanos().into(), ..zero };
+        let value = libc::itimerspec { it_interval: zero, it_value };
+        // SAFETY: the value is read, and the old one is not asked for.
+        unsafe { libc::timerfd_settime(self.fd(), 0, &raw const value, std::ptr::null_mut()) };
+    }
+
+    /// The descriptor is not readable any more, where the time was over.
+    pub(crate) fn clear(&self) {
+        let mut count = [0_u8; 8];
+        // SAFETY: eight writable bytes; it does not wait.
+        unsafe { libc::read(self.fd(), count.as_mut_ptr().cast(), count.len()) };
     }
 }
 
