@@ -215,8 +215,10 @@ impl Inbox {
     /// know, and the receivers learn of it.
     fn end(&self, why: Error) {
         let connection = self.seen.lock().qp.clone();
-        // The queue pair's first error, just before, says more: the peer may have left for it.
+        // The queue pair's first error, just before, says more: the peer may have left for it. A
+        // NAK or an ACK may still lie in a socket, where the peer's DREQ came by another way.
         let failure = connection.as_ref().and_then(|(_, qp)| {
+            self.stack.drain_all();
             qp.drain();
             qp.failure()
         });
