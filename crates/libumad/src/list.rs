@@ -86,21 +86,30 @@ pub unsafe extern "C" fn umad_get_smi_gsi_pairs(cas: *mut umad_ca_pair, max: usi
     count
 }
 
-/// umad_get_smi_gsi_pair_by_ca_name of later rdma-core.
+/// umad_get_smi_gsi_pair_by_ca_name of later rdma-core: 0 without any device, as there; -ENODEV
+/// where none fits.
 pub unsafe extern "C" fn umad_get_smi_gsi_pair_by_ca_name(
     name: *const c_char,
     portnum: u8,
     ca: *mut umad_ca_pair,
     _enforce_smi: c_uint,
 ) -> c_int {
+    // SAFETY: the caller has room for one, or says NULL.
+    let Some(ca) = (unsafe { ca.as_mut() }) else { return -1 };
+    *ca = pair("", 0);
+    if devices().is_empty() {
+        return 0;
+    }
     // SAFETY: the crate's contract.
     match resolve(unsafe { text(name) }, portnum.into()) {
         Ok((device, port)) => {
-            // SAFETY: the caller has room for one.
-            unsafe { ca.write(pair(&device.name, port.number.into())) };
+            *ca = pair(&device.name, port.number.into());
             0
         }
-        Err(errno) => errno.saturating_neg(),
+        Err(_) => {
+            crate::set_errno(libc::ENODEV);
+            libc::ENODEV.saturating_neg()
+        }
     }
 }
 
