@@ -7,7 +7,7 @@
 //! | type | what it adds |
 //! |---|---|
 //! | [`Address`] | an end of a path: an IP address, or a LID of an InfiniBand subnet |
-//! | [`LidAddress`] | a LID with the service level and the path bits of the path (IBA 1.4 §4.1.3, §7.7) |
+//! | [`LidAddress`] | a LID, with service level and path bits (IBA 1.4 §4.1.3, §7.7) |
 //! | [`Endpoint`] | an end of one packet: over UDP with the port |
 
 use std::cmp::Ordering;
@@ -30,6 +30,45 @@ impl Address {
         match self {
             Self::Ip(ip) => Some(ip),
             Self::Lid(_) => None,
+        }
+    }
+
+    /// Whether both are the same LID, whatever else is said of a packet.
+    #[inline]
+    pub const fn is_same_lid(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Lid(own), Self::Lid(other)) => own.lid() == other.lid(),
+            _ => false,
+        }
+    }
+
+    /// The LID with what a packet says of it, where it is one.
+    #[inline]
+    pub const fn lid(self) -> Option<LidAddress> {
+        match self {
+            Self::Ip(_) => None,
+            Self::Lid(lid) => Some(lid),
+        }
+    }
+
+    /// A peer as a user writes it: an IP address, or the number of a LID, also with 0x.
+    pub fn parse_peer(text: &str) -> Option<Self> {
+        if let Ok(ip) = text.parse::<IpAddr>() {
+            return Some(ip.to_canonical().into());
+        }
+        let number = match text.strip_prefix("0x") {
+            Some(digits) => u16::from_str_radix(digits, 16),
+            None => text.parse(),
+        };
+        LidAddress::new(number.ok()?, 0, 0).ok().map(Self::Lid)
+    }
+
+    /// A LID alone, without what a packet says of its path; an IP address as it is.
+    #[must_use]
+    pub const fn bare(self) -> Self {
+        match self {
+            Self::Ip(_) => self,
+            Self::Lid(lid) => Self::Lid(LidAddress { service_level: 0, path_bits: 0, ..lid }),
         }
     }
 
@@ -141,16 +180,21 @@ impl fmt::Display for Address {
 }
 
 /// A local identifier of an InfiniBand subnet (IBA 1.4 §4.1.3) with what a packet to or from it
-/// bears: the service level and the path bits. Two are equal where all three numbers are, so a
-/// fabric gives a received packet the numbers of the path back.
+/// bears: the service level, the path bits, and whether a global routing header (GRH) follows the
+/// local one (LRH:LNH, IBA 1.4 §7.7.4). Two are equal where all of that is, so a fabric gives a
+/// received packet the numbers of the path back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LidAddress {
     /// Most significant byte first. Bytes align to nothing, so an [`Address`] is no larger than an
     /// `IpAddr`.
     lid: [u8; 2],
     service_level: u8,
+    /// The uppermost bit: a GRH follows.
     path_bits: u8,
 }
+
+/// The bit of `path_bits` that stands for a GRH.
+const GRH: u8 = 1 << 7;
 
 /// A number that no [`LidAddress`] has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -207,10 +251,29 @@ impl LidAddress {
         self.service_level
     }
 
-    /// The path bits, 0 to 127: which of its port's LIDs a packet bears.
+    /// The path bits, 0 to 127: which of its port's LIDs a packet bears. They are the low bits of
+    /// [`LidAddress::lid`], as many as the port's LMC says.
     #[inline]
     pub const fn path_bits(self) -> u8 {
-        self.path_bits
+        self.path_bits & !GRH
+    }
+
+    /// Whether a packet bears a GRH, whose 40 bytes come before its BTH.
+    #[inline]
+    pub const fn has_grh(self) -> bool {
+        self.path_bits & GRH != 0
+    }
+
+    /// This address, of packets with a GRH.
+    #[must_use]
+    pub const fn with_grh(self) -> Self {
+        Self { path_bits: self.path_bits | GRH, ..self }
+    }
+
+    /// This address, of packets without a GRH.
+    #[must_use]
+    pub const fn without_grh(self) -> Self {
+        Self { path_bits: self.path_bits & !GRH, ..self }
     }
 
     /// Whether it is a multicast LID.
@@ -225,12 +288,15 @@ impl LidAddress {
     }
 }
 
-/// `LID 5 SL 0`; where there are path bits, `LID 5 SL 0 path bits 3`.
+/// `LID 5 SL 0`; where there are path bits, `LID 5 SL 0 path bits 3`; with a GRH, `LID 5 SL 0 GRH`.
 impl fmt::Display for LidAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LID {} SL {}", self.lid(), self.service_level)?;
-        if self.path_bits != 0 {
-            write!(f, " path bits {}", self.path_bits)?;
+        if self.path_bits() != 0 {
+            write!(f, " path bits {}", self.path_bits())?;
+        }
+        if self.has_grh() {
+            f.write_str(" GRH")?;
         }
         Ok(())
     }

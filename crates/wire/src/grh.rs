@@ -32,7 +32,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::bytes::{Reader, Writer};
-use crate::{Address, Malformed};
+use crate::{Address, LidAddress, Malformed};
 
 /// Bytes on the wire of either form.
 pub const GRH_LEN: usize = 40;
@@ -41,6 +41,15 @@ pub const GRH_LEN: usize = 40;
 const UDP: u8 = 17;
 /// Don't fragment, fragment offset 0 (RFC 791 §3.1).
 const DF: u16 = 0x4000;
+
+/// A packet from its BTH on: what goes to `dest` begins with a GRH where the address says so. Empty
+/// where the packet ends before that.
+pub fn skip(dest: Address, packet: &[u8]) -> &[u8] {
+    match dest.lid().is_some_and(LidAddress::has_grh) {
+        true => packet.get(GRH_LEN..).unwrap_or_default(),
+        false => packet,
+    }
+}
 
 /// The header before a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ pub mod grh;
 pub mod icrc;
 pub mod id;
 pub mod iwarp;
+pub mod lrh;
 pub mod mad;
 mod opcode;
 pub mod roce;
