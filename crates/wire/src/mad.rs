@@ -7,6 +7,7 @@
 //! | [`smp`] | subnet management packets and their attributes |
 //! | [`perf`] | counters of performance management |
 //! | [`rmpp`] | the header of messages of several MADs |
+//! | [`sa`] | subnet administration: its header and records |
 //!
 //! A MAD is 256 bytes: 24 of common header (base version 1, class 7 "communication management",
 //! class version 2, method 3 Send, status 0, transaction id, attribute id, modifier), then 232 of
@@ -39,7 +40,9 @@ mod rep;
 mod req;
 pub mod rmpp;
 mod rtu;
+pub mod sa;
 mod sidr;
+mod sm_info;
 pub mod smp;
 mod switch_info;
 
@@ -57,6 +60,7 @@ pub use rep::Rep;
 pub use req::{Req, ReqPath};
 pub use rtu::Rtu;
 pub use sidr::{SidrRep, SidrReq, sidr_status};
+pub use sm_info::{SmInfo, SmState};
 pub use switch_info::SwitchInfo;
 
 /// A program's private data in a REQ, in bytes (rdma_connect(3)): after [`IpCm`].

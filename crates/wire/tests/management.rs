@@ -150,6 +150,10 @@ fn traps_name_their_producer_and_their_port() {
     assert_eq!(key[4..8], [1, 0, 0, 7]);
     assert_eq!(key[12..16], [0, 9, 0, 0]);
     assert_eq!(key[16..32], [2, 0, 0, 0x15, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 2]);
+    let refused = Trap::BadPkeyAtSwitch { port: 3 }.emit(NodeType::Switch, 0x1234);
+    assert_eq!(refused[..10], [0x82, 0, 0, 2, 1, 3, 0x12, 0x34, 0, 0]);
+    assert_eq!(refused[10..58], [0; 48]);
+    assert_eq!(refused[58..], [0x12, 0x34, 3, 0, 0, 0]);
 }
 
 #[test]

@@ -7,7 +7,11 @@
 //! | 4..6 | number of the trap |
 //! | 6..8 | LID of the port that raises it |
 //! | 8..10 | toggle, count |
-//! | 10..64 | details: of 128 the LID of the switch; of 144 and 256 two bytes, the LID of the port or of the requester, and what the trap says |
+//! | 10..64 | of 128 a LID |
+//! | 10..64 | of 144 and 256 two bytes, a LID, what the trap says |
+//! | 10..64 | of 259 a packet, a LID, a port |
+//!
+//! The LID is that of the switch (128, 259), of the port (144) or of the requester (256).
 
 use super::NodeType;
 use super::smp::Data;
@@ -33,6 +37,11 @@ pub enum Trap {
         /// The key of the request.
         m_key: u64,
     },
+    /// 259: a port of a switch has refused packets that are not of its partitions.
+    BadPkeyAtSwitch {
+        /// The number of the port.
+        port: u8,
+    },
 }
 
 impl Trap {
@@ -42,6 +51,7 @@ impl Trap {
             Self::LinkStateChange => 128,
             Self::CapabilityChange(_) => 144,
             Self::BadMKey { .. } => 256,
+            Self::BadPkeyAtSwitch { .. } => 259,
         }
     }
 
@@ -54,6 +64,7 @@ impl Trap {
             Self::LinkStateChange => (1, NodeType::Switch),
             Self::CapabilityChange(_) => (4, kind),
             Self::BadMKey { .. } => (2, kind),
+            Self::BadPkeyAtSwitch { .. } => (2, NodeType::Switch),
         };
         out.u8_u24(GENERIC | urgency, producer as u32);
         out.u16(self.number());
@@ -75,6 +86,12 @@ impl Trap {
                 out.u16(attribute);
                 out.u32(modifier);
                 out.u64(m_key);
+            }
+            // DATAVALID says that no field of the packet is there: the port has counted many.
+            Self::BadPkeyAtSwitch { port } => {
+                out.skip::<48>();
+                out.u16(lid);
+                out.array([port]);
             }
         }
         data
