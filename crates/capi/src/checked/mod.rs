@@ -4,6 +4,7 @@
 //! | module | what |
 //! |---|---|
 //! | `site` | where in the program a call is: its return addresses, and their names |
+//! | `recent` | places of calls that a thread makes again and again |
 //! | [`objects`] | objects made and destroyed: called by the functions that do so |
 //! | [`calls`] | posting and polling, in place of the plain functions in a context's table |
 //! | [`steps`] | the same for requests built, and completions taken, step by step |
@@ -22,6 +23,7 @@ pub(crate) mod events;
 pub(crate) mod identifiers;
 mod kept;
 pub(crate) mod objects;
+mod recent;
 mod site;
 pub(crate) mod steps;
 pub(crate) mod taken;

@@ -1,13 +1,17 @@
 //! Where in a program a call is.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_int, c_void};
 use std::fmt::{self, Display, Formatter};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::path::Path;
 use std::ptr::{without_provenance, without_provenance_mut};
 use std::sync::Arc;
 
 use check::Site;
+use sys::per_process::Kept;
+
+use super::recent;
 
 /// Frames of a call that are kept.
 const FRAMES: usize = 32;
@@ -18,20 +22,33 @@ pub(super) struct Place(Arc<[usize]>);
 
 impl Place {
     /// Where the calling thread is, from the frame that called this shared object on.
+    #[inline(never)]
     pub(super) fn here() -> Self {
-        let mut frames = Vec::with_capacity(FRAMES);
-        let own = object_of(Self::here as fn() -> Self as usize);
+        let mark = 0_u8;
+        let frame = (&raw const mark).expose_provenance();
+        if let Some(place) = recent::find(frame) {
+            return place;
+        }
+        let own = OWN.get_or_make(|| addresses_with(Self::here as fn() -> Self as usize));
+        let (mut frames, mut count, mut returns) = ([0; FRAMES], 0, Vec::new());
         // SAFETY: the unwinder of the C library's compiler keeps nothing between calls.
         unsafe {
-            backtrace::trace_unsynchronized(|frame| {
-                let address = frame.ip().addr();
-                if !frames.is_empty() || object_of(address) != own {
-                    frames.push(address);
+            backtrace::trace_unsynchronized(|at| {
+                let (at, address) = (at.sp().addr().wrapping_sub(size_of::<usize>()), at.ip().addr());
+                // The outermost frame has none.
+                if at > frame && address != 0 {
+                    returns.push((at, address));
                 }
-                frames.len() < FRAMES
+                if count > 0 || !own.contains(&address) {
+                    frames[count] = address;
+                    count += 1;
+                }
+                count < FRAMES
             });
         }
-        Self(frames.into())
+        let place = Self(frames[..count].into());
+        recent::remember(frame, returns, &place);
+        place
     }
 
     /// Lines of the frames up to `main`.
@@ -99,9 +116,40 @@ fn info(address: usize) -> Option<libc::Dl_info> {
     (found != 0).then(|| unsafe { info.assume_init() })
 }
 
-/// Where the object that has an address begins; 0 for none.
-fn object_of(address: usize) -> usize {
-    info(address).map_or(0, |info| info.dli_fbase.addr())
+/// The addresses of this shared object. A frame of the program is outside of them.
+static OWN: Kept<Range<usize>> = Kept::new();
+
+/// What is looked for among the loaded objects, and what is found.
+struct Search {
+    address: usize,
+    found: Range<usize>,
+}
+
+/// The addresses that the loaded segments of one object span: of the object that has an address.
+fn addresses_with(address: usize) -> Range<usize> {
+    let mut search = Search { address, found: 0..0 };
+    // SAFETY: the function gets the value that it expects, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(in_object), (&raw mut search).cast()) };
+    search.found
+}
+
+/// Looks into one object; 1 ends the search (dl_iterate_phdr(3)).
+unsafe extern "C" fn in_object(object: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
+    // SAFETY: as dl_iterate_phdr(3) describes its callback; the value is that of `addresses_with`.
+    let (object, search) = unsafe { (&*object, &mut *search.cast::<Search>()) };
+    // SAFETY: as many headers as the object says.
+    let headers = unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+    let base = object.dlpi_addr as usize;
+    let (mut first, mut end) = (usize::MAX, 0);
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
+        let start = base.wrapping_add(header.p_vaddr as usize);
+        (first, end) = (first.min(start), end.max(start.saturating_add(header.p_memsz as usize)));
+    }
+    let has_it = (first..end).contains(&search.address);
+    if has_it {
+        search.found = first..end;
+    }
+    c_int::from(has_it)
 }
 
 /// The file of the object that has an address, and the place in it.
