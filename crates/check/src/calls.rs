@@ -12,6 +12,8 @@ pub trait Program {
     fn executes(&self, pair: Handle) -> bool;
     /// Whether requests of a queue pair may have completed: it receives, or is in error.
     fn completes(&self, pair: Handle) -> bool;
+    /// Completions that a queue holds and gives no event for: it was armed when they had come.
+    fn unannounced(&self, queue: Handle) -> u32;
     /// READs and atomics of a queue pair; `None` where it is connected to none, or never was.
     fn reads(&self, pair: Handle) -> Option<Reads>;
 }
@@ -62,7 +64,7 @@ pub enum Queue {
     Send(Handle),
     /// The receive queue of a queue pair.
     Receive(Handle),
-    /// A shared receive queue.
+    /// A shared receive queue, or a receive work queue.
     Shared(Handle),
 }
 
@@ -96,4 +98,6 @@ pub struct Refusal {
     pub error: &'static str,
     /// The state of the queue pair, as RESET, INIT, RTR, RTS, SQD, SQE or ERR.
     pub state: &'static str,
+    /// What is wrong with the request, in a sentence, where that is known.
+    pub why: Option<&'static str>,
 }

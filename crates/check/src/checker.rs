@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use crate::calls::{Completion, Direction, Program, Queue, Refusal, Request};
 use crate::finding::{Finding, Rule, Site};
 use crate::gone::Gone;
+use crate::name::{Name, QueueName};
 use crate::objects::{CompletionQueue, Domain, Handle, Identifier, Posted, QueuePair, Region, SharedQueue};
 use crate::ranges::Ranges;
 use crate::reads::PeerServes;
@@ -146,15 +147,26 @@ impl<S: Site> Checker<S> {
     pub fn shared_made(&mut self, handle: Handle, queue: SharedQueue<S>) {
         self.shared.insert(handle, queue);
     }
-    /// A shared receive queue was destroyed.
+    /// A shared receive queue, or a work queue, was destroyed.
     pub fn shared_gone(&mut self, handle: Handle) {
-        if let Some(queue) = self.shared.remove(&handle) {
-            for posted in &queue.receives {
-                self.release(posted);
-                if let Some(into) = queue.receive_queue {
-                    self.no_longer_expected(into, true);
-                }
+        self.shared_reset(handle);
+        self.shared.remove(&handle);
+    }
+    /// A work queue went to RESET: what it had posted is no more.
+    pub fn shared_reset(&mut self, handle: Handle) {
+        let Some(queue) = self.shared.get_mut(&handle) else { return };
+        let (receives, into) = (std::mem::take(&mut queue.receives), queue.receive_queue);
+        for posted in &receives {
+            self.release(posted);
+            if let Some(into) = into {
+                self.no_longer_expected(into, true);
             }
+        }
+    }
+    /// Whether a work queue executes receives from now on.
+    pub fn work_queue_executes(&mut self, handle: Handle, executes: bool) {
+        if let Some(queue) = self.shared.get_mut(&handle) {
+            queue.executes = executes;
         }
     }
 
@@ -164,21 +176,28 @@ impl<S: Site> Checker<S> {
         let of_pairs = self.pairs.iter().find_map(|(handle, pair)| {
             let mut all = pair.sends.iter().chain(&pair.receives);
             let posted = all.find(uses).filter(|_| program.executes(*handle))?;
-            Some((on_pair(posted, pair.number), posted.site.clone()))
+            Some((Name::on_pair(posted, pair.number), posted.site.clone()))
         });
         let of_shared = || {
             let mut served = self.shared.iter().filter(|(handle, _)| self.is_served(**handle, program));
-            let posted = served.find_map(|(_, queue)| queue.receives.iter().find(uses))?;
-            Some((on_shared(posted), posted.site.clone()))
+            served.find_map(|(_, queue)| {
+                let posted = queue.receives.iter().find(uses)?;
+                Some((Name::on_shared(posted, queue), posted.site.clone()))
+            })
         };
         let Some((name, posted)) = of_pairs.or_else(of_shared) else { return Vec::new() };
         let what = format!("The memory region {key:#x} was deregistered under {name}, which is outstanding.");
         self.report(Rule::RegionInUse, what, vec![("deregistered", site.clone()), ("posted", posted)])
     }
 
-    /// Whether a queue pair that executes requests takes receives from a shared queue.
+    /// Whether a queue pair that executes requests takes receives from a shared queue, or it does
+    /// by itself.
     fn is_served(&self, shared: Handle, program: &dyn Program) -> bool {
-        let is_for_xrc = self.shared.get(&shared).is_some_and(|queue| queue.receive_queue.is_some());
+        let queue = self.shared.get(&shared);
+        if queue.is_some_and(|queue| queue.executes) {
+            return true;
+        }
+        let is_for_xrc = queue.is_some_and(|queue| queue.receive_queue.is_some());
         let takes = |pair: &QueuePair<S>| pair.shared == Some(shared) || is_for_xrc && pair.is_target;
         let mut pairs = self.pairs.iter().filter(|(_, pair)| takes(pair));
         pairs.any(|(handle, _)| program.executes(*handle))
@@ -201,7 +220,7 @@ impl<S: Site> Checker<S> {
             findings.extend(self.check_inline(queue, request, site));
         } else {
             for element in request.elements.iter().filter(|element| element.len > 0) {
-                match self.locate(element, domain, &self.name(request, queue), request.direction, site) {
+                match self.locate(element, domain, self.name(request, queue), request.direction, site) {
                     Ok(piece) => pieces.extend(piece),
                     Err(finding) => {
                         let Finding { rule, what, calls } = *finding;
@@ -278,6 +297,9 @@ impl<S: Site> Checker<S> {
         program: &dyn Program,
         site: &S,
     ) -> Vec<Finding<S>> {
+        if let Some(queue) = self.queues.get_mut(&completion.queue) {
+            queue.polls = 0;
+        }
         let handle = self.numbers.get(&completion.number).copied();
         let done = match handle {
             _ if completion.is_receive => self.take_receive(handle, completion).into_iter().collect(),
@@ -294,7 +316,7 @@ impl<S: Site> Checker<S> {
         if let (Some((status, code)), Some(posted)) = (completion.failure, done.last())
             && code != FLUSHED
         {
-            let (name, bytes) = (on_pair(posted, completion.number), posted.len);
+            let (name, bytes) = (Name::on_pair(posted, completion.number), posted.len);
             let cause = cause(code, posted);
             let mut what = format!("{name}, of {bytes} bytes, ended with: {status}.\n{cause}");
             if let Some(peer) = completion.peer {
@@ -357,15 +379,17 @@ impl<S: Site> Checker<S> {
 
     /// The request with an id, by name, and where it was posted; `None` where its queue pair does
     /// not execute it any more.
-    pub(crate) fn find(&self, id: u64, program: &dyn Program) -> Option<(String, S)> {
+    pub(crate) fn find(&self, id: u64, program: &dyn Program) -> Option<(Name, S)> {
         let of_pairs = self.pairs.iter().find_map(|(handle, pair)| {
             let mut all = pair.sends.iter().chain(&pair.receives);
             let posted = all.find(|posted| posted.id == id).filter(|_| program.executes(*handle))?;
-            Some((on_pair(posted, pair.number), posted.site.clone()))
+            Some((Name::on_pair(posted, pair.number), posted.site.clone()))
         });
         let of_shared = || {
-            let mut all = self.shared.values().flat_map(|queue| &queue.receives);
-            all.find(|posted| posted.id == id).map(|posted| (on_shared(posted), posted.site.clone()))
+            self.shared.values().find_map(|queue| {
+                let posted = queue.receives.iter().find(|posted| posted.id == id)?;
+                Some((Name::on_shared(posted, queue), posted.site.clone()))
+            })
         };
         of_pairs.or_else(of_shared)
     }
@@ -417,15 +441,17 @@ impl<S: Site> Checker<S> {
         }
     }
 
-    pub(crate) fn name(&self, request: &Request<'_>, queue: Queue) -> String {
-        let (name, wr_id) = (request.name, request.wr_id);
-        match queue {
+    pub(crate) fn name(&self, request: &Request<'_>, queue: Queue) -> Name {
+        let queue = match queue {
             Queue::Send(pair) | Queue::Receive(pair) => {
-                let number = self.pairs.get(&pair).map_or(0, |pair| pair.number);
-                format!("{name} {wr_id} on queue pair {number}")
+                QueueName::Pair(self.pairs.get(&pair).map_or(0, |pair| pair.number))
             }
-            Queue::Shared(_) => format!("{name} {wr_id} on a shared receive queue"),
-        }
+            Queue::Shared(shared) => {
+                let kind = self.shared.get(&shared).map_or("shared receive queue", |queue| queue.kind);
+                QueueName::Shared(kind)
+            }
+        };
+        Name::new(request.name, request.wr_id, queue)
     }
 
     /// A finding, unless the same calls have brought about the same one before.
@@ -433,12 +459,11 @@ impl<S: Site> Checker<S> {
         let sites = calls.iter().map(|(_, site)| site.clone()).collect();
         if self.reported.insert((rule, sites)) { vec![Finding { rule, what, calls }] } else { Vec::new() }
     }
-}
 
-pub(crate) fn on_pair<S>(posted: &Posted<S>, number: u32) -> String {
-    format!("{} {} on queue pair {number}", posted.name, posted.wr_id)
-}
-
-fn on_shared<S>(posted: &Posted<S>) -> String {
-    format!("{} {} on a shared receive queue", posted.name, posted.wr_id)
+    /// Whether the same calls have brought about the same finding before. A program may do so with
+    /// each message.
+    pub(crate) fn is_reported(&self, rule: Rule, calls: &[Call<S>]) -> bool {
+        let sites = calls.iter().map(|(_, site)| site.clone()).collect();
+        self.reported.contains(&(rule, sites))
+    }
 }

@@ -63,8 +63,9 @@ impl Peer {
         let (from, bytes) = (nearest.addr, nearest.len);
         let region = format!("memory region of {bytes} bytes from {from:#x}");
         if distance(nearest) > 0 {
+            let slip = self.slip(addr, len).unwrap_or_default();
             return format!(
-                "No memory region of the peer has all of the {len} bytes at {addr:#x}. The nearest is a {region}."
+                "No memory region of the peer has all of the {len} bytes at {addr:#x}. The nearest is a {region}.{slip}"
             );
         }
         let covering = || self.regions.iter().filter(|region| distance(region) == 0);
@@ -78,6 +79,38 @@ impl Peer {
                 "The peer's {region} allows it: the rkey is of another one, or its queue pair's qp_access_flags are without IBV_ACCESS_{right}."
             )
         }
+    }
+
+    /// What happened to an address of the peer's memory on its way, where another one that is like
+    /// it is in a region.
+    fn slip(&self, addr: u64, len: u64) -> Option<String> {
+        const LOW: u64 = u32::MAX as u64;
+        let has = |region: &PeerRegion, at: u64| {
+            at.checked_sub(region.addr).is_some_and(|at| at <= region.len && len <= region.len - at)
+        };
+        let swapped = addr.swap_bytes();
+        if self.regions.iter().any(|region| has(region, swapped)) {
+            return Some(format!(
+                " {swapped:#x} is in a region: the bytes of the address are in reverse order, as htobe64 leaves them."
+            ));
+        }
+        let (low, swapped) = (addr & LOW, u64::from((addr as u32).swap_bytes()));
+        let halves = self
+            .regions
+            .iter()
+            .flat_map(|region| [low, swapped].map(|low| (region, (region.addr & !LOW) | low)));
+        if let Some((_, whole)) = halves.filter(|_| addr <= LOW).find(|(region, at)| has(region, *at)) {
+            return Some(format!(
+                " {whole:#x} is in a region: the address has lost its upper 32 bits, as htonl and ntohl do to 64 bits."
+            ));
+        }
+        let is_offset = |region: &&PeerRegion| has(region, region.addr.saturating_add(addr));
+        self.regions.iter().find(is_offset).map(|region| {
+            format!(
+                " A remote address is one of the peer's memory, from {:#x} on, and no offset.",
+                region.addr
+            )
+        })
     }
 }
 
@@ -119,6 +152,19 @@ pub fn misfits(own: &End, peer: &End, is_silent: bool) -> Vec<String> {
         ));
     }
     found
+}
+
+/// Why requests to a queue pair of this host find none: of those that are there it has no number.
+pub fn nowhere(peer: u32, all: &[u32]) -> String {
+    let is_it = |number: &&u32| number.swap_bytes() & (PSNS - 1) == peer;
+    match all.iter().find(is_it) {
+        Some(number) => format!(
+            "No queue pair {peer} is there, and queue pair {number} is: the bytes of dest_qp_num are in reverse order, as htonl leaves them."
+        ),
+        None => format!(
+            "No process of this user has queue pair {peer}: it was destroyed, its process has ended, or dest_qp_num is another one."
+        ),
+    }
 }
 
 #[cfg(test)]
@@ -174,6 +220,13 @@ mod tests {
     }
 
     #[test]
+    fn a_number_in_reverse_order_is_told_with_the_queue_pair_that_is_meant() {
+        let said = nowhere(0x0063_e900, &[0x17, 0x00e9_631b]);
+        assert!(said.starts_with("No queue pair 6547712 is there, and queue pair 15295259 is"), "{said}");
+        assert!(nowhere(0x18, &[0x17]).starts_with("No process of this user has queue pair 24:"));
+    }
+
+    #[test]
     fn what_the_peer_refused_is_said_by_its_regions() {
         let region = |addr, is_in_domain, access: &[&str]| PeerRegion {
             addr,
@@ -187,6 +240,18 @@ mod tests {
         let writable = region(0x1000, true, &["LOCAL_WRITE", "REMOTE_WRITE"]);
         let readable = region(0x1000, true, &["REMOTE_READ"]);
         assert_eq!(refusal(&[], 0x1000, 8), "The peer has no memory region.");
+        let at = |addr| refusal(&[region(0x7f12_3456_7000, true, &["REMOTE_WRITE"])], addr, 8);
+        assert!(
+            at(0x0070_5634_127f_0000)
+                .contains(" 0x7f1234567000 is in a region: the bytes of the address are in reverse")
+        );
+        for lost in [0x3456_7008, 0x0870_5634] {
+            assert!(
+                at(lost).contains(" 0x7f1234567008 is in a region: the address has lost its upper 32 bits")
+            );
+        }
+        assert!(at(8).ends_with("one of the peer's memory, from 0x7f1234567000 on, and no offset."));
+        assert!(at(0x7f12_3456_8000).ends_with("bytes from 0x7f1234567000."), "{}", at(0x7f12_3456_8000));
         let far = region(0x9000, true, &[]);
         assert_eq!(
             refusal(&[far, writable.clone()], 0x1ffc, 8),

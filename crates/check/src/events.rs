@@ -4,7 +4,11 @@
 use crate::calls::Program;
 use crate::checker::Checker;
 use crate::finding::{Finding, Rule, Site};
-use crate::objects::{CompletionQueue, Handle};
+use crate::name::Name;
+use crate::objects::{CompletionQueue, Handle, QueuePair};
+
+/// Polls that find nothing, with no request posted in between, after which a program is waiting.
+const IN_VAIN: u32 = 1 << 20;
 
 /// How a completion queue was armed last.
 #[derive(Debug)]
@@ -21,13 +25,15 @@ pub(crate) struct Asked<S> {
     /// The thread that asked, where it was always the same.
     by: Option<u64>,
     by_others: bool,
+    /// The call that asked last.
+    at: Option<S>,
     /// The call that took an event last.
     taken: Option<S>,
 }
 
 impl<S> Default for Asked<S> {
     fn default() -> Self {
-        Self { open: 0, by: None, by_others: false, taken: None }
+        Self { open: 0, by: None, by_others: false, at: None, taken: None }
     }
 }
 
@@ -40,18 +46,46 @@ impl<S: Site> Checker<S> {
             queue.asked.open += 1;
             queue.asked.by_others |= queue.asked.by.is_some_and(|before| before != thread);
             queue.asked.by = Some(thread);
+            queue.asked.at = Some(site.clone());
             let may_hold = may_hold && queue.polled_by.is_some();
             queue.armed = may_hold.then(|| Armed { thread, site: site.clone() });
         }
     }
 
-    /// A completion queue is polled by a thread.
-    pub fn polled(&mut self, queue: Handle, thread: u64) {
-        if let Some(queue) = self.queues.get_mut(&queue) {
-            queue.armed = None;
-            queue.polled_by_others |= queue.polled_by.is_some_and(|before| before != thread);
-            queue.polled_by = Some(thread);
+    /// A completion queue is polled by a thread. True where that has been so often in vain that
+    /// [`Checker::polled_in_vain`] is to look why.
+    pub fn polled(&mut self, queue: Handle, thread: u64) -> bool {
+        let Some(queue) = self.queues.get_mut(&queue) else { return false };
+        queue.armed = None;
+        queue.polled_by_others |= queue.polled_by.is_some_and(|before| before != thread);
+        queue.polled_by = Some(thread);
+        queue.polls = queue.polls.saturating_add(1);
+        queue.polls == IN_VAIN
+    }
+
+    /// A thread polls a completion queue again and again, and nothing was posted or completed
+    /// meanwhile. Where no request that is outstanding gives a completion, it polls for ever.
+    pub fn polled_in_vain(&mut self, queue: Handle, program: &dyn Program, site: &S) -> Vec<Finding<S>> {
+        let is_shared = |pair: &QueuePair<S>| {
+            let shared = pair.shared.and_then(|shared| self.shared.get(&shared));
+            pair.receive_queue == queue && shared.is_some_and(|shared| !shared.receives.is_empty())
+        };
+        let is_expected = self.queues.get(&queue).is_none_or(|queue| queue.expected > 0);
+        if is_expected || self.pairs.values().any(is_shared) {
+            return Vec::new();
         }
+        let is_silent = |(handle, pair): &(&Handle, &QueuePair<S>)| {
+            pair.send_queue == queue && !pair.has_signaled && program.executes(**handle)
+        };
+        let last = self.pairs.iter().filter(is_silent).find_map(|(_, pair)| Some((pair.sends.back()?, pair)));
+        let Some((posted, pair)) = last else { return Vec::new() };
+        let name = Name::on_pair(posted, pair.number);
+        let what = format!(
+            "The completion queue was polled {IN_VAIN} times in vain, and no outstanding request completes into it.\n\
+             {name} gives no completion: its send_flags are without IBV_SEND_SIGNALED, and sq_sig_all is 0."
+        );
+        let calls = vec![("polled", site.clone()), ("posted", posted.site.clone())];
+        self.report(Rule::NeverSignaled, what, calls)
     }
 
     /// A thread takes an event of a completion queue.
@@ -102,6 +136,39 @@ impl<S: Site> Checker<S> {
                     A completion that came before it was armed gives no event.";
         let calls = vec![("waited", site.clone()), ("armed", armed), ("the completion queue was made", made)];
         self.report(Rule::LostEvent, what.to_owned(), calls)
+    }
+
+    /// A thread waits for the next event of a channel that has none, while a completion queue that
+    /// it alone polls holds completions from before it was armed.
+    pub fn waiting_beside_completions(
+        &mut self,
+        channel: Handle,
+        thread: u64,
+        program: &dyn Program,
+        site: &S,
+    ) -> Vec<Finding<S>> {
+        let is_own = |queue: &CompletionQueue<S>| {
+            queue.channel == Some(channel) && !queue.polled_by_others && queue.polled_by == Some(thread)
+        };
+        let of_channel = self.queues.iter().filter(|(_, queue)| is_own(queue));
+        let mut left = of_channel.map(|(handle, queue)| (program.unannounced(*handle), queue));
+        let Some((count, queue)) = left.find(|(count, _)| *count > 0) else { return Vec::new() };
+        let what = format!(
+            "The completion queue was not polled until it was empty since it was armed.\n\
+             A completion that came before it was armed gives no event; the queue holds {count}."
+        );
+        let mut calls = vec![("waited", site.clone())];
+        calls.extend(queue.asked.at.clone().map(|at| ("armed", at)));
+        calls.push(("the completion queue was made", queue.made.clone()));
+        self.report(Rule::LostEvent, what, calls)
+    }
+
+    /// A thread acknowledges more events of an object than it has taken.
+    pub fn acknowledged_too_often(&mut self, count: u32, owed: u32, site: &S) -> Vec<Finding<S>> {
+        let what = format!(
+            "The call acknowledges {count} events of the object; of those taken, {owed} were left to acknowledge."
+        );
+        self.report(Rule::AcknowledgedTooOften, what, vec![("acknowledged", site.clone())])
     }
 
     /// A thread destroys an object, and has taken an event about it that is not acknowledged.

@@ -48,6 +48,10 @@ pub enum Rule {
     RefusedRequest,
     /// A change of a queue pair's state or attributes was refused as invalid.
     RefusedModify,
+    /// A call that makes, resolves or connects something was refused as invalid.
+    RefusedCall,
+    /// An object was not destroyed, as others use it.
+    ObjectInUse,
     /// A request failed.
     FailedRequest,
     /// A completion queue was armed and waited for, and not polled in between.
@@ -56,6 +60,8 @@ pub enum Rule {
     EventNotAskedFor,
     /// An object is destroyed by the thread that owes the acknowledgement of an event about it.
     UnacknowledgedEvent,
+    /// More events of an object are acknowledged than were taken.
+    AcknowledgedTooOften,
     /// An object was used after its destruction.
     UseAfterDestroy,
     /// A process forked with memory regions, without ibv_fork_init(3).
@@ -79,7 +85,7 @@ const BUFFERS: &str =
     "ibv_post_send(3): the buffers of a request may be used again once its completion is taken";
 
 /// All rules, in their order.
-const ENTRIES: [Entry; 23] = [
+const ENTRIES: [Entry; 26] = [
     Entry {
         rule: Rule::SendBufferChanged,
         name: "send-buffer-changed",
@@ -177,6 +183,18 @@ const ENTRIES: [Entry; 23] = [
         remedy: "Correct attr and attr_mask, and look at what the call returns: the queue pair stays in its state",
     },
     Entry {
+        rule: Rule::RefusedCall,
+        name: "refused-call",
+        law: "ibv_create_qp(3), ibv_reg_mr(3), rdma_connect(3) and others: a call that fails has made nothing, and changed nothing",
+        remedy: "Correct the argument, or call what comes first, and look at what the call returns",
+    },
+    Entry {
+        rule: Rule::ObjectInUse,
+        name: "object-in-use",
+        law: "ibv_alloc_pd(3), ibv_create_cq(3), ibv_create_srq(3): an object is not destroyed while others use it",
+        remedy: "Destroy what uses the object first; it is still there",
+    },
+    Entry {
         rule: Rule::FailedRequest,
         name: "failed-request",
         law: "ibv_poll_cq(3): after a status other than IBV_WC_SUCCESS the queue pair is in error",
@@ -199,6 +217,12 @@ const ENTRIES: [Entry; 23] = [
         name: "unacknowledged-event",
         law: "ibv_get_cq_event(3), ibv_get_async_event(3), rdma_get_cm_event(3): destruction waits for acknowledgements",
         remedy: "Acknowledge the event before its object is destroyed",
+    },
+    Entry {
+        rule: Rule::AcknowledgedTooOften,
+        name: "acknowledged-too-often",
+        law: "ibv_get_cq_event(3), rdma_get_cm_event(3): each event that was taken is acknowledged once",
+        remedy: "Acknowledge each event once, of the object that the event names; elsewhere the destruction of the object hangs",
     },
     Entry {
         rule: Rule::UseAfterDestroy,

@@ -55,7 +55,7 @@ impl<S: Site> Checker<S> {
         lines.extend(self.identifiers.values().filter(is_elsewhere).map(|id| line("  ", id)));
     }
 
-    fn in_domain(&self, domain: Handle, indent: &str, lines: &mut Vec<String>) {
+    pub(crate) fn in_domain(&self, domain: Handle, indent: &str, lines: &mut Vec<String>) {
         for region in self.regions.values().filter(|region| region.domain == domain) {
             let at = region.made.innermost();
             lines.push(format!("{indent}memory region of {} bytes, made at {at}", region.len));
@@ -64,7 +64,7 @@ impl<S: Site> Checker<S> {
             lines.push(format!("{indent}queue pair {}, made at {}", pair.number, pair.made.innermost()));
         }
         for queue in self.shared.values().filter(|queue| queue.domain == domain) {
-            lines.push(format!("{indent}shared receive queue, made at {}", queue.made.innermost()));
+            lines.push(format!("{indent}{}, made at {}", queue.kind, queue.made.innermost()));
         }
     }
 }

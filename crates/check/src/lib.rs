@@ -9,8 +9,10 @@
 //! | [`objects`] | what a checker knows of each object |
 //! | `ranges` | the memory under outstanding work requests |
 //! | [`reads`] | READs and atomics that the peer does not serve |
+//! | `refusals` | calls that were refused, and why |
 //! | `rules` | what is wrong with a request that is posted or completed |
 //! | `events` | what is wrong about events and their acknowledgement |
+//! | `name` | what a finding calls a request |
 //! | `gone` | the use of objects that were destroyed |
 //! | `identifiers` | identifiers and event channels of rdma_cm |
 //! | `leaks` | objects that are left at the end, as a tree |
@@ -30,9 +32,11 @@ pub mod finding;
 mod gone;
 mod identifiers;
 mod leaks;
+mod name;
 pub mod objects;
 mod ranges;
 pub mod reads;
+mod refusals;
 mod rules;
 pub mod suppressions;
 

@@ -66,6 +66,8 @@ pub struct CompletionQueue<S> {
     /// The thread that polled it last, and whether several have.
     pub(crate) polled_by: Option<u64>,
     pub(crate) polled_by_others: bool,
+    /// Polls since a request that completes into it was posted, or a completion was taken.
+    pub(crate) polls: u32,
     /// Events that it was asked for.
     pub(crate) asked: Asked<S>,
     /// The call that made it.
@@ -82,6 +84,7 @@ impl<S> CompletionQueue<S> {
             armed: None,
             polled_by: None,
             polled_by_others: false,
+            polls: 0,
             asked: Asked::default(),
             made,
         }
@@ -117,6 +120,8 @@ pub struct QueuePair<S> {
     pub all_signaled: bool,
     /// The call that made it.
     pub made: S,
+    /// Whether a send has ever asked for a completion.
+    pub(crate) has_signaled: bool,
     /// Outstanding sends, the oldest first.
     pub(crate) sends: VecDeque<Posted<S>>,
     /// Outstanding receives of its own.
@@ -141,6 +146,7 @@ impl<S> QueuePair<S> {
             is_target: false,
             all_signaled: false,
             made,
+            has_signaled: false,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             peer_serves: PeerServes::default(),
@@ -148,12 +154,17 @@ impl<S> QueuePair<S> {
     }
 }
 
-/// A shared receive queue.
+/// A shared receive queue, or a receive work queue.
 #[derive(Debug)]
 pub struct SharedQueue<S> {
+    /// What it is.
+    pub kind: &'static str,
+    /// Whether it executes its receives itself, as a work queue in state RDY: no queue pair has to.
+    pub executes: bool,
     /// The protection domain it is in.
     pub domain: Handle,
-    /// Where its receives complete, of a queue for XRC; else that is the queue pair's.
+    /// Where its receives complete, of a queue for XRC and a work queue; else that is the queue
+    /// pair's.
     pub receive_queue: Option<Handle>,
     /// The call that made it.
     pub made: S,
@@ -164,7 +175,14 @@ pub struct SharedQueue<S> {
 impl<S> SharedQueue<S> {
     /// A queue with nothing posted.
     pub fn new(domain: Handle, made: S) -> Self {
-        Self { domain, receive_queue: None, made, receives: VecDeque::new() }
+        let (kind, executes) = ("shared receive queue", false);
+        Self { kind, executes, domain, receive_queue: None, made, receives: VecDeque::new() }
+    }
+
+    /// A receive work queue in state RESET, whose receives complete into a queue.
+    pub fn work_queue(domain: Handle, receive_queue: Handle, made: S) -> Self {
+        let (kind, receive_queue) = ("receive work queue", Some(receive_queue));
+        Self { kind, receive_queue, ..Self::new(domain, made) }
     }
 }
 

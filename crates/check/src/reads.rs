@@ -55,10 +55,12 @@ impl<S: Site> Checker<S> {
     /// The number of a queue pair whose peer is to be asked what it serves; once for each.
     pub fn peer_wanted(&mut self, queue: Queue, program: &dyn Program) -> Option<u32> {
         let Queue::Send(handle) = queue else { return None };
-        let (pair, reads) = (self.pairs.get(&handle)?, program.reads(handle)?);
-        if pair.peer_serves.is_asked || reads.sent < 2 || outstanding(pair) < 2 {
+        let pair = self.pairs.get(&handle)?;
+        let is_one_of_them = pair.sends.back().is_some_and(|posted| takes_resource(posted.name));
+        if !is_one_of_them || pair.peer_serves.is_asked || outstanding(pair) < 2 {
             return None;
         }
+        let reads = program.reads(handle).filter(|reads| reads.sent >= 2)?;
         let is_own = self.own_peer(handle, &reads, program).is_some();
         let pair = self.pairs.get_mut(&handle)?;
         pair.peer_serves.is_asked = true;

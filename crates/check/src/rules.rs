@@ -1,9 +1,10 @@
 //! The rules about requests: what is wrong with one that is posted or completed.
 
 use crate::calls::{Direction, Element, Program, Queue, Refusal, Request};
-use crate::checker::{Call, Checker, on_pair};
+use crate::checker::{Call, Checker};
 use crate::finding::{Finding, Rule, Site};
-use crate::objects::{Handle, Piece, Posted};
+use crate::name::Name;
+use crate::objects::{Handle, Piece, Posted, Region};
 
 /// Bytes of the global route header (GRH), which precede a datagram in its receive.
 const GRH_BYTES: u64 = 40;
@@ -21,7 +22,7 @@ impl<S: Site> Checker<S> {
             piece.digest.is_some_and(|before| program.digest(piece.addr, piece.len) != Some(before))
         };
         let Some(piece) = posted.pieces.iter().find(differs) else { return Vec::new() };
-        let (name, Piece { len, addr, .. }) = (on_pair(posted, number), *piece);
+        let (name, Piece { len, addr, .. }) = (Name::on_pair(posted, number), *piece);
         let is_readable = program.digest(addr, len).is_some();
         let happened = if is_readable { "changed" } else { "were unmapped" };
         let what =
@@ -76,41 +77,50 @@ impl<S: Site> Checker<S> {
         &self,
         element: &Element,
         domain: Handle,
-        name: &str,
+        name: Name,
         direction: Direction,
         site: &S,
     ) -> Result<Option<Piece>, Box<Finding<S>>> {
-        let Element { addr, key, .. } = *element;
-        let len = u64::from(element.len);
+        let (Element { addr, key, .. }, len) = (*element, u64::from(element.len));
+        let is_allowed = |region: &&Region<S>| {
+            region.has(addr, len)
+                && region.domain == domain
+                && (direction == Direction::Reads || region.is_writable)
+        };
+        let Some(region) = self.regions.get(&key).filter(is_allowed) else {
+            return Err(Box::new(self.unusable(element, domain, name, site)));
+        };
+        let at = addr.wrapping_sub(region.named);
+        Ok(region.addr.map(|first| Piece { key, addr: first.wrapping_add(at), len, digest: None }))
+    }
+
+    /// Why the adapter cannot use an element of a request.
+    fn unusable(&self, element: &Element, domain: Handle, name: Name, site: &S) -> Finding<S> {
+        let Element { addr, key, len } = *element;
         let bytes = format!("The {len} bytes at {addr:#x} of {name}");
         let mut calls = vec![("posted", site.clone())];
-        let found = |rule, what, calls| Err(Box::new(Finding { rule, what, calls }));
         let Some(region) = self.regions.get(&key) else {
             if let Some(gone) = self.gone.region(key) {
                 let what = format!("{bytes} bear lkey {key:#x}, whose memory region was deregistered.");
                 calls.push(("the region was deregistered", gone.clone()));
-                return found(Rule::UnknownKey, what, calls);
+                return Finding { rule: Rule::UnknownKey, what, calls };
             }
             let near = self.nearest(addr, &mut calls);
             let what = format!("{bytes} bear lkey {key:#x}, which is of no memory region.{near}");
-            return found(Rule::UnknownKey, what, calls);
+            return Finding { rule: Rule::UnknownKey, what, calls };
         };
-        if !region.has(addr, len) {
+        if !region.has(addr, len.into()) {
             let near = self.nearest(addr, &mut calls);
             let what = format!("{bytes} are not all in the memory region of lkey {key:#x}.{near}");
-            return found(Rule::OutsideRegion, what, calls);
+            return Finding { rule: Rule::OutsideRegion, what, calls };
         }
         calls.push(("the region was registered", region.made.clone()));
         if region.domain != domain {
             let what = format!("{bytes} are in a region of another protection domain.");
-            return found(Rule::WrongDomain, what, calls);
+            return Finding { rule: Rule::WrongDomain, what, calls };
         }
-        if direction == Direction::Writes && !region.is_writable {
-            let what = format!("{bytes} are in a region without IBV_ACCESS_LOCAL_WRITE.");
-            return found(Rule::NoLocalWrite, what, calls);
-        }
-        let at = addr.wrapping_sub(region.named);
-        Ok(region.addr.map(|first| Piece { key, addr: first.wrapping_add(at), len, digest: None }))
+        let what = format!("{bytes} are in a region without IBV_ACCESS_LOCAL_WRITE.");
+        Finding { rule: Rule::NoLocalWrite, what, calls }
     }
 
     /// The region that is nearest to an address, as a sentence, and the call that made it.
@@ -149,9 +159,13 @@ impl<S: Site> Checker<S> {
             (false, _) => (Rule::ReceiveOverSend, "sends bytes that are written by"),
         };
         let Some((other, before)) = over_written.or_else(over_read) else { return Vec::new() };
+        let calls = vec![("posted", site.clone()), ("the other was posted", before)];
+        if self.is_reported(rule, &calls) {
+            return Vec::new();
+        }
         let name = self.name(request, queue);
         let what = format!("{name}, of {len} bytes at {addr:#x}, {does} {other}, which is outstanding.");
-        self.report(rule, what, vec![("posted", site.clone()), ("the other was posted", before)])
+        self.report(rule, what, calls)
     }
 
     /// A request was refused as invalid, and why as far as the queue pair says.
@@ -164,7 +178,7 @@ impl<S: Site> Checker<S> {
     ) -> Vec<Finding<S>> {
         let (Queue::Send(handle) | Queue::Receive(handle)) = queue else { return Vec::new() };
         let Some(pair) = self.pairs.get(&handle) else { return Vec::new() };
-        let name = on_pair(posted, pair.number);
+        let name = Name::on_pair(posted, pair.number);
         let (call, most, allowed) = match queue {
             Queue::Send(_) => ("ibv_post_send", pair.max_elements.0, ["RTS", "SQD", "SQE", "ERR"].as_slice()),
             _ => {
@@ -180,6 +194,9 @@ impl<S: Site> Checker<S> {
         }
         if posted.name.starts_with("ATOMIC") && posted.remote.is_some_and(|(at, _)| !at.is_multiple_of(8)) {
             what += " The peer's address of an atomic is a multiple of 8.";
+        }
+        if let Some(why) = why.why {
+            what += &format!(" {why}");
         }
         let calls = vec![("posted", site.clone()), ("the queue pair was made", pair.made.clone())];
         self.report(Rule::RefusedRequest, what, calls)
@@ -202,18 +219,19 @@ impl<S: Site> Checker<S> {
         self.report(Rule::NoRoomForHeader, what, calls)
     }
 
-    /// A change of a queue pair was refused as invalid, and why.
-    pub fn modify_refused(&mut self, pair: Handle, why: &str, site: &S) -> Vec<Finding<S>> {
-        let Some(pair) = self.pairs.get(&pair) else { return Vec::new() };
-        let what = format!("ibv_modify_qp refused a change of queue pair {}: {why}.", pair.number);
-        let calls = vec![("modified", site.clone()), ("the queue pair was made", pair.made.clone())];
-        self.report(Rule::RefusedModify, what, calls)
-    }
-
     /// Counts a request of a queue, and says where the completion queue may be too short for all.
     pub(crate) fn expect(&mut self, queue: Queue, signaled: bool, site: &S) -> Vec<Finding<S>> {
-        let into = self.completes_into(queue).filter(|_| signaled);
+        if let Queue::Send(handle) = queue
+            && let Some(pair) = self.pairs.get_mut(&handle)
+        {
+            pair.has_signaled |= signaled;
+        }
+        let into = self.completes_into(queue);
         let Some(queue) = into.and_then(|into| self.queues.get_mut(&into)) else { return Vec::new() };
+        queue.polls = 0;
+        if !signaled {
+            return Vec::new();
+        }
         queue.expected += 1;
         if queue.expected <= queue.depth {
             return Vec::new();

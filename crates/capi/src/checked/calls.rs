@@ -6,13 +6,16 @@ use check::calls::is_of_ends;
 use check::ends::Peer;
 use check::reads::Reads;
 use check::{Checker, Completion, Direction, Element, Finding, Program, Queue, Refusal, Request};
+use nic::QpType;
 use rdma_core_abi::verbs::{
     self as v, ibv_context_ops, ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wc,
 };
 
-use super::objects::{completes, executes, reads, refuse_gone, state_name};
+use super::objects::{
+    completes, executes, is_in_domain, kind_of, reads, refuse_gone, state_name, unannounced,
+};
 use super::site::Place;
-use super::{ends, events, handle, look, note};
+use super::{ends, events, handle, note, note_at};
 use crate::ffi_guard;
 use crate::verbs::cq::poll;
 use crate::verbs::qp::{post, request};
@@ -55,17 +58,23 @@ impl Program for Own {
         completes(pair)
     }
 
+    fn unannounced(&self, queue: u64) -> u32 {
+        unannounced(queue)
+    }
+
     fn reads(&self, pair: u64) -> Option<Reads> {
         reads(pair)
     }
 }
 
 /// A work request as the C structures have it.
-trait Posted {
+pub(super) trait Posted {
     /// Where in the peer's memory it begins, and the right that this needs.
     fn remote(&self) -> Option<(u64, &'static str)> {
         None
     }
+    /// What is wrong with a request that was refused, in a sentence, where that is known.
+    fn mistake(&self, queue: Queue) -> Option<&'static str>;
     fn next(&self) -> *mut Self;
     fn list(&self) -> (*const ibv_sge, c_int);
     /// The request, but for its elements.
@@ -73,6 +82,33 @@ trait Posted {
 }
 
 impl Posted for ibv_send_wr {
+    fn mistake(&self, queue: Queue) -> Option<&'static str> {
+        let Queue::Send(pair) = queue else { return None };
+        let (kind, _) = kind_of(pair)?;
+        let request = self.request();
+        if self.send_flags & v::IBV_SEND_INLINE != 0 && request.direction == Direction::Writes {
+            return Some("IBV_SEND_INLINE is for SEND and WRITE only.");
+        }
+        match kind {
+            QpType::Ud if request.name != "SEND" => Some("UD queue pairs have SEND only."),
+            QpType::Uc if request.direction == Direction::Writes => {
+                Some("UC queue pairs have neither READ nor atomics.")
+            }
+            QpType::Ud => {
+                // SAFETY: any bit pattern is a value of this member.
+                let to = unsafe { self.wr.ud };
+                // SAFETY: NULL or a handle of ours, by the man page's contract.
+                match unsafe { to.ah.as_ref() } {
+                    None => Some("wr.ud.ah is NULL: a datagram needs an address handle."),
+                    Some(ah) if !is_in_domain(pair, ah.pd) => {
+                        Some("The address handle is of another protection domain.")
+                    }
+                    Some(_) => None,
+                }
+            }
+            _ => None,
+        }
+    }
     fn remote(&self) -> Option<(u64, &'static str)> {
         // SAFETY: the opcode says which member is set, and all are integers.
         let (of_rdma, of_atomic) = unsafe { (self.wr.rdma.remote_addr, self.wr.atomic.remote_addr) };
@@ -113,6 +149,11 @@ impl Posted for ibv_send_wr {
 }
 
 impl Posted for ibv_recv_wr {
+    fn mistake(&self, queue: Queue) -> Option<&'static str> {
+        let Queue::Receive(pair) = queue else { return None };
+        let takes_shared = kind_of(pair).is_some_and(|(_, has_shared)| has_shared);
+        takes_shared.then_some("The queue pair takes its receives from its shared receive queue.")
+    }
     fn next(&self) -> *mut Self {
         self.next
     }
@@ -152,7 +193,7 @@ unsafe fn each<T: Posted>(list: *mut T, mut f: impl FnMut(&T)) {
 /// # Safety
 ///
 /// A list of requests as ibv_post_send(3) describes it, and the caller's variable.
-unsafe fn posted<T: Posted>(
+pub(super) unsafe fn posted<T: Posted>(
     queue: Queue,
     list: *mut T,
     bad: *mut *mut T,
@@ -173,35 +214,42 @@ unsafe fn posted<T: Posted>(
         unsafe { each(list, one) };
         findings
     };
-    note(tell);
+    let place = note(tell);
     let error = post();
+    let Some(place) = place else { return error };
     if error != 0 {
         let mut count = 0;
         // SAFETY: the call has said which one it refused.
-        unsafe { each(*bad, |_| count += 1) };
-        refused(queue, count, error);
+        let why = unsafe {
+            each(*bad, |_| count += 1);
+            (*bad).as_ref().and_then(|wr| wr.mistake(queue))
+        };
+        refused(queue, count, error, why, &place);
     } else {
-        accepted(queue);
+        accepted(queue, &place);
     }
     error
 }
 
 /// Tells that the adapter has taken the requests of a call.
-pub(super) fn accepted(queue: Queue) {
-    note(|checker, site| checker.posted(queue, site));
+pub(super) fn accepted(queue: Queue, place: &Place) {
+    let mut wanted = None;
+    note_at(place, |checker, site| {
+        wanted = checker.peer_wanted(queue, &Own);
+        checker.posted(queue, site)
+    });
     // Other processes are asked while the checker's lock is free.
-    let wanted = look(|checker| checker.peer_wanted(queue, &Own)).flatten();
     let peer = wanted.and_then(|number| ends::peer_of(number, false));
     if let Some(served) = peer.and_then(|peer| peer.reads_served) {
-        note(|checker, site| checker.peer_serves(queue, served, &Own, site));
+        note_at(place, |checker, site| checker.peer_serves(queue, served, &Own, site));
     }
 }
 
 /// Tells of the last requests, which were refused with an errno.
-pub(super) fn refused(queue: Queue, count: usize, error: c_int) {
+pub(super) fn refused(queue: Queue, count: usize, error: c_int, why: Option<&'static str>, place: &Place) {
     let state = state_name(queue);
-    let why = (error == libc::EINVAL).then_some(Refusal { error: "EINVAL", state });
-    note(|checker, site| checker.refused(queue, count, why.as_ref(), site));
+    let why = (error == libc::EINVAL).then_some(Refusal { error: "EINVAL", state, why });
+    note_at(place, |checker, site| checker.refused(queue, count, why.as_ref(), site));
 }
 
 unsafe extern "C" fn post_send(
@@ -247,10 +295,9 @@ unsafe extern "C" fn post_srq_recv(
 }
 
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc: *mut ibv_wc) -> c_int {
-    if let Err(gone) = refuse_gone(cq) {
+    if let Err(gone) = events::polled(cq) {
         return ffi_guard::or(-gone.0, || Err(gone));
     }
-    events::polled(cq);
     // SAFETY: the man page's contract.
     let taken = unsafe { poll::poll_cq(cq, num_entries, wc) };
     if taken > 0 {

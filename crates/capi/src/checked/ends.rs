@@ -22,7 +22,13 @@ pub(super) fn peer_of(number: u32, is_silent: bool) -> Option<Peer> {
     let (_, _, own) = pairs().find(|(is_own, _, qp)| *is_own && qp.lqpn == number)?;
     let is_peer =
         |qp: &Qp| Some(qp.lqpn) == own.rqpn && (qp.src_addr.is_none() || qp.src_addr == own.dst_addr);
-    let (_, device, peer) = pairs().find(|(_, _, qp)| is_peer(qp))?;
+    let Some((_, device, peer)) = pairs().find(|(_, _, qp)| is_peer(qp)) else {
+        let all: Vec<_> = pairs().map(|(_, _, qp)| (qp.lqpn, qp.src_addr.as_deref())).collect();
+        let is_here = own.dst_addr.is_some() && all.iter().any(|(_, addr)| *addr == own.dst_addr.as_deref());
+        let numbers: Vec<u32> = all.iter().map(|(number, _)| *number).collect();
+        let misfit = ends::nowhere(own.rqpn?, &numbers);
+        return (is_silent && is_here).then(|| Peer { misfits: vec![misfit], ..Peer::default() });
+    };
     let (own, there) = (end(own), end(peer));
     let is_connected = there.peer == Some(own.number) && !matches!(there.state.as_str(), "RESET" | "INIT");
     Some(Peer {

@@ -11,6 +11,8 @@
 //! | [`events`] | events asked for, taken and waited for |
 //! | [`taken`] | the calls that were handed events |
 //! | [`identifiers`] | identifiers and event channels of rdma_cm, made and destroyed |
+//! | [`work_queues`] | receive work queues, and what is posted to them |
+//! | [`refusals`] | calls that were refused, and why |
 //! | `kept` | the memory of destroyed objects, which stays for a while |
 //! | `ends` | what does not fit between a queue pair and its peer on this host |
 //!
@@ -24,9 +26,11 @@ pub(crate) mod identifiers;
 mod kept;
 pub(crate) mod objects;
 mod recent;
+pub(crate) mod refusals;
 mod site;
 pub(crate) mod steps;
 pub(crate) mod taken;
+pub(crate) mod work_queues;
 
 use std::alloc::Layout;
 use std::fs::OpenOptions;
@@ -158,9 +162,11 @@ fn look<T>(f: impl FnOnce(&mut Checker<Place>) -> T) -> Option<T> {
     is_told.then(|| f(&mut check.checker.lock()))
 }
 
-/// Tells the checker of the call that the program is in. Nothing where calls are not checked.
-fn note(tell: impl FnOnce(&mut Checker<Place>, &Place) -> Vec<Finding<Place>>) {
-    let Some(check) = CHECK.get() else { return };
+/// Tells the checker of the call that the program is in, and says where that is for [`note_at`].
+/// Nothing where calls are not checked.
+fn note(tell: impl FnOnce(&mut Checker<Place>, &Place) -> Vec<Finding<Place>>) -> Option<Place> {
+    let check = CHECK.get().as_ref()?;
+    let mut found = None;
     ffi_guard::nothing(|| {
         // What it did not hear of would look like a mistake later.
         if process::room(ROOM).is_err() && !check.has_stopped.swap(true, Ordering::Relaxed) {
@@ -169,10 +175,21 @@ fn note(tell: impl FnOnce(&mut Checker<Place>, &Place) -> Vec<Finding<Place>>) {
         if check.has_stopped.load(Ordering::Relaxed) {
             return;
         }
-        let place = Place::here();
+        let place = found.insert(Place::here());
         let mut checker = check.checker.lock();
-        check.tell(&tell(&mut checker, &place));
+        check.tell(&tell(&mut checker, place));
     });
+    found
+}
+
+/// Tells the checker more of a call whose place is known.
+fn note_at(place: &Place, tell: impl FnOnce(&mut Checker<Place>, &Place) -> Vec<Finding<Place>>) {
+    if let Some(check) = CHECK.get().as_ref().filter(|check| !check.has_stopped.load(Ordering::Relaxed)) {
+        ffi_guard::nothing(|| {
+            let mut checker = check.checker.lock();
+            check.tell(&tell(&mut checker, place));
+        });
+    }
 }
 
 /// Takes an object out of the memory that it has from `Box::into_raw`. What it was is said where it

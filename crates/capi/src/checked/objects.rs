@@ -2,7 +2,7 @@
 //! what it names, and does nothing where calls are not checked.
 
 use check::objects::{CompletionQueue, Domain, Handle, QueuePair, Region, SharedQueue};
-use nic::{QpState, QpType, mask};
+use nic::{QpState, QpType};
 use rdma_core_abi::verbs::{IBV_ACCESS_LOCAL_WRITE, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd};
 
 use check::Queue;
@@ -11,6 +11,8 @@ use check::reads::Reads;
 use super::calls::Own;
 use super::{handle, look, note};
 use crate::ffi_guard::Errno;
+use crate::verbs::cq::object::Cq;
+use crate::verbs::memory::pd::Pd;
 use crate::verbs::qp::object::{Over, Qp};
 
 /// EINVAL, and a finding, for an object that was destroyed. Nothing of the object is read.
@@ -151,6 +153,28 @@ pub(crate) fn accepted(qp: *mut ibv_qp, asked: u8, offered: u8) {
     });
 }
 
+/// The type of a queue pair that a call is about, and whether it has a shared receive queue.
+pub(super) fn kind_of(pair: Handle) -> Option<(QpType, bool)> {
+    let qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair as usize);
+    // SAFETY: as in `state`.
+    let (c, ours) = unsafe { (qp.as_ref()?, Qp::of(qp)) };
+    Some((ours.nic.init().kind, !c.srq.is_null()))
+}
+
+/// Whether a queue pair that a call is about is in a protection domain.
+pub(super) fn is_in_domain(pair: Handle, pd: *mut ibv_pd) -> bool {
+    let qp = std::ptr::with_exposed_provenance_mut::<ibv_qp>(pair as usize);
+    // SAFETY: as in `state`; the domain of an address handle lives as long as that.
+    unsafe { std::sync::Arc::ptr_eq(&Pd::of(pd).nic, &Pd::of((*qp).pd).nic) }
+}
+
+/// Completions that a queue which the checker knows holds and gives no event for.
+pub(super) fn unannounced(queue: Handle) -> u32 {
+    let cq = std::ptr::with_exposed_provenance_mut::<ibv_cq>(queue as usize);
+    // SAFETY: the checker, whose lock is held, hears of a queue's end before it is freed.
+    unsafe { Cq::of(cq) }.nic.unannounced()
+}
+
 /// The state of the queue pair that a call posts to.
 pub(super) fn state_name(queue: Queue) -> &'static str {
     let (Queue::Send(pair) | Queue::Receive(pair)) = queue else { return "RTS" };
@@ -221,33 +245,6 @@ pub(crate) unsafe fn pair_made(qp: *mut ibv_qp, max_inline: u32) {
         checker.pair_made(handle(qp), pair);
         Vec::new()
     });
-}
-
-/// A change of a queue pair was refused, and why.
-pub(crate) fn modify_refused(qp: *mut ibv_qp, why: nic::Error) {
-    let is_mistake = matches!(
-        why,
-        nic::Error::Invalid(_)
-            | nic::Error::Value { .. }
-            | nic::Error::State { .. }
-            | nic::Error::OutOfRange { .. }
-            | nic::Error::Vacant { .. }
-    );
-    if is_mistake {
-        note(|checker, site| checker.modify_refused(handle(qp), &with_names(&why), site));
-    }
-}
-
-/// What is wrong, with the names of attributes in place of a mask.
-fn with_names(why: &nic::Error) -> String {
-    match why {
-        nic::Error::Value { what, value: nic::Value::Hex(bits) } if what.starts_with("attr_mask") => {
-            let given = mask::NAMES.iter().filter(|(bit, _)| bits & u64::from(*bit) != 0);
-            let names: Vec<_> = given.map(|(_, name)| format!("IBV_QP_{name}")).collect();
-            format!("{what}: {}", names.join(", "))
-        }
-        other => other.to_string(),
-    }
 }
 
 pub(crate) fn pair_reset(qp: *mut ibv_qp) {

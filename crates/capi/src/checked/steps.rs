@@ -24,10 +24,9 @@ pub(crate) fn set_poll_functions(c: &mut ibv_cq_ex) {
 }
 
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
-    if let Err(gone) = refuse_gone(cq) {
+    if let Err(gone) = events::polled(cq.cast()) {
         return ffi_guard::or_errno(|| Err(gone));
     }
-    events::polled(cq.cast());
     // SAFETY: the man page's contract.
     let found = unsafe { cq_ex::start_poll(cq, attr) };
     if found == 0 {
@@ -107,7 +106,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let queue = Queue::Send(handle(qp));
     // SAFETY: the man page's contract: this thread builds.
     let built = unsafe { wr::built(qp) };
-    note(|checker, place| {
+    let place = note(|checker, place| {
         let tell = |request: &nic::Request| {
             let elements = elements(&request.wr.data);
             checker.posting(queue, &described(request, &elements), &Own, place)
@@ -117,10 +116,11 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     let count = built.len();
     // SAFETY: the man page's contract.
     let error = unsafe { wr::wr_complete(qp) };
+    let Some(place) = place else { return error };
     if error != 0 {
-        calls::refused(queue, count, error);
+        calls::refused(queue, count, error, None, &place);
     } else {
-        calls::accepted(queue);
+        calls::accepted(queue, &place);
     }
     error
 }

@@ -30,3 +30,8 @@ impl Taken {
         }
     }
 }
+
+/// The program acknowledges more events of an object than it owes.
+pub(crate) fn too_many(acknowledged: u32, owed: u32) {
+    note(|checker, site| checker.acknowledged_too_often(acknowledged, owed, site));
+}

@@ -269,8 +269,9 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         if event.is_null() {
             return Err(Errno(libc::EINVAL));
         }
+        checked::objects::refuse_gone(event)?;
         // SAFETY: made by `Box::into_raw` in `next`, by the man page's contract.
-        let event = unsafe { Box::from_raw(event.cast::<Event>()) };
+        let event = unsafe { checked::take(event.cast::<Event>(), "event of rdma_cm") };
         event.counted.unacked.ack(1);
         Ok(0)
     })

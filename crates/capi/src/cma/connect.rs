@@ -14,6 +14,7 @@ use nic::rdma_cm::{ConnParam, EventKind};
 use stack::{Id, Node};
 
 use crate::checked;
+use crate::checked::refusals::tell;
 use crate::cma::channel::rdma_get_cm_event;
 use crate::cma::cm_id::CmId;
 use crate::cma::id::{complete, rdma_destroy_id, release_event};
@@ -33,7 +34,9 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::so
         // SAFETY: an address, by the man page's contract.
         let addr = unsafe { sockaddr::read(addr)? };
         match addr {
-            Address::Ip(addr) => ours.instance.node().bind(&ours.node, addr)?,
+            Address::Ip(addr) => {
+                ours.instance.node().bind(&ours.node, addr).inspect_err(tell("rdma_bind_addr"))?
+            }
             Address::Ib(gid, service) => ours.instance.node().bind_service(&ours.node, gid, service)?,
         }
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
@@ -62,7 +65,10 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
             _ => return ours.instance.node().resolve_service(&ours.node).map(|()| 0).map_err(Errno::from),
         };
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
-        ours.instance.node().resolve_addr(&ours.node, src, dst, timeout)?;
+        ours.instance
+            .node()
+            .resolve_addr(&ours.node, src, dst, timeout)
+            .inspect_err(tell("rdma_resolve_addr"))?;
         // Where the device can not be opened, the event says so.
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         let _ = unsafe { ours.refresh() };
@@ -77,7 +83,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
 pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
     let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
-        ours.instance.node().resolve_route(&ours.node)?;
+        ours.instance.node().resolve_route(&ours.node).inspect_err(tell("rdma_resolve_route"))?;
         // Where the device can not be opened, the event says so.
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         let _ = unsafe { ours.refresh() };
@@ -92,7 +98,10 @@ pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     ffi_guard::making(|| {
         let ours = CmId::checked(id)?;
-        ours.instance.node().listen(&ours.node, u32::try_from(backlog).unwrap_or(0))?;
+        ours.instance
+            .node()
+            .listen(&ours.node, u32::try_from(backlog).unwrap_or(0))
+            .inspect_err(tell("rdma_listen"))?;
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         unsafe { ours.refresh()? };
         Ok(0)
@@ -170,7 +179,7 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
         };
         let (param, data) = given.unwrap_or((DEFAULT_PARAMETERS, &[]));
         let data = [&ours.connect_data.lock()[..], data].concat();
-        ours.instance.node().connect(&ours.node, &param, &data)?;
+        ours.instance.node().connect(&ours.node, &param, &data).inspect_err(tell("rdma_connect"))?;
         Ok(0)
     });
     // SAFETY: an identifier of ours where that has succeeded; this frame has nothing to drop.
@@ -190,7 +199,7 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
         };
         let (wish, data) = given.map_or((None, &[][..]), |(p, d)| (Some(p), d));
         let offered = ours.node.lock().offered.initiator_depth;
-        ours.instance.node().accept(&ours.node, wish.as_ref(), data)?;
+        ours.instance.node().accept(&ours.node, wish.as_ref(), data).inspect_err(tell("rdma_accept"))?;
         // SAFETY: as above.
         unsafe { note_depths(id, param, offered) };
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.

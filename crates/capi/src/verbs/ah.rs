@@ -13,6 +13,7 @@ use stack::env::RouteQuery;
 use wire::Gid;
 use wire::grh::{GRH_LEN, Grh};
 
+use crate::checked;
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::device::context::Context;
 use crate::verbs::memory::pd::Pd;
@@ -76,7 +77,8 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
     let (ours, context) = unsafe { (Pd::of(pd), (*pd).context) };
     // SAFETY: as above.
     unsafe { Context::usable(context)? };
-    let nic = nic::Ah::new(&ours.nic, from_c(attr))?;
+    let nic = nic::Ah::new(&ours.nic, from_c(attr));
+    let nic = nic.inspect_err(checked::refusals::tell("ibv_create_ah"))?;
     ours.users.fetch_add(1, Ordering::AcqRel);
     let c = ibv_ah { context, pd, handle: 0 };
     Ok(Box::into_raw(Box::new(Ah { c: c.into(), nic })).cast())

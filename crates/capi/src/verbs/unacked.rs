@@ -3,7 +3,7 @@
 
 use locks::{Condvar, Mutex, MutexGuard, Rank};
 
-use crate::checked::taken::Taken;
+use crate::checked::taken::{self, Taken};
 
 /// Events handed to the program and not acknowledged yet.
 #[derive(Debug)]
@@ -38,9 +38,14 @@ impl Unacked {
     /// The program acknowledges `n`.
     pub(crate) fn ack(&self, n: u32) {
         let mut state = self.state.lock();
-        state.count = state.count.saturating_sub(n);
+        let before = state.count;
+        state.count = before.saturating_sub(n);
         if state.count == 0 && std::mem::take(&mut state.awaited) {
             self.zero.notify_all();
+        }
+        drop(state);
+        if n > before {
+            taken::too_many(n, before);
         }
     }
 

@@ -1,9 +1,9 @@
-//! Events that no completion queue was asked for.
+//! Events that do not come, and polls in vain.
 
-use check::Rule;
 use check::objects::CompletionQueue;
+use check::{Element, Queue, Rule};
 
-use crate::program::{Line, Program, rules};
+use crate::program::{KEY, Line, PAIR, Program, QUEUE, rules};
 
 const CHANNEL: u64 = 70;
 const TOLD: u64 = 71;
@@ -36,7 +36,7 @@ fn waiting_after(steps: &[Step]) -> Vec<Rule> {
         match *step {
             Arm(queue, thread) => checker.armed(queue, thread, &program.memory, &site),
             Take(queue) => checker.event_taken(queue, &site),
-            Poll(queue, thread) => checker.polled(queue, thread),
+            Poll(queue, thread) => _ = checker.polled(queue, thread),
         }
     }
     rules(checker.waiting_in_vain(CHANNEL, HERE, &Line(10)))
@@ -63,4 +63,54 @@ fn waiting_is_right_where_an_event_may_come_or_another_thread_may_ask() {
     for steps in right {
         assert_eq!(waiting_after(steps), []);
     }
+}
+
+#[test]
+fn completions_from_before_a_queue_was_armed_are_found_where_one_thread_polls_it_and_waits() {
+    let waiting = |polled_by: &[u64], left| {
+        let mut program = with_channel();
+        polled_by.iter().for_each(|thread| _ = program.checker.polled(TOLD, *thread));
+        program.checker.armed(TOLD, HERE, &program.memory, &Line(8));
+        program.memory.unannounced.set(left);
+        rules(program.checker.waiting_beside_completions(CHANNEL, HERE, &program.memory, &Line(9)))
+    };
+    assert_eq!(waiting(&[HERE], 2), [Rule::LostEvent]);
+    assert_eq!(waiting(&[HERE], 0), []);
+    assert_eq!(waiting(&[HERE, ELSEWHERE], 2), []);
+    assert_eq!(waiting(&[], 2), [], "no thread has polled it yet");
+}
+
+#[test]
+fn polling_for_ever_is_found_where_no_outstanding_request_gives_a_completion() {
+    let found = |prepare: fn(&mut Program)| {
+        let mut program = Program::new();
+        prepare(&mut program);
+        rules(program.checker.polled_in_vain(QUEUE, &program.memory, &Line(9)))
+    };
+    fn unsignaled(program: &mut Program) {
+        program.post(Queue::Send(PAIR), "SEND", Element { addr: 0x1000, len: 8, key: KEY }, false);
+    }
+    assert_eq!(found(unsignaled), [Rule::NeverSignaled]);
+    assert_eq!(found(|_| {}), [], "nothing is outstanding");
+    let also_receives = |program: &mut Program| {
+        unsignaled(program);
+        program.receive(0x1800, 8);
+    };
+    assert_eq!(found(also_receives), []);
+    let signals_at_times = |program: &mut Program| {
+        program.send(0x1000, 8);
+        program.complete(program.line, false);
+        unsignaled(program);
+    };
+    assert_eq!(found(signals_at_times), []);
+}
+
+#[test]
+fn polls_are_counted_from_the_last_request_that_was_posted() {
+    let mut program = Program::new();
+    program.checker.polled(QUEUE, HERE);
+    program.receive(0x1000, 8);
+    (1..1 << 20).for_each(|_| assert!(!program.checker.polled(QUEUE, HERE)));
+    assert!(program.checker.polled(QUEUE, HERE));
+    assert!(!program.checker.polled(QUEUE, HERE), "told once");
 }

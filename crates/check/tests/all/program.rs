@@ -31,6 +31,8 @@ pub(crate) struct Memory {
     pub(crate) is_dead: Cell<bool>,
     pub(crate) is_unconnected: Cell<bool>,
     pub(crate) is_unmapped: Cell<bool>,
+    /// Completions that a queue holds and gives no event for.
+    pub(crate) unannounced: Cell<u32>,
     pub(crate) reads: RefCell<BTreeMap<u64, Reads>>,
 }
 
@@ -43,6 +45,9 @@ impl check::Program for Memory {
     }
     fn completes(&self, _pair: u64) -> bool {
         !self.is_unconnected.get()
+    }
+    fn unannounced(&self, _queue: u64) -> u32 {
+        self.unannounced.get()
     }
     fn reads(&self, pair: u64) -> Option<Reads> {
         self.reads.borrow().get(&pair).copied()

@@ -260,7 +260,7 @@ fn a_request_that_is_invalid_is_told_with_the_state_where_that_is_why() {
     let refused = |state| {
         let mut program = Program::new();
         program.send(0x1000, 8);
-        let why = Refusal { error: "EINVAL", state };
+        let why = Refusal { error: "EINVAL", state, why: None };
         let found = program.checker.refused(Queue::Send(PAIR), 1, Some(&why), &Line(11));
         found[0].what.clone()
     };
@@ -287,7 +287,7 @@ fn waits_behind(calls: &[(u64, &str)], prepare: fn(&mut Program)) -> Vec<Rule> {
         let site = program.here();
         match *call {
             "arm" => program.checker.armed(QUEUE_OF_CHANNEL, *thread, &program.memory, &site),
-            _ => program.checker.polled(QUEUE_OF_CHANNEL, *thread),
+            _ => _ = program.checker.polled(QUEUE_OF_CHANNEL, *thread),
         }
     }
     let site = program.here();

@@ -373,6 +373,13 @@ impl Cq {
         let (added, taken) = self.passed();
         ((added - taken) as u32, added)
     }
+    /// Completions in the queue that raise no event, as it was armed behind them; 0 where it is not
+    /// armed for each.
+    pub fn unannounced(&self) -> u32 {
+        let state = self.lock();
+        let is_armed = state.armed == Some(Arm::Next) && state.held_back == 0;
+        if is_armed { state.queue.len() as u32 } else { 0 }
+    }
     /// Whether completions were lost because the queue was full.
     pub fn is_overrun(&self) -> bool {
         self.lock().overrun

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use locks::Rank;
 use rdma_core_abi::verbs::{ibv_comp_channel, ibv_context};
 
+use crate::checked;
 use crate::eventfd::{self, Counter};
-use crate::ffi_guard::{self, Errno};
+use crate::ffi_guard;
 use crate::instance::Instance;
 use crate::verbs::abi_1_0::contexts;
 use crate::verbs::device::context::Context;
@@ -81,7 +82,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
     ffi_guard::or_errno(|| {
         // SAFETY: a channel of ours, by the man page's contract.
         if unsafe { Channel::of(channel) }.users.load(Ordering::Acquire) > 0 {
-            return Err(Errno(libc::EBUSY));
+            return Err(checked::refusals::in_use("ibv_destroy_comp_channel", channel));
         }
         CHANNELS.leave(channel);
         // SAFETY: made by `Box::into_raw` in `ibv_create_comp_channel`, and no thread uses it.

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nic::{CqExtras, Moderation};
+use nic::{CqExtras, Moderation, in_range};
 use rdma_core_abi::verbs::{
     IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_pd,
 };
@@ -44,9 +44,8 @@ pub(crate) unsafe fn create(
     init: CqInit,
     complete: impl FnOnce(&mut ibv_cq_ex),
 ) -> Result<*mut ibv_cq, Errno> {
-    if init.comp_vector != 0 {
-        return Err(Errno(libc::EINVAL));
-    }
+    let refused = checked::refusals::tell("ibv_create_cq");
+    in_range("comp_vector", init.comp_vector, 0_u32, 0_u32).inspect_err(&refused)?;
     // SAFETY: as the caller says.
     let (ours, reports_to) =
         unsafe { (Context::usable(context)?, (!init.channel.is_null()).then(|| Channel::of(init.channel))) };
@@ -57,7 +56,8 @@ pub(crate) unsafe fn create(
         clock: Some(Arc::new(SystemClock)),
         moderated: Arc::downgrade(ours.nic.moderated()),
     };
-    let nic = nic::Cq::with(init.cqe, reports_to.map(|c| c.nic.clone()), ours.events.clone(), extras)?;
+    let nic = nic::Cq::with(init.cqe, reports_to.map(|c| c.nic.clone()), ours.events.clone(), extras);
+    let nic = nic.inspect_err(refused)?;
     slot.list(&nic);
     // SAFETY: integers, pointers, nullable functions, a mutex and a condition of zeroes.
     let mut c: ibv_cq_ex = unsafe { std::mem::zeroed() };
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Cq::of(cq) };
         if ours.users.load(Ordering::Acquire) > 0 {
-            return Err(Errno(libc::EBUSY));
+            return Err(checked::refusals::in_use("ibv_destroy_cq", cq));
         }
         // SAFETY: the channel outlives its queues, by its EBUSY.
         let channel = unsafe {

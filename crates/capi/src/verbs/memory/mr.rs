@@ -73,7 +73,8 @@ pub(crate) fn register(
     let start = addr.expose_provenance() as u64;
     // SAFETY: memory that the program lets its peers read and write until it deregisters it, by the
     // man page's contract.
-    let nic = unsafe { ours.nic.register(start, length as u64, iova, access)? };
+    let nic = unsafe { ours.nic.register(start, length as u64, iova, access) };
+    let nic = nic.inspect_err(checked::refusals::tell("ibv_reg_mr"))?;
     // SAFETY: as above.
     let mr = unsafe { make(pd, nic, addr, length, access, None) };
     checked::objects::region_is_at(nic.key.0, start, iova);

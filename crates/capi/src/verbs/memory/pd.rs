@@ -161,7 +161,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         checked::objects::refuse_gone(pd)?;
         // SAFETY: a domain of ours, by the man page's contract.
         if unsafe { Pd::of(pd) }.users.load(Ordering::Acquire) > 0 {
-            return Err(Errno(libc::EBUSY));
+            return Err(checked::refusals::in_use("ibv_dealloc_pd", pd));
         }
         checked::objects::domain_gone(pd);
         // SAFETY: made by `Box::into_raw` in `Pd::make`, and no thread uses it.

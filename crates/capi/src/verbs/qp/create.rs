@@ -48,6 +48,16 @@ fn recv_cq_of(kind: QpType, init: &mut ibv_qp_init_attr) -> *mut ibv_cq {
     init.send_cq
 }
 
+/// EINVAL for completion queues that are NULL, or destroyed.
+fn are_there(send_cq: *mut ibv_cq, recv_cq: *mut ibv_cq) -> Result<(), Errno> {
+    if send_cq.is_null() || recv_cq.is_null() {
+        let why = nic::Error::Invalid("send_cq or recv_cq is NULL");
+        return Err(checked::refusals::because("ibv_create_qp", why));
+    }
+    checked::objects::refuse_gone(send_cq)?;
+    checked::objects::refuse_gone(recv_cq)
+}
+
 /// What uverbs answers for a type that it does not know, and a device for one that it has not.
 fn unknown_type(qp_type: u32) -> Errno {
     Errno(if qp_type == IBV_QPT_DRIVER { libc::EOPNOTSUPP } else { libc::EINVAL })
@@ -81,11 +91,7 @@ pub(crate) unsafe fn create_with(
     let (domain, init) = unsafe { (Pd::of(pd), &mut *attr) };
     let kind = QpType::from_code(init.qp_type).ok_or(unknown_type(init.qp_type))?;
     let recv_cq = recv_cq_of(kind, init);
-    if init.send_cq.is_null() || recv_cq.is_null() {
-        return Err(Errno(libc::EINVAL));
-    }
-    checked::objects::refuse_gone(init.send_cq)?;
-    checked::objects::refuse_gone(recv_cq)?;
+    are_there(init.send_cq, recv_cq)?;
     // SAFETY: as the caller says.
     let srq = (!init.srq.is_null()).then(|| unsafe { Srq::of(init.srq) });
     // SAFETY: as the caller says.
@@ -113,7 +119,8 @@ pub(crate) unsafe fn create_with(
             sq_sig_all: init.sq_sig_all != 0,
             events: context.events.clone(),
         },
-    )?;
+    )
+    .inspect_err(checked::refusals::tell("ibv_create_qp"))?;
     init.cap.max_inline_data = cap.max_inline_data;
     // SAFETY: as the caller says.
     let of = unsafe { (*pd).context };

@@ -26,7 +26,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, 
         }
         let bits = standard(attr_mask)? & !ours.nic.init().kind.ignores();
         let modified = from_c(attr, bits).and_then(|attr| ours.nic.modify(Instant::now(), &attr, bits));
-        modified.inspect_err(|why| checked::objects::modify_refused(qp, *why))?;
+        modified.inspect_err(|why| checked::refusals::modify_refused(qp, why))?;
         if bits & mask::STATE != 0 {
             // SAFETY: as above.
             unsafe { (*qp).state = attr.qp_state };

@@ -145,18 +145,19 @@ unsafe fn create_with(
     let attr = SrqAttr { max_wr: init.attr.max_wr, max_sge: init.attr.max_sge, limit: 0 };
     let events = ours.events.clone();
     let nic = match kind {
-        Kind::Basic => nic::Srq::create(&domain.nic, attr, events)?,
+        Kind::Basic => nic::Srq::create(&domain.nic, attr, events),
         Kind::Xrc { xrcd, cq } => {
             // SAFETY: as above.
             let (xrcd, cq) = unsafe { (Xrcd::usable(xrcd)?, Cq::of(cq)) };
-            nic::Srq::create_xrc(&domain.nic, attr, events, xrcd.nic.clone(), cq.nic.clone())?
+            nic::Srq::create_xrc(&domain.nic, attr, events, xrcd.nic.clone(), cq.nic.clone())
         }
         Kind::Tm { cq, max_tags } => {
             // SAFETY: as above.
             let cq = unsafe { Cq::of(cq) };
-            nic::Srq::create_tm(&domain.nic, attr, events, max_tags, cq.nic.clone())?
+            nic::Srq::create_tm(&domain.nic, attr, events, max_tags, cq.nic.clone())
         }
     };
+    let nic = nic.inspect_err(checked::refusals::tell("ibv_create_srq"))?;
     // SAFETY: as above.
     unsafe { kind.uses(|n| _ = n.fetch_add(1, Ordering::AcqRel)) };
     // SAFETY: integers, pointers, a mutex and a condition of zeroes.
@@ -245,7 +246,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         // SAFETY: a queue of ours, by the man page's contract.
         let ours = unsafe { Srq::of(srq) };
         if ours.users.load(Ordering::Acquire) > 0 {
-            return Err(Errno(libc::EBUSY));
+            return Err(checked::refusals::in_use("ibv_destroy_srq", srq));
         }
         // SAFETY: what it uses lives as long as it, by its EBUSY; the context as long as its
         // domain.

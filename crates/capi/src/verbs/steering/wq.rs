@@ -13,6 +13,7 @@ use rdma_core_abi::verbs::{
     ibv_wq, ibv_wq_attr, ibv_wq_init_attr,
 };
 
+use crate::checked::{self, work_queues};
 use crate::ffi_guard::{self, Errno};
 use crate::instance::Instance;
 use crate::verbs::cq::object::Cq;
@@ -114,12 +115,15 @@ pub(crate) unsafe extern "C" fn create_wq(
         c.handle = c.wq_num;
         c.state = v::IBV_WQS_RESET;
         c.wq_type = init.wq_type;
-        c.post_recv = Some(post_wq_recv);
+        c.post_recv = Some(if checked::is_on() { work_queues::post_wq_recv } else { post_wq_recv });
         pd.users.fetch_add(1, Ordering::AcqRel);
         cq.users.fetch_add(1, Ordering::AcqRel);
         let instance = ours.instance.clone();
         let wq = Wq { c: c.into(), nic, users: AtomicU32::new(0), instance };
-        Ok(Box::into_raw(Box::new(wq)).cast())
+        let wq = Box::into_raw(Box::new(wq)).cast();
+        // SAFETY: just made.
+        unsafe { work_queues::made(wq) };
+        Ok(wq)
     })
 }
 
@@ -146,6 +150,7 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_att
         }
         // SAFETY: as above.
         unsafe { (*wq).state = ours.nic.state() as u32 };
+        work_queues::modified(wq, ours.nic.state() as u32);
         Ok(())
     })
 }
@@ -165,6 +170,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
             Cq::of((*wq).cq).users.fetch_sub(1, Ordering::AcqRel);
             drop(Box::from_raw(wq.cast::<Wq>()));
         }
+        work_queues::gone(wq);
         Ok(())
     })
 }
@@ -172,7 +178,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
 /// `ibv_post_wq_recv`, ibv_create_wq(3): takes the list in order; where one is refused, `bad_wr`
 /// names it and those before it stay posted. EINVAL in state RESET and for too many elements,
 /// ENOMEM for a full queue, ENODEV for a parent's queue in a forked child.
-unsafe extern "C" fn post_wq_recv(
+pub(crate) unsafe extern "C" fn post_wq_recv(
     wq: *mut ibv_wq,
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
