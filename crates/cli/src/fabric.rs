@@ -3,6 +3,7 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | `source` | the net file of one, or the generator |
 //! | `place` | where fabrics lie, and which runs |
 //! | `daemon`, `commands` | the process that has one |
 //! | `files`, `issm` | what programs of a host see in the file system |
@@ -16,12 +17,13 @@ mod files;
 mod issm;
 mod on;
 mod place;
+mod source;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use ::fabric::Fabric;
-use ::fabric::net::{FatTree, Net};
+use ::fabric::net::{Dragonfly, FatTree, Torus};
 use ::fabric::protocol::{Command, Reply, Request};
 
 use crate::output;
@@ -74,6 +76,8 @@ enum What {
         /// The new value
         value: u64,
     },
+    /// Print the counters of a port
+    Counters(At),
     /// Lose a share of the packets that leave a port
     Drop {
         #[command(flatten)]
@@ -81,6 +85,39 @@ enum What {
         /// The share: 1%, 0.5%; 0 ends it
         #[arg(value_parser = rate)]
         rate: u32,
+    },
+    /// Damage a share of the packets that leave a port: the other end counts SymbolErrorCounter and
+    /// PortRcvErrors
+    Damage {
+        #[command(flatten)]
+        at: At,
+        /// The share: 1%, 0.5%; 0 ends it
+        #[arg(value_parser = rate)]
+        rate: u32,
+    },
+    /// Train a link anew with another width and speed
+    Rate {
+        #[command(flatten)]
+        at: At,
+        /// What both ends can do: 4xEDR, 1xSDR
+        rate: String,
+    },
+    /// Cut and mend the cable at a port again and again
+    Flap {
+        #[command(flatten)]
+        at: At,
+        /// How long it stays cut, and mended: 2s, 500ms; 0 ends it
+        #[arg(value_parser = period)]
+        period: u64,
+    },
+    /// Let a counter of a port grow
+    Grow {
+        #[command(flatten)]
+        at: At,
+        /// The counter, by the name that perfquery(8) prints
+        counter: String,
+        /// By so much each second; 0 ends it
+        a_second: u64,
     },
     /// Freeze a node: its management is silent, packets pass
     Freeze {
@@ -106,11 +143,21 @@ enum What {
 #[derive(clap::Args)]
 struct RunArgs {
     /// What ibnetdiscover(8) has printed, or a net file of ibsim; - is standard input
-    #[arg(required_unless_present = "fat_tree")]
+    #[arg(required_unless_present_any = ["fat_tree", "torus", "dragonfly"])]
     file: Option<PathBuf>,
     /// A fat tree in place of a file: 2,36 has 648 hosts, 3,36 has 11664
     #[arg(long, value_name = "LEVELS,RADIX", conflicts_with = "file")]
     fat_tree: Option<FatTree>,
+    /// A torus in place of a file, with a host at each switch: 4x4, 4x4x4
+    #[arg(long, value_name = "XxYxZ", conflicts_with_all = ["file", "fat_tree"])]
+    torus: Option<Torus>,
+    /// A dragonfly in place of a file, by the switches of a group, the hosts of a switch and its
+    /// links to other groups: 4,2,2 has 9 groups and 72 hosts
+    #[arg(long, value_name = "SWITCHES,HOSTS,LINKS", conflicts_with_all = ["file", "fat_tree", "torus"])]
+    dragonfly: Option<Dragonfly>,
+    /// Let ports begin with the LIDs of the file, which subnet managers keep
+    #[arg(long)]
+    keep_lids: bool,
     /// The fabric's name, for --fabric; without it that of the file
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
@@ -146,7 +193,14 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
         What::Down(At { node, port }) => Command::Cut { node, port, cut: true },
         What::Up(At { node, port }) => Command::Cut { node, port, cut: false },
         What::Set { at: At { node, port }, counter, value } => Command::Set { node, port, counter, value },
+        What::Counters(At { node, port }) => Command::Counters { node, port },
         What::Drop { at: At { node, port }, rate } => Command::Drop { node, port, ppm: rate },
+        What::Damage { at: At { node, port }, rate } => Command::Damage { node, port, ppm: rate },
+        What::Rate { at: At { node, port }, rate } => Command::Rate { node, port, rate },
+        What::Flap { at: At { node, port }, period } => Command::Flap { node, port, period_ms: period },
+        What::Grow { at: At { node, port }, counter, a_second } => {
+            Command::Grow { node, port, counter, a_second }
+        }
         What::Freeze { node } => Command::Freeze { node, frozen: true },
         What::Thaw { node } => Command::Freeze { node, frozen: false },
         What::Stop => Command::Stop,
@@ -172,27 +226,18 @@ fn write(name: Option<&str>, file: PathBuf) -> Result<ExitCode, String> {
 }
 
 fn serve(args: RunArgs, fabric: Option<String>) -> Result<ExitCode, String> {
-    let (net, own_name) = match (args.fat_tree, &args.file) {
-        (Some(tree), _) => (tree.net(), "fat-tree".to_owned()),
-        (None, Some(file)) => {
-            let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
-            let text = if file.as_os_str() == "-" {
-                std::io::read_to_string(std::io::stdin()).map_err(|error| failed(&error))?
-            } else {
-                let bytes = std::fs::read(file).map_err(|error| failed(&error))?;
-                // Descriptions come from devices, which may say anything.
-                String::from_utf8_lossy(&bytes).into_owned()
-            };
-            let stem = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            (Net::parse(&text).map_err(|error| failed(&error))?, stem)
-        }
-        (None, None) => return Err("no net file is named".into()),
-    };
-    let own_name = if own_name == "-" { "stdin".to_owned() } else { own_name };
+    let (file, own_name) = source::read(&args)?;
     let (place, _lock) = Place::take(args.name.or(fabric).as_deref().unwrap_or(&own_name))?;
-    let (name, links, nodes) = (place.name.clone(), net.links(), net.nodes.len());
+    let (name, links, nodes) = (place.name.clone(), file.net.links(), file.net.nodes.len());
     let failed = |error: std::io::Error| format!("fabric {name}: {error}");
-    let mut daemon = Daemon::new(Fabric::new(&net, args.seed), place).map_err(failed)?;
+    let mut fabric = Fabric::new(&file.net, args.seed);
+    fabric.set_counters(&file.counters);
+    if args.keep_lids {
+        fabric.set_lids(&file.lids);
+    }
+    // Of a large fabric as much memory as its ports have.
+    drop(file);
+    let mut daemon = Daemon::new(fabric, place).map_err(failed)?;
     let programs = "Programs: verbena run --on HOST -- PROGRAM";
     output::write(format!("fabric {name}: {nodes} nodes, {links} links. {programs}\n"))?;
     daemon.run().map_err(failed)?;
@@ -208,9 +253,30 @@ fn rate(text: &str) -> Result<u32, String> {
     }
 }
 
+/// A time, in milliseconds.
+fn period(text: &str) -> Result<u64, String> {
+    let (number, unit) = match (text.strip_suffix("ms"), text.strip_suffix('s')) {
+        (Some(number), _) => (number, 1.0),
+        (None, Some(number)) => (number, 1000.0),
+        (None, None) => (text, 1000.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(number) if (0.0..=86_400.0).contains(&number) => Ok((number * unit).round() as u64),
+        _ => Err("a time is a number of seconds or milliseconds, up to 86400: 2s, 500ms".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_has_a_unit_or_is_seconds() {
+        assert_eq!(["0", "2", "0.5s", "250ms"].map(period), [0, 2000, 500, 250].map(Ok));
+        for bad in ["", "s", "-1s", "1h", "NaN", "1e9s"] {
+            assert!(period(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn a_share_is_a_percentage_and_nothing_else() {

@@ -159,6 +159,24 @@ fn what_is_wrong_is_said_and_changes_nothing() {
 }
 
 #[test]
+fn a_file_includes_others_by_names_that_begin_at_its_own_directory() {
+    let place = Place::new("include");
+    fs::create_dir(place.dir.join("racks")).expect("a directory of the test's own");
+    let net = place.file("top.net", "Switch 4 \"leaf\"\n[1] \"a\"[1]\ninclude \"racks/one.net\"\n");
+    place.file("racks/one.net", "include \"two.net\"\n");
+    place.file("racks/two.net", "Ca 1 \"a\"\n");
+    let (mut fabric, line) = place.run(&place.name, &net);
+    assert!(line.contains(": 2 nodes, 1 links."), "{line}");
+    place.says(&["fabric", "stop"]);
+    assert!(fabric.ends_well());
+    let two = place.file("racks/two.net", "Ca 0 \"a\"\n");
+    let wrong = place.fails(&["fabric", "run", &net]);
+    assert_eq!(wrong, format!("{net}: {two}: line 1, column 4: a node has 1 to 254 ports, not \"0\""));
+    place.file("racks/one.net", "include \"three.net\"\n");
+    assert!(place.fails(&["fabric", "run", &net]).contains("\"three.net\" is not included: No such file"));
+}
+
+#[test]
 fn a_program_on_a_host_loads_the_library_and_knows_its_fabric() {
     let place = Place::new("on");
     let net = place.file("small.net", NET);

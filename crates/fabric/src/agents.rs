@@ -75,6 +75,9 @@ impl Registration {
         if self.class == 0 {
             return if self.user_rmpp { Err(Refusal::Field("RMPP without a class")) } else { Ok(()) };
         }
+        if self.oui >> 24 != 0 {
+            return Err(Refusal::Field("the OUI"));
+        }
         if self.version >= MAX_VERSION {
             return Err(Refusal::Field("the class version"));
         }

@@ -30,15 +30,21 @@ pub(crate) struct From {
     pub(crate) pkey_index: u16,
 }
 
-impl Fabric {
-    pub(crate) fn deliver(&mut self, now: Duration, packet: Packet) {
-        let from = From {
+impl From {
+    pub(crate) fn of(packet: &Packet) -> Self {
+        Self {
             port: packet.at,
             lid: packet.slid,
             qpn: packet.source_qpn,
             sl: packet.sl,
             pkey_index: packet.pkey_index,
-        };
+        }
+    }
+}
+
+impl Fabric {
+    pub(crate) fn deliver(&mut self, now: Duration, packet: Packet) {
+        let from = From::of(&packet);
         let Packet { at, lid, .. } = packet;
         match packet.body {
             Body::Smp(mut smp) => match self.carry(at, lid, &mut smp) {
@@ -47,6 +53,12 @@ impl Fabric {
             },
             Body::Gmp(mad) => {
                 let packets = rmpp::packets(&mad);
+                let header = Header::parse(&mad).ok().filter(|_| packets > 1);
+                if let Some(header) = header
+                    && self.goes_in_segments(at, lid, &header, &mad)
+                {
+                    return self.segment(now, lid, from, &header, mad);
+                }
                 let load = Load { words: packets * SMP.words, packets, kind: LoadKind::Data };
                 match self.subnet.route(at, lid, load, |_, _| ()) {
                     Ok(end) => self.at_gsi(now, end, from, packet.qpn, mad),

@@ -1,5 +1,7 @@
 //! What a program sees of its host's devices and ports, and sysfs shows of them.
 
+use std::net::Ipv4Addr;
+
 use serde::{Deserialize, Serialize};
 use wire::mad::smp::attribute;
 use wire::mad::{NodeType, PhysicalState, PortState, Trap, capability};
@@ -24,6 +26,10 @@ pub struct DeviceDescription {
     pub node_guid: u64,
     /// The system image GUID.
     pub system_guid: u64,
+    /// The vendor, 24 bits.
+    pub vendor: u32,
+    /// The vendor's number of the device.
+    pub device: u16,
     /// The ports, of a switch port 0 alone.
     pub ports: Vec<PortDescription>,
 }
@@ -61,6 +67,24 @@ pub struct PortDescription {
     pub capabilities: u32,
     /// The P_Key table, as far as it is used.
     pub pkeys: Vec<u16>,
+    /// The GUIDs of GUIDInfo, as far as they are used; the first is the port's.
+    pub guids: Vec<u64>,
+    /// Whether a cable is plugged in, cut or not.
+    pub has_cable: bool,
+    /// PortInfo's codes of the largest MTU of the port, and of its link.
+    pub mtu: (u8, u8),
+    /// PortInfo's VLCap.
+    pub max_vl: u8,
+    /// PortInfo's SubnetTimeOut.
+    pub subnet_timeout: u8,
+    /// PortInfo's InitTypeReply.
+    pub init_type_reply: u8,
+    /// How often the subnet manager has asked for clients to register again.
+    pub reregisters: u32,
+    /// The address of IPoIB.
+    pub ipoib: Option<Ipv4Addr>,
+    /// Whether each path needs a global routing header.
+    pub grh_required: bool,
 }
 
 impl Fabric {
@@ -85,6 +109,8 @@ impl Fabric {
                 kind: node.kind as u8,
                 node_guid: node.guid.0,
                 system_guid: node.system.0,
+                vendor: node.vendor,
+                device: node.device,
                 ports,
             }
         });
@@ -114,17 +140,34 @@ impl Fabric {
             speed: speed_name.to_owned(),
             capabilities: info.capabilities,
             pkeys: self.pkeys(node, number),
+            guids: self.guids(node, number),
+            has_cable: port.peer.is_some(),
+            mtu: (info.mtu_cap, info.neighbour_mtu),
+            max_vl: info.vl_cap,
+            subnet_timeout: info.subnet_timeout,
+            init_type_reply: info.init_type_reply,
+            reregisters: port.reregisters,
+            ipoib: self.ipoib_address(self.subnet.port_of(node, number)),
+            grh_required: self.subnet.node(node).settings.grh_required,
         }
     }
 
     fn pkeys(&self, node: NodeId, number: u8) -> Vec<u16> {
-        let block = self.subnet.node(node).tables.get(&(attribute::PKEY_TABLE, u32::from(number) << 16));
-        let Some(block) = block else { return vec![0xffff] };
-        let keys = block.as_chunks::<2>().0.iter().map(|key| u16::from_be_bytes(*key));
-        let mut keys: Vec<u16> = keys.collect();
+        let mut keys = self.subnet.pkeys_of(self.subnet.port_of(node, number));
         let used = keys.iter().rposition(|key| *key != 0).map_or(1, |last| last + 1);
         keys.truncate(used);
         keys
+    }
+
+    fn guids(&self, node: NodeId, number: u8) -> Vec<u64> {
+        let own = self.subnet.port(self.subnet.port_of(node, number)).guid.0;
+        let block = self.subnet.node(node).tables.get(&(attribute::GUID_INFO, u32::from(number)));
+        let more = block.into_iter().flat_map(|block| block.as_chunks::<8>().0.iter().skip(1));
+        let mut guids: Vec<u64> = more.map(|guid| u64::from_be_bytes(*guid)).collect();
+        guids.insert(0, own);
+        let used = guids.iter().rposition(|guid| *guid != 0).map_or(1, |last| last + 1);
+        guids.truncate(used);
+        guids
     }
 
     /// A port of a host's device; without a name of the first one, port 0 of any is the first one
@@ -164,12 +207,7 @@ impl Fabric {
         changed.sort_unstable();
         changed.dedup();
         let nodes = changed.into_iter().map(|at| self.subnet.node_at(at));
-        let mut hosts: Vec<String> = nodes
-            .map(|node| match node.kind {
-                NodeType::Switch => node.description.clone(),
-                _ => node.description.split(' ').next().unwrap_or_default().to_owned(),
-            })
-            .collect();
+        let mut hosts: Vec<String> = nodes.map(|node| node.host().to_owned()).collect();
         hosts.sort();
         hosts.dedup();
         hosts

@@ -11,9 +11,10 @@ use wire::mad::smp::Smp;
 use crate::agents::{MAX_AGENTS, Refusal, Registration};
 use crate::client::Client;
 use crate::hosts::Hosts;
-use crate::net::Net;
+use crate::net::{Net, Preset};
 use crate::rmpp::Transfers;
-use crate::subnet::{PortId, Subnet};
+use crate::subnet::{NodeId, PortId, Subnet};
+use crate::timed::TimedFaults;
 use crate::transactions::{Due, Transaction, Transactions};
 use crate::traps::Traps;
 use crate::umad::UmadHeader;
@@ -86,6 +87,7 @@ pub struct Fabric {
     /// Programs with something to read that the environment was not told of.
     pub(crate) ready: Vec<ClientId>,
     pub(crate) counters: Counters,
+    pub(crate) timed: TimedFaults,
     last_agent: u32,
 }
 
@@ -104,7 +106,32 @@ impl Fabric {
             work: VecDeque::new(),
             ready: Vec::new(),
             counters: Counters::default(),
+            timed: TimedFaults::default(),
             last_agent: 0,
+        }
+    }
+
+    /// Gives ports LIDs before any subnet manager does: by the number of the node in the net file
+    /// and that of the port, 0 of a switch. A manager keeps those that it finds.
+    pub fn set_lids(&mut self, lids: &BTreeMap<(usize, u8), u16>) {
+        for ((node, port), lid) in lids {
+            let id = NodeId(*node as u32);
+            let is_there = self.subnet.nodes.get(*node).is_some_and(|node| *port <= node.ports);
+            if is_there {
+                let at = self.subnet.port_of(id, *port);
+                self.subnet.port_mut(at).info.lid = *lid;
+            }
+        }
+    }
+
+    /// Gives counters the values with which they begin.
+    pub fn set_counters(&mut self, counters: &[Preset]) {
+        for Preset { node, port, counter, value } in counters {
+            let is_there = self.subnet.nodes.get(*node).is_some_and(|node| *port <= node.ports);
+            if is_there {
+                let at = self.subnet.port_of(NodeId(*node as u32), *port);
+                counter.set(&mut self.subnet.port_mut(at).counters, *value);
+            }
         }
     }
 
@@ -126,7 +153,12 @@ impl Fabric {
     ///
     /// As the kernel refuses.
     pub fn register(&mut self, client: ClientId, wanted: &Registration) -> Result<u32, Refusal> {
-        let at = self.clients.get(&client).ok_or(Refusal::Unknown)?.at;
+        let own = self.clients.get(&client).ok_or(Refusal::Unknown)?;
+        let at = own.at;
+        // As the kernel's umad does it, which looks at the queue pair first and for room then.
+        if wanted.qpn <= 1 && own.agents.iter().all(Option::is_some) {
+            return Err(Refusal::TooMany);
+        }
         wanted.check()?;
         let others = self.clients.values().filter(|other| other.at == at);
         let taken =
@@ -215,6 +247,7 @@ impl Fabric {
                 Due::TimedOut(client, message) => self.time_out(client, &message),
             }
         }
+        self.run_timed_faults(now);
         self.repeat_traps(now);
         self.retry_transfers(now);
         self.run(now);
@@ -222,8 +255,13 @@ impl Fabric {
 
     /// When [`Fabric::on_deadline`] is to be called next.
     pub fn deadline(&mut self) -> Option<Duration> {
-        let all = [self.transactions.deadline(), self.traps.deadline(), self.transfers.deadline()];
-        all.into_iter().flatten().min()
+        let own = [
+            self.transactions.deadline(),
+            self.traps.deadline(),
+            self.transfers.deadline(),
+            self.timed.deadline(),
+        ];
+        own.into_iter().flatten().min()
     }
 
     /// Delivers all packets and all that follow from them.

@@ -2,13 +2,15 @@
 
 use std::fmt::Write as _;
 
+use wire::mad::perf::PortCounters;
 use wire::mad::{NodeType, PhysicalState, PortState};
 
 use crate::counters::Counter;
 use crate::fabric::Fabric;
-use crate::net::{MAX_PORTS, Net, NetLink, NetNode, Speed, Width};
+use crate::hosts::host_of;
+use crate::net::{MILLION, rate_of};
 use crate::route::{Lost, TRACE};
-use crate::subnet::{NodeId, PortId, Subnet};
+use crate::subnet::{NodeId, PortId};
 
 /// Why a fault is not brought about, or a question not answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +26,8 @@ pub enum FaultError {
     NoCable { node: String, port: u8 },
     #[error("there is no counter {0:?}; perfquery(8) prints their names")]
     NoCounter(String),
+    #[error("the ends of the link cannot do {0:?}; a rate is 4xEDR, 1xSDR")]
+    NoRate(String),
     #[error("{0:?} has no LID: no subnet manager has given it one")]
     NoLid(String),
 }
@@ -64,7 +68,7 @@ impl Fabric {
         let exact = nodes().filter(|(_, node)| {
             node.description == name || node.name == name || guid.is_some_and(|guid| node.guid.0 == guid)
         });
-        let host = nodes().filter(|(_, node)| node.description.split(' ').next() == Some(name));
+        let host = nodes().filter(|(_, node)| host_of(&node.description) == name || node.host() == name);
         for mut found in [exact.collect::<Vec<_>>(), host.collect()] {
             match (found.pop(), found.is_empty()) {
                 (Some((index, _)), true) => return Ok(NodeId(index as u32)),
@@ -75,7 +79,7 @@ impl Fabric {
         Err(FaultError::NoNode(name.to_owned()))
     }
 
-    fn find_port(&self, node: &str, port: u8) -> Result<PortId, FaultError> {
+    pub(crate) fn find_port(&self, node: &str, port: u8) -> Result<PortId, FaultError> {
         let id = self.find(node)?;
         if port > self.subnet.node(id).ports {
             return Err(FaultError::NoPort { node: node.to_owned(), port });
@@ -91,15 +95,8 @@ impl Fabric {
     pub fn set_cut(&mut self, node: &str, port: u8, cut: bool) -> Result<(), FaultError> {
         let at = self.find_port(node, port)?;
         let no_cable = || FaultError::NoCable { node: node.to_owned(), port };
-        let peer = self.subnet.port(at).peer.ok_or_else(no_cable)?;
-        for at in [at, peer] {
-            self.subnet.port_mut(at).cut = cut;
-        }
-        if cut {
-            self.subnet.take_down(at)
-        } else {
-            self.subnet.train(at)
-        }
+        self.subnet.port(at).peer.ok_or_else(no_cable)?;
+        self.subnet.set_cut(at, cut);
         Ok(())
     }
 
@@ -115,14 +112,69 @@ impl Fabric {
         Ok(())
     }
 
-    /// Loses so many of a million packets that leave a port.
+    /// The counters of a port, with what programs have sent so far.
+    ///
+    /// # Errors
+    ///
+    /// No such port.
+    pub fn counters_of(&mut self, node: &str, port: u8) -> Result<PortCounters, FaultError> {
+        let at = self.find_port(node, port)?;
+        Ok(self.subnet.port(at).counters)
+    }
+
+    /// Loses so many of a million packets that leave a port, at most all.
     ///
     /// # Errors
     ///
     /// No such port.
     pub fn set_drop(&mut self, node: &str, port: u8, ppm: u32) -> Result<(), FaultError> {
         let at = self.find_port(node, port)?;
-        self.subnet.port_mut(at).drop_ppm = ppm;
+        self.subnet.port_mut(at).drop_ppm = ppm.min(MILLION);
+        self.subnet.changed.push(at);
+        Ok(())
+    }
+
+    /// Damages so many of a million packets that leave a port: the other end counts symbol errors
+    /// and throws them away.
+    ///
+    /// # Errors
+    ///
+    /// No such port.
+    pub fn set_damage(&mut self, node: &str, port: u8, ppm: u32) -> Result<(), FaultError> {
+        let at = self.find_port(node, port)?;
+        self.subnet.port_mut(at).damage_ppm = ppm.min(MILLION);
+        self.subnet.changed.push(at);
+        Ok(())
+    }
+
+    /// Trains a link anew, with fewer lanes or a lower speed, or with all that both ends can do.
+    ///
+    /// # Errors
+    ///
+    /// No such port, no cable, or a rate that the ends cannot do.
+    pub fn set_rate(&mut self, node: &str, port: u8, rate: &str) -> Result<(), FaultError> {
+        let at = self.find_port(node, port)?;
+        let no_cable = || FaultError::NoCable { node: node.to_owned(), port };
+        let peer = self.subnet.port(at).peer.ok_or_else(no_cable)?;
+        let no_rate = || FaultError::NoRate(rate.to_owned());
+        let (width, speed) = rate_of(rate).ok_or_else(no_rate)?;
+        let (plain, extended) = speed.codes();
+        for at in [at, peer] {
+            let info = &self.subnet.port(at).info;
+            let has = width as u8 & info.width_supported != 0
+                && plain & info.speed_supported != 0
+                && (extended == 0 || extended & info.extended_speed_supported != 0);
+            if !has {
+                return Err(no_rate());
+            }
+        }
+        self.subnet.take_down(at);
+        for at in [at, peer] {
+            let info = &mut self.subnet.port_mut(at).info;
+            info.width_active = width as u8;
+            (info.speed_active, info.extended_speed_active) = (plain, extended);
+        }
+        self.subnet.train(at);
         Ok(())
     }
 
@@ -150,7 +202,11 @@ impl Fabric {
             return Err(FaultError::NoLid(to.to_owned()));
         }
         let mut ports = Vec::new();
-        let lost = self.subnet.route(start, lid, TRACE, |out, next| ports.push((out, next))).err();
+        let lost = match self.subnet.route(start, lid, TRACE, |out, next| ports.push((out, next))) {
+            Ok(at) if at == end => None,
+            Ok(_) => Some(Lost::OtherSubnet),
+            Err(lost) => Some(lost),
+        };
         let named = |at: PortId| (self.subnet.node_at(at).description.clone(), self.subnet.port(at).number);
         let hops = ports.into_iter().map(|(out, next)| Hop { from: named(out), to: named(next) });
         Ok((hops.collect(), lost))
@@ -221,21 +277,17 @@ impl Fabric {
                 let (there, peer) = (self.subnet.node_at(peer), self.subnet.port(peer));
                 write!(text, " -> {} {}", there.description, peer.number)?;
             }
-            if port.drop_ppm != 0 {
-                write!(text, " drop {}%", f64::from(port.drop_ppm) / 10_000.0)?;
+            if let Some(address) = self.ipoib_address(self.subnet.port_of(id, number)) {
+                write!(text, " ip {address}")?;
+            }
+            for (name, ppm) in [("drop", port.drop_ppm), ("damage", port.damage_ppm)] {
+                if ppm != 0 {
+                    write!(text, " {name} {}%", f64::from(ppm) / 10_000.0)?;
+                }
             }
             writeln!(text)?;
         }
         Ok(())
-    }
-
-    /// The fabric as a net file, with the LIDs of now. A link that is down stands in it, too.
-    pub fn write_net(&self) -> String {
-        let net = net(&self.subnet);
-        net.write_with(&|node, port| {
-            let info = &self.subnet.port(self.subnet.port_of(NodeId(node as u32), port)).info;
-            (info.lid, info.lmc)
-        })
     }
 }
 
@@ -248,36 +300,4 @@ fn state(cut: bool, state: PortState, physical: PhysicalState) -> &'static str {
         (_, PortState::Armed) => "armed",
         (_, PortState::Active) => "active",
     }
-}
-
-/// The net file that a fabric was made from, but for its order.
-fn net(subnet: &Subnet) -> Net {
-    let link = |at: PortId| {
-        let port = subnet.port(at);
-        let peer = subnet.port(port.peer?);
-        let width = Width::ALL.into_iter().find(|(width, _)| *width as u8 == port.info.width_active)?.0;
-        let codes = (port.info.speed_active, port.info.extended_speed_active);
-        let speed = Speed::ALL.into_iter().find(|(speed, _)| speed.codes() == codes)?.0;
-        let has_guid = subnet.node_at(at).switch.is_none();
-        let guid = has_guid.then_some(port.guid);
-        Some(NetLink { guid, peer: peer.node.0 as usize, peer_port: peer.number, width, speed })
-    };
-    let nodes = subnet.nodes.iter().enumerate().map(|(index, node)| NetNode {
-        kind: node.kind,
-        name: node.name.clone(),
-        description: node.description.clone(),
-        ports: node.ports,
-        guid: node.guid,
-        system: node.system,
-        vendor: node.vendor,
-        device: node.device,
-        enhanced_port_0: node
-            .switch
-            .as_ref()
-            .is_some_and(|switch| switch.info.flags & wire::mad::SwitchInfo::ENHANCED_PORT_0 != 0),
-        links: (1..=node.ports.min(MAX_PORTS))
-            .filter_map(|number| Some((number, link(subnet.port_of(NodeId(index as u32), number))?)))
-            .collect(),
-    });
-    Net { nodes: nodes.collect() }
 }

@@ -1,5 +1,5 @@
 //! Which adapters are one host's: those whose descriptions begin with the same word. The second
-//! word is the device's name, as in `host7 mlx5_0`.
+//! word is the device's name, as in `host7 mlx5_0`. The net file may say otherwise.
 
 use std::collections::BTreeMap;
 
@@ -27,13 +27,14 @@ impl Hosts {
     pub(crate) fn of(subnet: &Subnet) -> Self {
         let mut hosts: BTreeMap<String, Vec<Device>> = BTreeMap::new();
         for (index, node) in subnet.nodes.iter().enumerate() {
-            let (host, device) = if node.kind == NodeType::Switch {
-                (&*node.description, "")
+            let told = if node.kind == NodeType::Switch {
+                ""
             } else {
-                let (host, rest) = node.description.split_once(' ').unwrap_or((&node.description, ""));
-                (host, rest.split(' ').next().unwrap_or(""))
+                let rest = node.description[host_of(&node.description).len()..].trim_start_matches(' ');
+                rest.split(' ').next().unwrap_or("")
             };
-            let devices = hosts.entry(host.to_owned()).or_default();
+            let device = node.settings.device.as_deref().unwrap_or(told);
+            let devices = hosts.entry(node.host().to_owned()).or_default();
             let is_free = |name: &str| devices.iter().all(|device| device.name != name);
             let name = if is_device(device) && is_free(device) {
                 device.to_owned()
@@ -56,8 +57,13 @@ impl Hosts {
     }
 }
 
+/// The host that an adapter's description names.
+pub(crate) fn host_of(description: &str) -> &str {
+    description.split(' ').next().unwrap_or_default()
+}
+
 /// Whether a word can be the name of a device and of a file.
-fn is_device(word: &str) -> bool {
+pub(crate) fn is_device(word: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     !word.is_empty() && word.len() <= MAX_DEVICE && word.chars().all(is_plain)
 }

@@ -17,7 +17,11 @@
 //! | `transactions`, `traps` | what is repeated until an answer comes |
 //! | [`umad`] | the header of messages between a program and a port |
 //! | `hosts`, [`describe`] | which devices a host has, and what it sees of them |
+//! | [`ipoib`] | addresses of IPoIB, by which the connection manager finds ports |
 //! | [`faults`] | what a user does to a fabric and asks of it |
+//! | `snapshot` | the fabric of now as a net file |
+//! | `dice` | which packets a drop rule takes |
+//! | `timed` | faults that time brings about |
 //! | [`protocol`] | what programs and the command say to the process that has the fabric |
 #![forbid(unsafe_code)]
 
@@ -26,16 +30,20 @@ mod client;
 pub mod counters;
 mod deliver;
 pub mod describe;
+mod dice;
 pub mod fabric;
 pub mod faults;
 mod hosts;
+pub mod ipoib;
 pub mod net;
 mod pma;
 pub mod protocol;
 mod rmpp;
 pub mod route;
 mod sma;
+mod snapshot;
 pub mod subnet;
+mod timed;
 mod transactions;
 mod traps;
 pub mod umad;

@@ -5,21 +5,24 @@
 //! |---|---|
 //! | program, first message | [`Request`]: opens a port, asks for a host's devices, or a command |
 //! | the fabric | [`Reply`] |
-//! | program, on an open port | messages as a umad port takes them ([`crate::umad`]); a request to register, with a socket for the reply |
+//! | program, on an open port | messages ([`crate::umad`]); to register, with a socket for the reply |
 //! | the fabric, on an open port | messages as a umad port gives them |
 //!
 //! A request begins with [`MAGIC`], which no agent has as its number. A message longer than
 //! [`MAX_INLINE`] is the header alone, with a descriptor of a file that has the rest.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::agents::Registration;
 use crate::describe::DeviceDescription;
+use crate::ipoib::Neighbour;
 
 /// The first four bytes of a request.
 pub const MAGIC: [u8; 4] = *b"VbFb";
 /// The number of this protocol. Both ends have the same one.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 3;
 /// Bytes of a message that go inline: any socket takes as many (wmem_default is 212,992).
 pub const MAX_INLINE: usize = 32 << 10;
 /// Bytes of a request at most.
@@ -47,6 +50,8 @@ pub enum Request {
         /// The host.
         host: String,
     },
+    /// Asks what bears an address of IPoIB, or a GID as an IPv6 address; [`Reply::Neighbour`].
+    Neighbour(IpAddr),
     /// Registers an agent at the open port; [`Reply::Agent`].
     Register(Registration),
     /// Ends an agent of the open port; [`Reply::Done`].
@@ -66,8 +71,13 @@ pub enum Command {
     Set { node: String, port: u8, counter: String, value: u64 },
     Drop { node: String, port: u8, ppm: u32 },
     Freeze { node: String, frozen: bool },
+    Counters { node: String, port: u8 },
     Write,
     Stop,
+    Damage { node: String, port: u8, ppm: u32 },
+    Rate { node: String, port: u8, rate: String },
+    Flap { node: String, port: u8, period_ms: u64 },
+    Grow { node: String, port: u8, counter: String, a_second: u64 },
 }
 
 /// What is answered.
@@ -82,6 +92,8 @@ pub enum Reply {
         /// The directory of the host's files.
         directory: Option<String>,
     },
+    /// What bears the address; nothing may.
+    Neighbour(Option<Neighbour>),
     /// The number of a new agent.
     Agent(u32),
     /// Text for the user.

@@ -2,7 +2,8 @@
 //!
 //! | from | to | how |
 //! |---|---|---|
-//! | port | port | the message travels whole; its segments are counted on the way |
+//! | port | port | the message travels whole, its segments are counted on the way |
+//! | port | port, where packets may be lost | [`Outgoing`] and [`Incoming`] |
 //! | port | program | [`Outgoing`]: segments, as far as the program's ACKs allow |
 //! | program | port | [`Incoming`]: segments are put together, and acknowledged |
 //! | program | program | segments pass |
@@ -18,6 +19,7 @@ use wire::mad::{Header, MAD_LEN, class, method};
 use crate::client::{MAX_MESSAGE, RMPP_HEADERS};
 use crate::deliver::From;
 use crate::fabric::{Body, ClientId, Fabric, Packet};
+use crate::route::TRACE;
 use crate::subnet::PortId;
 use crate::transactions::Transaction;
 
@@ -109,7 +111,7 @@ struct Key {
 #[derive(Debug)]
 struct Outgoing {
     mad: Vec<u8>,
-    to: PortId,
+    to: u16,
     from: From,
     acknowledged: u32,
     sent: u32,
@@ -177,7 +179,6 @@ impl Fabric {
             }
             return true;
         }
-        let is_single = rmpp.is_first && rmpp.is_last;
         match receiver {
             None => {
                 self.counters.unexpected += 1;
@@ -189,18 +190,27 @@ impl Fabric {
                 self.assemble(now, key, (client, id), from, header, rmpp, mad);
                 true
             }
-            Some((client, id, false)) if mad.len() <= MAD_LEN || is_single => {
+            Some((client, id, false)) => {
                 self.end_transaction(header);
                 let mut mad = mad.to_vec();
                 mad.resize(MAD_LEN, 0);
                 self.deliver_to(client, id, from, &mad);
                 true
             }
-            Some((_, _, false)) => {
-                self.segment(now, end, from, header, mad);
-                true
-            }
         }
+    }
+
+    /// Whether a message of several packets is sent in segments: to an agent that does RMPP itself,
+    /// and where a rule may lose some of them.
+    pub(crate) fn goes_in_segments(&mut self, at: PortId, lid: u16, header: &Header, mad: &[u8]) -> bool {
+        let mut way = Vec::new();
+        let Ok(end) = self.subnet.route(at, lid, TRACE, |out, _| way.push(out)) else { return false };
+        let is_lossy = |at: &PortId| {
+            let port = self.subnet.port(*at);
+            port.drop_ppm != 0 || port.damage_ppm != 0
+        };
+        let receiver = self.receiver(header, end, mad);
+        receiver.is_some_and(|(_, _, by_port)| !by_port || way.iter().any(is_lossy))
     }
 
     /// The agent that a message is for, and whether its port does RMPP for it.
@@ -216,24 +226,26 @@ impl Fabric {
         Some((client, id, agent.registration.has_kernel_rmpp()))
     }
 
-    /// The first segment of an answer ends the wait for it.
-    fn end_transaction(&mut self, header: &Header) {
+    /// Ends the wait for an answer; false where no agent waits for it.
+    fn end_transaction(&mut self, header: &Header) -> bool {
         let tid = header.transaction_id;
         let key = Transaction { agent: (tid >> 32) as u32, low: tid as u32 };
-        if header.is_response() {
-            self.transactions.answered(key, header.class);
-        }
+        !header.is_response() || self.transactions.answered(key, header.class).is_some()
     }
 
     /// Begins to send a message in segments: the first one, as the window is before any ACK.
-    fn segment(&mut self, now: Duration, end: PortId, from: From, header: &Header, mad: &[u8]) {
+    pub(crate) fn segment(&mut self, now: Duration, to: u16, from: From, header: &Header, mad: Vec<u8>) {
         let key = Key { at: from.port, transaction_id: header.transaction_id, class: header.class };
+        // The same message again, while it is under way.
+        if self.transfers.outgoing.contains_key(&key) {
+            return;
+        }
         if self.transfers.outgoing.len() >= MAX_TRANSFERS {
             self.counters.overflowed += 1;
             return;
         }
-        let (mad, next) = (mad.to_vec(), now + PATIENCE);
-        let transfer = Outgoing { mad, to: end, from, acknowledged: 0, sent: 0, next, tries: 0 };
+        let next = now + PATIENCE;
+        let transfer = Outgoing { mad, to, from, acknowledged: 0, sent: 0, next, tries: 0 };
         self.transfers.outgoing.insert(key, transfer);
         self.send_segments(key, 1);
     }
@@ -243,7 +255,7 @@ impl Fabric {
         let Some(transfer) = self.transfers.outgoing.get_mut(&key) else { return };
         let all = u32::try_from(packets(&transfer.mad)).unwrap_or(u32::MAX);
         let up_to = up_to.min(all).min(transfer.acknowledged.saturating_add(WINDOW));
-        let lid = self.subnet.port(self.subnet.end_port(transfer.to)).info.lid;
+        let lid = transfer.to;
         let From { port, lid: slid, qpn, sl, pkey_index } = transfer.from;
         for segment in transfer.sent + 1..=up_to {
             let body = Body::Gmp(segment_of(&transfer.mad, segment));
@@ -342,8 +354,11 @@ impl Fabric {
             }
             let first = whole(&whole_mad).emit();
             whole_mad[Header::LEN..RMPP_HEADERS].copy_from_slice(&first);
-            self.end_transaction(header);
-            self.deliver_to(receiver.0, receiver.1, from, &whole_mad);
+            if self.end_transaction(header) {
+                self.deliver_to(receiver.0, receiver.1, from, &whole_mad);
+            } else {
+                self.counters.unexpected += 1;
+            }
         }
     }
 

@@ -16,6 +16,9 @@ pub enum Lost {
     /// An adapter without this LID was reached, or the LID is none of a port.
     #[error("no port has the LID there")]
     WrongLid,
+    /// The LID is that of a port of another subnet, and leads to another port in this one.
+    #[error("the LID is that of a port of another subnet")]
+    OtherSubnet,
     /// The forwarding table of a switch has no port for the LID.
     #[error("the forwarding table has no port for the LID")]
     Unrouted,
@@ -31,6 +34,9 @@ pub enum Lost {
     /// A fault rule took the packet.
     #[error("a fault rule took the packet")]
     Dropped,
+    /// A fault rule has damaged the packet.
+    #[error("a fault rule damaged the packet")]
+    Damaged,
     /// The hops of a directed route lead to no port.
     #[error("the hops lead to no port")]
     BadHop,
@@ -129,7 +135,7 @@ impl Subnet {
             Some(_) if load.kind != LoadKind::Smp && port.info.state != PortState::Active => {
                 Err(Lost::NotActive)
             }
-            Some(peer) => Ok((peer, port.drop_ppm)),
+            Some(peer) => Ok((peer, port.drop_ppm, port.damage_ppm)),
         };
         let count = |subnet: &mut Self| {
             if load.kind == LoadKind::Data {
@@ -137,20 +143,46 @@ impl Subnet {
                 *discards = discards.saturating_add(1);
             }
         };
-        let (peer, ppm) = lost.inspect_err(|_| count(self))?;
+        let (peer, ppm, damage_ppm) = lost.inspect_err(|_| count(self))?;
         if load.kind != LoadKind::Trace && self.is_dropped(ppm) {
             count(self);
             return Err(Lost::Dropped);
         }
+        if load.kind != LoadKind::Trace && self.is_dropped(damage_ppm) {
+            // The link counts damage to packets of any kind.
+            if load.kind == LoadKind::Data {
+                self.count_sent(out, load.packets, load.words);
+            }
+            self.count_damaged(peer, 1);
+            return Err(Lost::Damaged);
+        }
         if load.kind == LoadKind::Data {
-            let sent = &mut self.port_mut(out).counters;
-            sent.transmit_words = sent.transmit_words.saturating_add(load.words);
-            sent.transmit_packets = sent.transmit_packets.saturating_add(load.packets);
-            let received = &mut self.port_mut(peer).counters;
-            received.receive_words = received.receive_words.saturating_add(load.words);
-            received.receive_packets = received.receive_packets.saturating_add(load.packets);
+            self.count_passing(out, peer, load.packets, load.words);
         }
         Ok(peer)
+    }
+
+    /// Counts packets at both ends of a link.
+    pub(crate) fn count_passing(&mut self, out: PortId, into: PortId, packets: u64, words: u64) {
+        self.count_sent(out, packets, words);
+        let received = &mut self.port_mut(into).counters;
+        received.receive_words = received.receive_words.saturating_add(words);
+        received.receive_packets = received.receive_packets.saturating_add(packets);
+    }
+
+    /// Counts packets that have left a port.
+    pub(crate) fn count_sent(&mut self, out: PortId, packets: u64, words: u64) {
+        let sent = &mut self.port_mut(out).counters;
+        sent.transmit_words = sent.transmit_words.saturating_add(words);
+        sent.transmit_packets = sent.transmit_packets.saturating_add(packets);
+    }
+
+    /// Counts packets that have arrived at a port damaged.
+    pub(crate) fn count_damaged(&mut self, at: PortId, packets: u64) {
+        let many = u16::try_from(packets).unwrap_or(u16::MAX);
+        let received = &mut self.port_mut(at).counters;
+        received.symbol_errors = received.symbol_errors.saturating_add(many);
+        received.receive_errors = received.receive_errors.saturating_add(many);
     }
 
     /// Takes a request along its directed route and writes the way back into it.

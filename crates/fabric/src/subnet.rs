@@ -1,14 +1,18 @@
 //! Nodes, ports and links: what a fabric is, without the programs that talk to it.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use wire::Guid;
 use wire::mad::perf::PortCounters;
-use wire::mad::smp::Data;
+use wire::mad::smp::{Data, attribute};
 use wire::mad::{NodeType, PhysicalState, PortInfo, PortState, SwitchInfo, Trap, capability};
 
-use crate::net::{Net, NetNode, Speed, Width};
+use crate::dice::Dice;
+use crate::hosts::host_of;
+use crate::ipoib::{Source, give_addresses};
+use crate::net::{Net, NetLink, NetNode, NodeSettings, PortSettings, Speed, Width};
 
 /// The number of a port in its fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +53,16 @@ pub(crate) struct Node {
     pub(crate) tables: BTreeMap<(u16, u32), Data>,
     /// A node that is frozen answers no management; packets pass.
     pub(crate) frozen: bool,
+    /// What the net file says of it.
+    pub(crate) settings: NodeSettings,
+}
+
+impl Node {
+    /// The host that has the node: of a switch the switch itself.
+    pub(crate) fn host(&self) -> &str {
+        let own = if self.kind == NodeType::Switch { &self.description } else { host_of(&self.description) };
+        self.settings.host.as_deref().unwrap_or(own)
+    }
 }
 
 /// What only switches have.
@@ -74,8 +88,14 @@ pub(crate) struct Port {
     pub(crate) counters: PortCounters,
     /// Of a million packets that leave, so many are lost.
     pub(crate) drop_ppm: u32,
+    /// How often the subnet manager has asked for clients to register again.
+    pub(crate) reregisters: u32,
+    /// Of a million packets that leave, so many arrive damaged.
+    pub(crate) damage_ppm: u32,
     /// When the lease of the M_Key ends, if a wrong key has started it.
     pub(crate) lease_ends: Option<Duration>,
+    /// The address of IPoIB.
+    pub(crate) address: Option<(Ipv4Addr, Source)>,
 }
 
 /// The nodes of a fabric and all that they know.
@@ -87,13 +107,21 @@ pub(crate) struct Subnet {
     pub(crate) traps: Vec<(PortId, Trap)>,
     /// Ports whose PortInfo has changed since the environment asked.
     pub(crate) changed: Vec<PortId>,
-    dice: u64,
+    /// P_Keys that the net file gives to ports.
+    pub(crate) partitions: BTreeMap<PortId, Vec<u16>>,
+    dice: Dice,
 }
 
 impl Subnet {
     pub(crate) fn new(net: &Net, seed: u64) -> Self {
-        let mut subnet =
-            Self { nodes: Vec::new(), ports: Vec::new(), traps: Vec::new(), changed: Vec::new(), dice: seed };
+        let mut subnet = Self {
+            nodes: Vec::new(),
+            ports: Vec::new(),
+            traps: Vec::new(),
+            changed: Vec::new(),
+            partitions: BTreeMap::new(),
+            dice: Dice::new(seed),
+        };
         for node in &net.nodes {
             subnet.add(node);
         }
@@ -103,9 +131,14 @@ impl Subnet {
                 let peer = subnet.port_of(NodeId(link.peer as u32), link.peer_port);
                 let port = subnet.port_mut(at);
                 port.peer = Some(peer);
-                set_rate(&mut port.info, link.width, link.speed);
+                set_up(port, link, node);
+                let settings = node.port_settings.get(number);
+                if let Some(settings) = settings.filter(|settings| !settings.pkeys.is_empty()) {
+                    subnet.partitions.insert(at, settings.pkeys.clone());
+                }
             }
         }
+        give_addresses(&mut subnet);
         let linked: Vec<PortId> = subnet.all_ports().filter(|at| subnet.port(*at).peer.is_some()).collect();
         linked.into_iter().for_each(|at| subnet.train(at));
         subnet.traps.clear();
@@ -122,16 +155,23 @@ impl Subnet {
         for number in 0..=node.ports {
             let own = node.links.get(&number).and_then(|link| link.guid);
             let guid = if is_switch { node.guid } else { own.unwrap_or_else(|| node.port_guid(number)) };
+            let mut info = initial(is_switch, number);
+            if let Some(mtu) = node.settings.mtu {
+                (info.mtu_cap, info.neighbour_mtu) = (mtu, mtu);
+            }
             self.ports.push(Port {
                 node: id,
                 number,
                 guid,
                 peer: None,
                 cut: false,
-                info: initial(is_switch, number),
+                info,
                 counters: PortCounters::default(),
                 drop_ppm: 0,
+                reregisters: 0,
+                damage_ppm: 0,
                 lease_ends: None,
+                address: None,
             });
         }
         let switch = is_switch.then(|| {
@@ -159,7 +199,8 @@ impl Subnet {
             first,
             switch,
             tables: BTreeMap::new(),
-            frozen: false,
+            frozen: node.settings.frozen,
+            settings: node.settings.clone(),
         });
     }
 
@@ -229,6 +270,18 @@ impl Subnet {
         }
     }
 
+    /// Cuts the cable of a port that has one, or mends it.
+    pub(crate) fn set_cut(&mut self, at: PortId, cut: bool) {
+        for at in [Some(at), self.port(at).peer].into_iter().flatten() {
+            self.port_mut(at).cut = cut;
+        }
+        if cut {
+            self.take_down(at);
+        } else {
+            self.train(at);
+        }
+    }
+
     /// A switch tells its subnet manager (IBA 1.4 §14.2.5.1, trap 128).
     pub(crate) fn state_changed(&mut self, at: PortId) {
         self.changed.push(at);
@@ -241,15 +294,18 @@ impl Subnet {
         }
     }
 
-    /// Whether a packet through a port with this rule is lost: SplitMix64 over the seed.
+    /// The P_Keys of a port, with entries that are empty. A table that was never written has the
+    /// default partition (IBA 1.4 §10.9.1.2).
+    pub(crate) fn pkeys_of(&self, at: PortId) -> Vec<u16> {
+        let port = self.port(at);
+        let key = (attribute::PKEY_TABLE, u32::from(port.number) << 16);
+        let Some(block) = self.node(port.node).tables.get(&key) else { return vec![0xffff] };
+        block.as_chunks::<2>().0.iter().map(|key| u16::from_be_bytes(*key)).collect()
+    }
+
+    /// Whether a packet through a port with this rule is lost.
     pub(crate) fn is_dropped(&mut self, ppm: u32) -> bool {
-        if ppm == 0 {
-            return false;
-        }
-        self.dice = self.dice.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.dice ^ self.dice >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % 1_000_000 < u64::from(ppm)
+        self.dice.is_below(ppm)
     }
 
     /// Whether a LID is one of the port's: its own and those that its LMC adds.
@@ -257,6 +313,18 @@ impl Subnet {
         let info = &self.port(at).info;
         info.lid != 0 && lid & !((1 << info.lmc) - 1) == info.lid
     }
+}
+
+/// Gives a port its link, and what the net file says beside it.
+fn set_up(port: &mut Port, link: &NetLink, node: &NetNode) {
+    let default = PortSettings::default();
+    let settings = node.port_settings.get(&port.number).unwrap_or(&default);
+    let (width, speed) = settings.supported.unwrap_or((link.width, link.speed));
+    set_rate(&mut port.info, width, speed);
+    port.info.width_active = link.width as u8;
+    (port.info.speed_active, port.info.extended_speed_active) = link.speed.codes();
+    (port.drop_ppm, port.damage_ppm) = (settings.drop_ppm, settings.damage_ppm);
+    (port.cut, port.address) = (settings.cut, settings.address.map(|address| (address, Source::File)));
 }
 
 /// Sets what a link is, and that its port can do that and less, so that no tool finds it degraded.

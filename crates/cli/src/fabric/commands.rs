@@ -1,13 +1,16 @@
 //! What the process that has a fabric does for the user's commands.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
+use ::fabric::counters::SELECTION;
 use ::fabric::protocol::{Command, Reply};
 
 use super::daemon::Daemon;
 
 /// Carries out a command.
 pub(super) fn carry_out(daemon: &mut Daemon, command: Command) -> Reply {
+    let now = daemon.now();
     let fabric = &mut daemon.fabric;
     let done = |()| String::new();
     let text = match command {
@@ -29,6 +32,20 @@ pub(super) fn carry_out(daemon: &mut Daemon, command: Command) -> Reply {
             fabric.set_counter(&node, port, &counter, value).map(done)
         }
         Command::Drop { node, port, ppm } => fabric.set_drop(&node, port, ppm).map(done),
+        Command::Counters { node, port } => fabric.counters_of(&node, port).map(|counters| {
+            SELECTION.iter().fold(String::new(), |mut text, counter| {
+                let _ = writeln!(text, "{:<30}{}", counter.name, counter.get(&counters));
+                text
+            })
+        }),
+        Command::Damage { node, port, ppm } => fabric.set_damage(&node, port, ppm).map(done),
+        Command::Rate { node, port, rate } => fabric.set_rate(&node, port, &rate).map(done),
+        Command::Flap { node, port, period_ms } => {
+            fabric.set_flap(now, &node, port, Duration::from_millis(period_ms)).map(done)
+        }
+        Command::Grow { node, port, counter, a_second } => {
+            fabric.set_growth(now, (&node, port), &counter, a_second).map(done)
+        }
         Command::Freeze { node, frozen } => fabric.set_frozen(&node, frozen).map(done),
         Command::Write => Ok(fabric.write_net()),
         Command::Stop => {
@@ -65,6 +82,7 @@ fn status(daemon: &Daemon) -> String {
         ("retried", counters.retried),
         ("timed out", counters.timed_out),
         ("traps", counters.traps),
+        ("processor ms", sys::time::of_process().as_millis() as u64),
     ] {
         let _ = writeln!(text, "{name:<14}{value}");
     }

@@ -276,6 +276,7 @@ impl Daemon {
             },
             Ok(Request::Describe { host }) => self.describe(&host),
             Ok(Request::Enter { host }) => self.enter(host),
+            Ok(Request::Neighbour(address)) => Reply::Neighbour(self.fabric.neighbour(address)),
             Ok(Request::Command(command)) => commands::carry_out(self, command),
             Ok(Request::Open { .. }) => refused(&"the port is open"),
             Err(unreadable) => refused(&unreadable),

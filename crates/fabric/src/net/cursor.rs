@@ -1,5 +1,6 @@
 //! A line of a net file, read from left to right, with the column of each word for messages.
 
+use super::source::At;
 use super::{Excerpt, NetError, Problem};
 
 /// What is left of a line.
@@ -7,18 +8,25 @@ use super::{Excerpt, NetError, Problem};
 pub(super) struct Cursor<'a> {
     whole: &'a str,
     rest: &'a str,
-    line: usize,
+    place: At<'a>,
 }
 
 impl<'a> Cursor<'a> {
-    pub(super) fn new(text: &'a str, line: usize) -> Self {
-        let mut cursor = Self { whole: text, rest: text, line };
+    pub(super) fn new(text: &'a str, place: At<'a>) -> Self {
+        let mut cursor = Self { whole: text, rest: text, place };
         cursor.skip_blanks();
         cursor
     }
 
     pub(super) fn error(&self, problem: Problem) -> NetError {
-        NetError { line: self.line, column: self.whole.len() - self.rest.len() + 1, problem }
+        let At { file, line } = self.place;
+        let column = self.whole.len() - self.rest.len() + 1;
+        NetError { file: file.map(str::to_owned), line, column, problem }
+    }
+
+    /// Where the line stands.
+    pub(super) fn place(&self) -> At<'a> {
+        self.place
     }
 
     pub(super) fn skip_blanks(&mut self) {

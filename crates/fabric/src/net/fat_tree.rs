@@ -1,12 +1,10 @@
 //! Fat trees of switches of one size, all links of the same rate: with radix `k`, two levels have
 //! `k²/2` hosts, three levels `k³/4` (Al-Fares et al., SIGCOMM 2008).
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use wire::Guid;
-
-use super::{MAX_NODES, MAX_PORTS, Net, NetLink, NetNode, NodeType, Speed, Width};
+use super::builder::Builder;
+use super::{MAX_NODES, MAX_PORTS, Net};
 
 /// The size of a fat tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +32,6 @@ pub enum FatTreeError {
     Nodes(usize),
 }
 
-const VENDOR: u32 = 0x2c9;
-const CA_DEVICE: u16 = 0x1011;
-const SWITCH_DEVICE: u16 = 0xcb20;
-const CA_GUIDS: u64 = 0x0002_c903_0010_0000;
 const TOP_GUIDS: u64 = 0x0002_c903_0020_0000;
 const LEAF_GUIDS: u64 = 0x0002_c903_0021_0000;
 const MIDDLE_GUIDS: u64 = 0x0002_c903_0022_0000;
@@ -110,60 +104,5 @@ impl FatTree {
             }
         }
         net.finish()
-    }
-}
-
-#[derive(Default)]
-struct Builder {
-    nodes: Vec<NetNode>,
-    made: BTreeMap<u64, u64>,
-}
-
-impl Builder {
-    /// A node with the next GUID of its range.
-    fn node(&mut self, kind: NodeType, ports: u8, description: String, range: u64) -> usize {
-        let count = self.made.entry(range).or_default();
-        let guid = Guid(range + *count);
-        *count += 1;
-        let (letter, device) = if kind == NodeType::Ca { ('H', CA_DEVICE) } else { ('S', SWITCH_DEVICE) };
-        self.nodes.push(NetNode {
-            kind,
-            name: format!("{letter}-{:016x}", guid.0),
-            description,
-            ports,
-            guid,
-            system: guid,
-            vendor: VENDOR,
-            device,
-            enhanced_port_0: false,
-            links: BTreeMap::new(),
-        });
-        self.nodes.len() - 1
-    }
-
-    fn switch(&mut self, ports: u8, name: String, range: u64) -> usize {
-        self.node(NodeType::Switch, ports, name, range)
-    }
-
-    fn hosts(&mut self, leaf: usize, count: usize) {
-        for port in 1..=count {
-            let number = self.made.get(&CA_GUIDS).copied().unwrap_or(0);
-            let host = self.node(NodeType::Ca, 1, format!("host{number} mlx5_0"), CA_GUIDS);
-            self.link((host, 1), (leaf, port));
-        }
-    }
-
-    fn link(&mut self, a: (usize, usize), b: (usize, usize)) {
-        for ((node, port), (peer, peer_port)) in [(a, b), (b, a)] {
-            let guid = (self.nodes[node].kind == NodeType::Ca).then_some(self.nodes[node].guid);
-            // `FatTree::new` has bounded the radix.
-            let (port, peer_port) = (port as u8, peer_port as u8);
-            let link = NetLink { guid, peer, peer_port, width: Width::X4, speed: Speed::Edr };
-            self.nodes[node].links.insert(port, link);
-        }
-    }
-
-    fn finish(self) -> Net {
-        Net { nodes: self.nodes }.sorted()
     }
 }

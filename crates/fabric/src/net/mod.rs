@@ -4,21 +4,42 @@
 //! |---|---|
 //! | this one | [`Net`]: nodes and the ends of their links, checked against each other |
 //! | `cursor` | a line with the column of each word |
-//! | `parse` | text to [`Net`] |
+//! | `source` | the lines of a file and of those that it includes |
+//! | `parse`, `join` | lines to [`Net`]; what lines say of each other |
+//! | `settings`, `ibsim` | lines `#verbena` and `do` |
+//! | [`NetFile`] | the whole of what a file says |
 //! | `write` | [`Net`] to text, as ibnetdiscover prints it |
-//! | `fat_tree` | fat trees of switches of one size |
+//! | `fat_tree`, `torus`, `dragonfly`, `builder` | generators, and what they have in common |
+//! | `lids` | the LIDs that a file tells of |
 
+mod builder;
 mod cursor;
+mod dragonfly;
 mod fat_tree;
+mod file;
+mod ibsim;
+mod join;
+mod lids;
 mod parse;
+mod settings;
+mod source;
 #[cfg(test)]
 mod tests;
+mod torus;
 mod write;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::Ipv4Addr;
 
+pub use dragonfly::{Dragonfly, DragonflyError};
 pub use fat_tree::{FatTree, FatTreeError};
+pub use file::{NetFile, Preset};
+pub use parse::rate_of;
+pub(crate) use settings::MILLION;
+pub use settings::{NodeSettings, PortSettings};
+pub use source::{Include, Place};
+pub use torus::{Torus, TorusError};
 use wire::Guid;
 pub use wire::mad::NodeType;
 pub use write::Lids;
@@ -60,9 +81,17 @@ pub struct NetNode {
     pub enhanced_port_0: bool,
     /// The links of each port that has one.
     pub links: BTreeMap<u8, NetLink>,
+    /// What `#verbena` lines say of the node.
+    pub settings: NodeSettings,
+    /// What they say of its ports that have a link.
+    pub port_settings: BTreeMap<u8, PortSettings>,
 }
 
 impl NetNode {
+    pub(crate) fn settings_of(&mut self, port: u8) -> &mut PortSettings {
+        self.port_settings.entry(port).or_default()
+    }
+
     /// The GUID of a port of an adapter, where no other is known: behind the node's.
     pub fn port_guid(&self, number: u8) -> Guid {
         Guid(self.guid.0.wrapping_add(number.into()))
@@ -113,7 +142,7 @@ impl Width {
 }
 
 /// The speed of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "named as the field names them")]
 pub enum Speed {
     Sdr,
@@ -164,10 +193,19 @@ impl Speed {
     }
 }
 
+/// A rate as ibnetdiscover(8) writes it: `4xEDR`.
+fn rate_name((width, speed): (Width, Speed)) -> String {
+    let width = Width::ALL.into_iter().find(|(other, _)| *other == width);
+    let speed = Speed::ALL.into_iter().find(|(other, _)| *other == speed);
+    format!("{}{}", width.map_or("", |(_, name)| name), speed.map_or("", |(_, name)| name))
+}
+
 /// What is wrong with a net file, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}, column {column}: {problem}")]
+#[error("{}line {line}, column {column}: {problem}", file.as_ref().map(|file| format!("{file}: ")).unwrap_or_default())]
 pub struct NetError {
+    /// The file, where it is one that is included.
+    pub file: Option<String>,
     /// The line, from 1 on.
     pub line: usize,
     /// The column, from 1 on, in bytes.
@@ -182,8 +220,30 @@ pub struct NetError {
 pub enum Problem {
     #[error("neither a node, a port nor KEY=VALUE")]
     NotALine,
-    #[error("{0} of ibsim is not supported: write its text into the file")]
-    Directive(&'static str),
+    #[error("{file} is not included: {why}")]
+    NotIncluded { file: Excerpt, why: String },
+    #[error("more than nine files include one another")]
+    TooDeep,
+    #[error("the included files are too many, or too long")]
+    TooManyFiles,
+    #[error("of ibsim's commands a file has Link, Unlink, ReLink, Error and PerformanceSet, not {0}")]
+    NoCommand(Excerpt),
+    #[error("settings before any node")]
+    SettingsOfNothing,
+    #[error("{key} does not have such a value")]
+    Value { key: Excerpt },
+    #[error("a node has the settings host, device, mtu, grh and frozen, not {0}")]
+    NoNodeSetting(Excerpt),
+    #[error("a port has ip, down, drop, damage, supported, pkeys and its counters, not {0}")]
+    NoPortSetting(Excerpt),
+    #[error("the port has no cable")]
+    NoCable,
+    #[error("address {address} stands in {other} already")]
+    AddressTwice { address: Ipv4Addr, other: Place },
+    #[error("ports of adapters alone have addresses and P_Keys")]
+    NoAddress,
+    #[error("the port supports less than its link does")]
+    LessThanLink,
     #[error("expected {0}")]
     Expected(&'static str),
     #[error("{0} is not a hexadecimal number that fits")]
@@ -192,12 +252,12 @@ pub enum Problem {
     PortCount(Excerpt),
     #[error("there is no port {port}: the node has 1 to {ports}")]
     NoPort { port: Excerpt, ports: u8 },
-    #[error("port {port} stands in line {other} already")]
-    PortTwice { port: u8, other: usize },
-    #[error("the name stands in line {other} already")]
-    NameTwice { other: usize },
-    #[error("GUID {guid:#x} stands in line {other} already")]
-    GuidTwice { guid: u64, other: usize },
+    #[error("port {port} stands in {other} already")]
+    PortTwice { port: u8, other: Place },
+    #[error("the name stands in {other} already")]
+    NameTwice { other: Place },
+    #[error("GUID {guid:#x} stands in {other} already")]
+    GuidTwice { guid: u64, other: Place },
     #[error("the name or description is longer than {MAX_NAME} bytes")]
     TooLong,
     #[error("the name or description holds a control character")]
@@ -206,8 +266,8 @@ pub enum Problem {
     PortWithoutNode,
     #[error("there is no node {0}")]
     NoNode(Excerpt),
-    #[error("the other end, in line {other}, tells another {what}")]
-    EndsDiffer { other: usize, what: &'static str },
+    #[error("the other end, in {other}, tells another {what}")]
+    EndsDiffer { other: Place, what: &'static str },
     #[error("a port cannot be linked to itself")]
     ToItself,
     #[error("a fabric has {MAX_NODES} nodes at most")]

@@ -1,20 +1,17 @@
-//! Reads a net file. First all lines, then what one line says of another: names, GUIDs, and the
-//! two ends of each link.
+//! Reads a net file line by line.
 
 use std::collections::BTreeMap;
 
 use wire::Guid;
 
 use super::cursor::Cursor;
+use super::file::Preset;
+use super::ibsim::{self, Command};
+use super::settings::{MARK, NodeSettings, PortSettings};
+use super::source::{At, Line};
 use super::{
-    Excerpt, MAX_NAME, MAX_NODES, MAX_PORTS, Net, NetError, NetLink, NetNode, NodeType, Problem, Speed, Width,
+    Excerpt, MAX_NAME, MAX_NODES, MAX_PORTS, Net, NetError, NetNode, NodeType, Problem, Speed, Width, join,
 };
-
-/// GUIDs that are made for nodes without one, as ibsim makes them.
-const MADE_CA: u64 = 0x10_0000;
-const MADE_SWITCH: u64 = 0x20_0000;
-/// What a link is where the file says nothing.
-const DEFAULT_RATE: (Width, Speed) = (Width::X4, Speed::Edr);
 
 /// KEY=VALUE lines before a node.
 #[derive(Default)]
@@ -26,70 +23,119 @@ struct Head {
 }
 
 /// A node with what has to be looked up when all lines are read.
-struct Draft<'a> {
-    node: NetNode,
-    guid: Option<Guid>,
-    system: Option<Guid>,
-    line: usize,
-    ends: BTreeMap<u8, End<'a>>,
+pub(super) struct Draft<'a> {
+    pub(super) node: NetNode,
+    pub(super) guid: Option<Guid>,
+    pub(super) system: Option<Guid>,
+    /// The beginning of the line.
+    pub(super) at: Cursor<'a>,
+    pub(super) ends: BTreeMap<u8, End<'a>>,
 }
 
 /// An end of a link as its line tells it.
-struct End<'a> {
-    guid: Option<Guid>,
-    peer: &'a str,
-    peer_port: u8,
-    peer_guid: Option<Guid>,
-    rate: Option<(Width, Speed)>,
-    at: Cursor<'a>,
-    line: usize,
+pub(super) struct End<'a> {
+    pub(super) guid: Option<Guid>,
+    pub(super) peer: &'a str,
+    pub(super) peer_port: u8,
+    pub(super) peer_guid: Option<Guid>,
+    pub(super) rate: Option<(Width, Speed)>,
+    pub(super) at: Cursor<'a>,
 }
 
-impl Net {
-    /// Reads a net file: what ibnetdiscover(8) prints, with or without grouping, or ibsim's. GUIDs
-    /// that are missing are made; a link that one end tells of is there.
-    ///
-    /// # Errors
-    ///
-    /// The first line that is wrong, with its column.
-    pub fn parse(text: &str) -> Result<Self, NetError> {
-        let mut drafts: Vec<Draft<'_>> = Vec::new();
-        let mut head = Head::default();
-        for (index, line) in text.lines().enumerate() {
-            let mut cursor = Cursor::new(line, index + 1);
-            if cursor.at_end() {
-                continue;
-            }
-            if cursor.begins("[") {
-                port(&mut cursor, index + 1, drafts.last_mut())?;
-                continue;
-            }
-            let before = cursor;
-            let word = cursor.until(|c: char| c.is_whitespace() || c == '=');
-            match word {
-                "vendid" | "devid" | "sysimgguid" | "switchguid" | "caguid" | "rtguid" => {
-                    head.read(word, &mut cursor)?;
-                }
-                "Switch" => drafts.push(node(NodeType::Switch, &mut cursor, index + 1, &mut head)?),
-                "Ca" | "Hca" => drafts.push(node(NodeType::Ca, &mut cursor, index + 1, &mut head)?),
-                "Rt" => drafts.push(node(NodeType::Router, &mut cursor, index + 1, &mut head)?),
-                // What groups the switches of one housing.
-                "Chassis" => {}
-                "include" => return Err(before.error(Problem::Directive("include"))),
-                "do" => return Err(before.error(Problem::Directive("do"))),
-                _ => return Err(before.error(Problem::NotALine)),
-            }
-            if drafts.len() > MAX_NODES {
-                return Err(before.error(Problem::TooManyNodes));
-            }
-        }
-        if drafts.is_empty() {
-            let end = Cursor::new("", text.lines().count().max(1));
-            return Err(end.error(Problem::NoNodes));
-        }
-        name_guids(&mut drafts)?;
-        join(drafts)
+/// A cable of a command, whose node may stand further down.
+pub(super) struct Cable<'a> {
+    pub(super) at: Cursor<'a>,
+    pub(super) node: &'a str,
+    pub(super) port: u8,
+    pub(super) end: End<'a>,
+}
+
+/// The lines as far as they are read.
+#[derive(Default)]
+pub(super) struct File<'a> {
+    head: Head,
+    drafts: Vec<Draft<'a>>,
+    pub(super) cables: Vec<Cable<'a>>,
+    pub(super) commands: Vec<Command<'a>>,
+    counters: Vec<Preset>,
+    /// The port whose line was read last, none after that of a node.
+    port: Option<u8>,
+}
+
+/// Reads all lines, and then what they say of each other.
+pub(super) fn parse(lines: &[Line<'_>]) -> Result<(Net, Vec<Preset>), NetError> {
+    let mut file = File::default();
+    lines.iter().try_for_each(|line| file.line(line))?;
+    let File { mut drafts, cables, commands, mut counters, .. } = file;
+    if drafts.is_empty() {
+        let end = lines.last().map_or(At { file: None, line: 1 }, |line| line.at);
+        return Err(Cursor::new("", end).error(Problem::NoNodes));
     }
+    join::name_guids(&mut drafts)?;
+    join::add_cables(&mut drafts, cables)?;
+    let mut net = join::join(drafts)?;
+    counters.extend(ibsim::carry_out(&mut net, &commands)?);
+    // What says nothing is not written either.
+    net.nodes.iter_mut().for_each(|node| node.port_settings.retain(|_, own| *own != PortSettings::default()));
+    Ok((net, counters))
+}
+
+impl<'a> File<'a> {
+    fn line(&mut self, line: &Line<'a>) -> Result<(), NetError> {
+        let mut cursor = Cursor::new(line.text, line.at);
+        if is_settings(&cursor) {
+            return self.settings(&mut cursor);
+        }
+        if cursor.at_end() {
+            return Ok(());
+        }
+        if cursor.begins("[") {
+            self.port = Some(port(&mut cursor, self.drafts.last_mut())?);
+            return Ok(());
+        }
+        let before = cursor;
+        let word = cursor.until(|c: char| c.is_whitespace() || c == '=');
+        let kind = match word {
+            "vendid" | "devid" | "sysimgguid" | "switchguid" | "caguid" | "rtguid" => {
+                return self.head.read(word, &mut cursor);
+            }
+            // What groups the switches of one housing.
+            "Chassis" => return Ok(()),
+            "do" => return self.command(&mut cursor),
+            "Switch" => NodeType::Switch,
+            "Ca" | "Hca" => NodeType::Ca,
+            "Rt" => NodeType::Router,
+            _ => return Err(before.error(Problem::NotALine)),
+        };
+        if self.drafts.len() >= MAX_NODES {
+            return Err(before.error(Problem::TooManyNodes));
+        }
+        self.drafts.push(node(kind, &mut cursor, before, &mut self.head)?);
+        self.port = None;
+        Ok(())
+    }
+
+    /// `#verbena KEY=VALUE ...` below a node or a port.
+    fn settings(&mut self, cursor: &mut Cursor<'a>) -> Result<(), NetError> {
+        let before = *cursor;
+        cursor.take(MARK);
+        let index = self.drafts.len().checked_sub(1);
+        let index = index.ok_or_else(|| before.error(Problem::SettingsOfNothing))?;
+        let node = &mut self.drafts[index].node;
+        let Some(port) = self.port else { return node.settings.read(node.kind, cursor) };
+        let mut counters = Vec::new();
+        node.settings_of(port).read(cursor, &mut counters)?;
+        let presets =
+            counters.into_iter().map(|(counter, value)| Preset { node: index, port, counter, value });
+        self.counters.extend(presets);
+        Ok(())
+    }
+}
+
+/// Whether the mark stands there as a word; a comment may begin alike.
+fn is_settings(cursor: &Cursor<'_>) -> bool {
+    let mut cursor = *cursor;
+    cursor.until(char::is_whitespace) == MARK
 }
 
 impl Head {
@@ -117,7 +163,7 @@ fn guid(number: u64) -> Option<Guid> {
 fn node<'a>(
     kind: NodeType,
     cursor: &mut Cursor<'a>,
-    line: usize,
+    at: Cursor<'a>,
     head: &mut Head,
 ) -> Result<Draft<'a>, NetError> {
     cursor.skip_blanks();
@@ -136,7 +182,8 @@ fn node<'a>(
         }
     }
     cursor.skip_blanks();
-    let enhanced_port_0 = cursor.begins("enhanced");
+    // An adapter has no port 0 to be enhanced.
+    let enhanced_port_0 = kind == NodeType::Switch && cursor.begins("enhanced");
     let Head { vendor, device, system, guid } = std::mem::take(head);
     let node = NetNode {
         kind,
@@ -149,8 +196,10 @@ fn node<'a>(
         device,
         enhanced_port_0,
         links: BTreeMap::new(),
+        settings: NodeSettings::default(),
+        port_settings: BTreeMap::new(),
     };
-    Ok(Draft { node, guid: guid.or_else(|| guid_in(name)), system, line, ends: BTreeMap::new() })
+    Ok(Draft { node, guid: guid.or_else(|| guid_in(name)), system, at, ends: BTreeMap::new() })
 }
 
 /// A GUID by which ibnetdiscover has named a node: `S-0002c90300210000`.
@@ -161,7 +210,7 @@ fn guid_in(name: &str) -> Option<Guid> {
     guid(u64::from_str_radix(digits, 16).ok()?)
 }
 
-fn name<'a>(cursor: &mut Cursor<'a>, what: &'static str) -> Result<&'a str, NetError> {
+pub(super) fn name<'a>(cursor: &mut Cursor<'a>, what: &'static str) -> Result<&'a str, NetError> {
     let before = *cursor;
     let name = cursor.between('"', '"', what)?;
     if name.is_empty() {
@@ -177,7 +226,7 @@ fn name<'a>(cursor: &mut Cursor<'a>, what: &'static str) -> Result<&'a str, NetE
 }
 
 /// `[1](2c90300100000)  "S-0002c90300210000"[1](guid)  # lid 0 lmc 0 "leaf0" lid 0 4xEDR`
-fn port<'a>(cursor: &mut Cursor<'a>, line: usize, draft: Option<&mut Draft<'a>>) -> Result<(), NetError> {
+fn port<'a>(cursor: &mut Cursor<'a>, draft: Option<&mut Draft<'a>>) -> Result<u8, NetError> {
     let at = *cursor;
     let draft = draft.ok_or_else(|| at.error(Problem::PortWithoutNode))?;
     let number = cursor.port(draft.node.ports)?;
@@ -190,10 +239,10 @@ fn port<'a>(cursor: &mut Cursor<'a>, line: usize, draft: Option<&mut Draft<'a>>)
     cursor.skip_blanks();
     let rate = if cursor.take("#") { rate(cursor.until(|_| false)) } else { None };
     if let Some(other) = draft.ends.get(&number) {
-        return Err(at.error(Problem::PortTwice { port: number, other: other.line }));
+        return Err(at.error(Problem::PortTwice { port: number, other: other.at.place().place() }));
     }
-    draft.ends.insert(number, End { guid: own_guid, peer, peer_port, peer_guid, rate, at: peer_at, line });
-    Ok(())
+    draft.ends.insert(number, End { guid: own_guid, peer, peer_port, peer_guid, rate, at: peer_at });
+    Ok(number)
 }
 
 fn port_guid(cursor: &mut Cursor<'_>) -> Result<Option<Guid>, NetError> {
@@ -210,115 +259,14 @@ fn port_guid(cursor: &mut Cursor<'_>) -> Result<Option<Guid>, NetError> {
 /// The last word of a comment that is a rate, outside of descriptions: `4xEDR`.
 fn rate(comment: &str) -> Option<(Width, Speed)> {
     let bare = comment.rsplit('"').next().unwrap_or(comment);
-    bare.split_whitespace().rev().find_map(|word| {
-        let (lanes, speed) = word.split_at(word.find('x')? + 1);
-        let width = Width::ALL.into_iter().find(|(_, name)| *name == lanes)?.0;
-        // ibnetdiscover's FDR10 is QDR's signalling rate with FDR's encoding.
-        let speed = if speed == "FDR10" { "QDR" } else { speed };
-        Some((width, Speed::ALL.into_iter().find(|(_, name)| *name == speed)?.0))
-    })
+    bare.split_whitespace().rev().find_map(rate_of)
 }
 
-/// Gives each node its GUID, and makes those that are missing.
-fn name_guids(drafts: &mut [Draft<'_>]) -> Result<(), NetError> {
-    let mut known = BTreeMap::new();
-    for draft in drafts.iter() {
-        let Some(guid) = draft.guid else { continue };
-        if let Some(other) = known.insert(guid, draft.line) {
-            let at = Cursor::new("", draft.line);
-            return Err(at.error(Problem::GuidTwice { guid: guid.0, other }));
-        }
-    }
-    let (mut next_ca, mut next_switch) = (MADE_CA, MADE_SWITCH);
-    for draft in drafts {
-        let next = if draft.node.kind == NodeType::Switch { &mut next_switch } else { &mut next_ca };
-        let guid = draft.guid.unwrap_or_else(|| {
-            loop {
-                let made = Guid(*next);
-                // Behind the node's own GUID lie those of its ports.
-                *next += 1 + u64::from(MAX_PORTS);
-                if !known.contains_key(&made) {
-                    break made;
-                }
-            }
-        });
-        (draft.node.guid, draft.node.system) = (guid, draft.system.unwrap_or(guid));
-    }
-    Ok(())
-}
-
-/// Looks up the node at the other end of each link, and compares what both ends tell.
-fn join(drafts: Vec<Draft<'_>>) -> Result<Net, NetError> {
-    let mut names = BTreeMap::new();
-    for (index, draft) in drafts.iter().enumerate() {
-        if let Some(other) = names.insert(draft.node.name.as_str(), index) {
-            let at = Cursor::new("", draft.line);
-            return Err(at.error(Problem::NameTwice { other: drafts[other].line }));
-        }
-    }
-    let mut links: Vec<BTreeMap<u8, NetLink>> = vec![BTreeMap::new(); drafts.len()];
-    for (index, draft) in drafts.iter().enumerate() {
-        for (number, end) in &draft.ends {
-            let peer = names.get(end.peer);
-            let peer = *peer.ok_or_else(|| end.at.error(Problem::NoNode(Excerpt::of(end.peer))))?;
-            let there = &drafts[peer];
-            let ports = there.node.ports;
-            if end.peer_port > ports {
-                let port = Excerpt::of(&end.peer_port.to_string());
-                return Err(end.at.error(Problem::NoPort { port, ports }));
-            }
-            if peer == index && end.peer_port == *number {
-                return Err(end.at.error(Problem::ToItself));
-            }
-            let other = there.ends.get(&end.peer_port);
-            if let Some(other) = other {
-                agree(draft, *number, end, other)?;
-            }
-            let (width, speed) = end.rate.or(other.and_then(|other| other.rate)).unwrap_or(DEFAULT_RATE);
-            let told = end.guid.or(other.and_then(|other| other.peer_guid));
-            let own_guid = port_guid_of(&draft.node, *number, told);
-            let link = NetLink { guid: own_guid, peer, peer_port: end.peer_port, width, speed };
-            links[index].insert(*number, link);
-            if other.is_none() {
-                let back = NetLink {
-                    guid: port_guid_of(&there.node, end.peer_port, end.peer_guid),
-                    peer: index,
-                    peer_port: *number,
-                    width,
-                    speed,
-                };
-                // Another line may have linked that port already, if none of its own does.
-                if let Some(there) = links[peer].insert(end.peer_port, back)
-                    && (there.peer, there.peer_port) != (index, *number)
-                {
-                    let other = drafts[there.peer].ends.get(&there.peer_port).map_or(0, |end| end.line);
-                    return Err(end.at.error(Problem::EndsDiffer { other, what: "port" }));
-                }
-            }
-        }
-    }
-    let nodes = drafts.into_iter().zip(links).map(|(draft, links)| NetNode { links, ..draft.node });
-    Ok(Net { nodes: nodes.collect() })
-}
-
-/// The GUID of a port, as the file tells it, or made; external ports of switches have none.
-fn port_guid_of(node: &NetNode, number: u8, told: Option<Guid>) -> Option<Guid> {
-    (node.kind != NodeType::Switch).then(|| told.unwrap_or_else(|| node.port_guid(number)))
-}
-
-/// Whether the other end of a link tells the same.
-fn agree(draft: &Draft<'_>, number: u8, end: &End<'_>, other: &End<'_>) -> Result<(), NetError> {
-    let guids = |one: Option<Guid>, two: Option<Guid>| one.is_none() || two.is_none() || one == two;
-    let what = if other.peer != draft.node.name {
-        "node"
-    } else if other.peer_port != number {
-        "port"
-    } else if !guids(end.guid, other.peer_guid) || !guids(end.peer_guid, other.guid) {
-        "port GUID"
-    } else if end.rate.is_some() && other.rate.is_some() && end.rate != other.rate {
-        "rate"
-    } else {
-        return Ok(());
-    };
-    Err(end.at.error(Problem::EndsDiffer { other: other.line, what }))
+/// A rate as ibnetdiscover(8) writes it: `4xEDR`.
+pub fn rate_of(word: &str) -> Option<(Width, Speed)> {
+    let (lanes, speed) = word.split_at(word.find('x')? + 1);
+    let width = Width::ALL.into_iter().find(|(_, name)| *name == lanes)?.0;
+    // ibnetdiscover's FDR10 is QDR's signalling rate with FDR's encoding.
+    let speed = if speed == "FDR10" { "QDR" } else { speed };
+    Some((width, Speed::ALL.into_iter().find(|(_, name)| *name == speed)?.0))
 }

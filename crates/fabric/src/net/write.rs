@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Net, NetLink, NetNode, NodeType, Speed, Width};
+use super::{Net, NetLink, NetNode, NodeType, rate_name};
 
 /// LID and LMC of a port, for the text: of a node (as its number in [`Net::nodes`]) the port's, of
 /// a switch always port 0's.
@@ -49,8 +49,10 @@ impl Net {
                 writeln!(text, "rtguid=0x{:x}\nRt\t{ports} \"{name}\"\t\t# \"{description}\"", guid.0)?;
             }
         }
+        node.settings.write(text)?;
         for (number, link) in &node.links {
             self.port(text, index, *number, link, lids)?;
+            node.port_settings.get(number).map_or(Ok(()), |settings| settings.write(text))?;
         }
         writeln!(text)
     }
@@ -64,7 +66,7 @@ impl Net {
         lids: Lids<'_>,
     ) -> std::fmt::Result {
         let peer = &self.nodes[link.peer];
-        let rate = rate(link);
+        let rate = rate_name((link.width, link.speed));
         let peer_lid = lids(link.peer, if peer.kind == NodeType::Switch { 0 } else { link.peer_port }).0;
         let (name, peer_port, description) = (&peer.name, link.peer_port, &peer.description);
         if self.nodes[index].kind == NodeType::Switch {
@@ -85,10 +87,4 @@ impl Net {
             writeln!(text, "\t\t# lid {lid} lmc {lmc} \"{description}\" lid {peer_lid} {rate}")
         }
     }
-}
-
-fn rate(link: &NetLink) -> String {
-    let width = Width::ALL.into_iter().find(|(width, _)| *width == link.width);
-    let speed = Speed::ALL.into_iter().find(|(speed, _)| *speed == link.speed);
-    format!("{}{}", width.map_or("", |(_, name)| name), speed.map_or("", |(_, name)| name))
 }

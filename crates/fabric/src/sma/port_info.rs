@@ -50,6 +50,9 @@ impl Subnet {
             self.may_become(at, new)?;
         }
         let keep = |new: u8, old: u8, no_change: &[u8]| if no_change.contains(&new) { old } else { new };
+        let asks_again = has_lid && new.client_reregister;
+        let reregisters = &mut self.port_mut(at).reregisters;
+        *reregisters = reregisters.wrapping_add(asks_again.into());
         let info = &mut self.port_mut(at).info;
         if has_lid {
             info.m_key = new.m_key;
@@ -80,7 +83,7 @@ impl Subnet {
         // Counters that a Set clears (IBA 1.4 table 146).
         (info.m_key_violations, info.p_key_violations, info.q_key_violations) =
             (new.m_key_violations, new.p_key_violations, new.q_key_violations);
-        if *info != old {
+        if *info != old || asks_again {
             self.changed.push(at);
         }
         if has_link && !is_port_0 {

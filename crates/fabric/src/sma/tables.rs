@@ -81,9 +81,12 @@ impl Subnet {
         }
         let (id, own, key) = (port.node, port.guid.0.to_be_bytes(), u32::from(port.number));
         let tables = &mut self.node_mut(id).tables;
-        if let Some(data) = set {
-            tables.insert((attribute::GUID_INFO, key), *data);
+        if let Some(data) = set
+            && tables.insert((attribute::GUID_INFO, key), *data) != Some(*data)
+        {
+            self.changed.push(at);
         }
+        let tables = &self.node(id).tables;
         let mut data = tables.get(&(attribute::GUID_INFO, key)).copied().unwrap_or([0; 64]);
         data[..8].copy_from_slice(&own);
         Ok(data)
@@ -117,9 +120,14 @@ impl Subnet {
         if let Some(data) = set {
             let mut kept = [0; 64];
             kept[..len].copy_from_slice(&data[..len]);
-            node.tables.insert((attribute, key), kept);
+            let before = node.tables.insert((attribute, key), kept);
+            if attribute == attribute::PKEY_TABLE && before != Some(kept) {
+                let changed = if is_switch { self.port_of(id, (key >> 16) as u8) } else { at };
+                self.changed.push(changed);
+            }
         }
-        Ok(node.tables.get(&(attribute, key)).copied().unwrap_or_else(|| made(attribute)))
+        let tables = &self.node(id).tables;
+        Ok(tables.get(&(attribute, key)).copied().unwrap_or_else(|| made(attribute)))
     }
 }
 

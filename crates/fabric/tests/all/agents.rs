@@ -43,6 +43,7 @@ fn a_registration_is_refused_as_the_kernel_refuses_it() {
         (Registration { class: 80, ..vendor }, "the class"),
         (Registration { class: 0x82, ..vendor }, "the class"),
         (Registration { oui: 0, ..vendor }, "the OUI"),
+        (Registration { oui: 1 << 24, ..vendor }, "the OUI"),
         (Registration { class: class::PERF_MGMT, rmpp_version: 1, ..vendor }, "RMPP in this class"),
         (Registration { class: 0, user_rmpp: true, ..vendor }, "RMPP without a class"),
     ] {
@@ -82,6 +83,8 @@ fn a_port_has_thirty_two_agents_and_no_more() {
     }
     let refusal = world.fabric.register(client, &registration(0x32, &[])).unwrap_err();
     assert_eq!((refusal, refusal.errno()), (Refusal::TooMany, 12));
+    let not_a_class = registration(0x70, &[]);
+    assert_eq!(world.fabric.register(client, &not_a_class), Err(Refusal::TooMany), "room comes first");
     assert_eq!(world.fabric.unregister(client, 7), Ok(()));
     assert_eq!(world.fabric.unregister(client, 7), Err(Refusal::Unknown));
     assert_eq!(world.fabric.unregister(client, 32), Err(Refusal::Unknown));

@@ -8,7 +8,12 @@ use fabric::umad::UmadHeader;
 use proptest::prelude::*;
 use wire::mad::{class, method};
 
+use crate::settings::TEXT as SETTINGS;
 use crate::support::{TWO, World, registration};
+
+/// Commands of ibsim for the nodes of [`SETTINGS`].
+const COMMANDS: &str = "do Link \"leaf\"[3] \"leaf\"[4]\ndo Unlink \"leaf\"\ndo ReLink \"a\"\ndo Error \"b\"[1] 5\n\
+                        do PerformanceSet \"leaf\"[4] PortCounters.PortXmitWait=9\n";
 
 prop_compose! {
     /// A message whose agent, class and method are often those of one that is there.
@@ -53,13 +58,17 @@ proptest! {
     }
 
     #[test]
-    fn a_net_file_with_a_byte_changed_is_a_fabric_or_an_error(at in 0..TWO.len(), byte: u8) {
-        let mut bytes = TWO.as_bytes().to_vec();
-        bytes[at] = byte;
+    fn a_net_file_with_bytes_changed_is_a_fabric_or_an_error(
+        has_settings: bool,
+        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = if has_settings { format!("{SETTINGS}{COMMANDS}") } else { TWO.to_owned() }.into_bytes();
+        changes.into_iter().for_each(|(at, byte)| *at.get_mut(&mut bytes) = byte);
         let text = String::from_utf8_lossy(&bytes);
         if let Ok(net) = Net::parse(&text) {
             prop_assert_eq!(Net::parse(&net.write()).unwrap(), net.sorted());
-            World::of(&net);
+            let written = World::of(&net).fabric.write_net();
+            prop_assert_eq!(Net::parse(&written).unwrap(), net.sorted());
         }
     }
 }

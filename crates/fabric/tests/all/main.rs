@@ -6,6 +6,7 @@ mod hostile;
 mod performance;
 mod rmpp;
 mod routes;
+mod settings;
 mod subnet_management;
 mod support;
 mod traps;

@@ -128,6 +128,37 @@ fn a_long_message_counts_as_its_segments_on_the_way() {
 }
 
 #[test]
+fn where_a_rule_loses_packets_segments_are_lost_one_by_one_and_come_again() {
+    let mut pair = pair(Does::Port, Does::Port);
+    let request = pair.ask();
+    let tid = request.header().transaction_id;
+    pair.world.fabric.set_drop("leaf0", 1, 50_000).unwrap();
+    pair.answer(&request, &long(tid, &data(12_000)));
+    pair.world.pass(Duration::from_secs(8));
+    let got = pair.world.read(pair.asks.0).unwrap();
+    assert_eq!((got.umad.status, &got.mad[HEAD..]), (0, &data(12_000)[..]));
+    let lost = pair.world.fabric.counters().lost;
+    assert!((1..12).contains(&lost), "{lost} of 60 segments, and of those that came again");
+    pair.world.pass(Duration::from_secs(60));
+    assert_eq!((pair.world.read(pair.asks.0), pair.world.fabric.deadline()), (None, None));
+}
+
+#[test]
+fn a_long_answer_to_a_request_that_has_ended_is_not_given() {
+    let mut pair = pair(Does::Port, Does::Port);
+    let request = pair.ask();
+    let tid = request.header().transaction_id;
+    pair.world.fabric.set_drop("leaf0", 1, 1_000_000).unwrap();
+    pair.answer(&request, &long(tid, &data(1_000)));
+    pair.world.pass(Duration::from_millis(9_100));
+    assert_eq!(pair.world.read(pair.asks.0).unwrap().umad.status, 110, "ETIMEDOUT");
+    pair.world.fabric.set_drop("leaf0", 1, 0).unwrap();
+    pair.answer(&request, &long(tid, &data(1_000)));
+    pair.world.pass(Duration::from_secs(60));
+    assert_eq!((pair.world.read(pair.asks.0), pair.world.fabric.deadline()), (None, None));
+}
+
+#[test]
 fn an_agent_that_does_rmpp_itself_gets_segments_as_it_acknowledges() {
     let mut pair = pair(Does::Program, Does::Port);
     let request = pair.ask();
@@ -163,6 +194,34 @@ fn a_receiver_that_never_acknowledges_ends_the_transfer() {
     pair.world.pass(Duration::from_secs(60));
     assert_eq!(std::iter::from_fn(|| pair.world.read(pair.asks.0)).count(), 8, "once and seven times more");
     assert_eq!(pair.world.fabric.deadline(), None);
+}
+
+#[test]
+fn a_program_that_ends_in_the_midst_of_a_long_message_leaves_nothing() {
+    for (does, ends) in [
+        ((Does::Program, Does::Port), true),
+        ((Does::Program, Does::Port), false),
+        ((Does::Port, Does::Program), false),
+    ] {
+        let mut pair = pair(does.0, does.1);
+        let request = pair.ask();
+        let tid = request.header().transaction_id;
+        match does.1 {
+            Does::Port => pair.answer(&request, &long(tid, &data(5_000))),
+            Does::Program => pair.answer(&request, &segments(tid, &data(5_000))[0]),
+        }
+        assert!(pair.world.fabric.deadline().is_some(), "the rest is to come");
+        let (gone, stays) = if ends { (pair.asks, pair.answers) } else { (pair.answers, pair.asks) };
+        pair.world.fabric.close(gone.0);
+        pair.world.pass(Duration::from_secs(60));
+        assert_eq!((pair.world.fabric.deadline(), pair.world.fabric.front(gone.0)), (None, None));
+        // The other end goes on with the port: a program that comes has the agent's place.
+        let again = pair.world.open(if ends { "a" } else { "c" });
+        let methods: &[u8] = if ends { &[] } else { &[GET_TABLE] };
+        let wanted = Registration { version: 2, rmpp_version: 1, ..registration(class::SUBN_ADM, methods) };
+        assert!(pair.world.fabric.register(again, &wanted).is_ok());
+        assert!(pair.world.fabric.unregister(stays.0, stays.1).is_ok());
+    }
 }
 
 /// Segments of a message of these bytes, as a program makes them.

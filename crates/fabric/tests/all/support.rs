@@ -224,8 +224,7 @@ pub(crate) fn registration(class: u8, methods: &[u8]) -> Registration {
         version: 1,
         oui: u32::from(class::has_oui(class)),
         methods: mask,
-        rmpp_version: 0,
-        user_rmpp: false,
+        ..Registration::default()
     }
 }
 

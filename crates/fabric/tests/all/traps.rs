@@ -13,6 +13,12 @@ use crate::support::{World, registration};
 fn managed() -> (World, ClientId, u32) {
     let mut world = World::new();
     world.configure("a");
+    let (client, agent) = managed_by(&mut world);
+    (world, client, agent)
+}
+
+/// An agent that takes traps, at the port that has configured a fabric.
+pub(crate) fn managed_by(world: &mut World) -> (ClientId, u32) {
     let client = world.open("a");
     let agent =
         world.fabric.register(client, &registration(class::SUBN_LID_ROUTED, &[method::TRAP])).unwrap();
@@ -20,12 +26,12 @@ fn managed() -> (World, ClientId, u32) {
         // Those of the configuration itself, which no agent has taken.
         world.pass(Duration::from_secs(1));
         let traps: Vec<_> = std::iter::from_fn(|| world.read(client)).collect();
-        traps.iter().for_each(|trap| repress(&mut world, client, agent, trap));
+        traps.iter().for_each(|trap| repress(world, client, agent, trap));
     }
-    (world, client, agent)
+    (client, agent)
 }
 
-fn repress(world: &mut World, client: ClientId, agent: u32, trap: &crate::support::Message) {
+pub(crate) fn repress(world: &mut World, client: ClientId, agent: u32, trap: &crate::support::Message) {
     let mut smp = Smp::parse(&trap.mad).unwrap();
     smp.header.method = method::TRAP_REPRESS;
     world.send(client, UmadHeader { agent, lid: trap.umad.lid, ..UmadHeader::default() }, &smp.emit());
