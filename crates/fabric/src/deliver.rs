@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wire::mad::perf::{DATA, DATA_LEN};
 use wire::mad::smp::{PERMISSIVE_LID, Smp, attribute};
-use wire::mad::{Header, MAD_LEN, NodeType, class, method, status};
+use wire::mad::{Header, MAD_LEN, NodeType, Trap, class, method, status};
 
 use crate::client::Client;
 use crate::fabric::{Body, ClientId, Fabric, Packet};
@@ -145,6 +145,7 @@ impl Fabric {
         let mut mad = mad;
         if is_get_or_set && header.class == class::PERF_MGMT && mad.len() == MAD_LEN {
             let mut data: [u8; DATA_LEN] = mad[DATA..].try_into().unwrap_or([0; DATA_LEN]);
+            self.fold_plane();
             header.status = if header.class_version == VERSION {
                 self.subnet.pma(end, header.method, header.attribute, &mut data)
             } else {
@@ -227,7 +228,9 @@ impl Fabric {
         let mut new = std::mem::take(&mut self.subnet.traps);
         new.dedup();
         for (at, trap) in new {
-            if self.has_sm(at) {
+            // Each time that packets are counted more of them may have been refused.
+            let is_told = matches!(trap, Trap::BadPkeyAtSwitch { .. }) && self.traps.is_raised(at, trap);
+            if self.has_sm(at) && !is_told {
                 let raised = self.traps.raise(now, at, trap);
                 self.send_trap(at, raised.transaction_id, trap);
             }
@@ -249,7 +252,7 @@ impl Fabric {
         info.lid != 0 && info.sm_lid != 0
     }
 
-    fn send_trap(&mut self, at: PortId, transaction_id: u64, trap: wire::mad::Trap) {
+    fn send_trap(&mut self, at: PortId, transaction_id: u64, trap: Trap) {
         let kind = self.subnet.node_at(at).kind;
         if self.subnet.node_at(at).frozen {
             return;

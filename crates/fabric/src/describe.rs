@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use serde::{Deserialize, Serialize};
+use wire::mad::perf::PortCounters;
 use wire::mad::smp::attribute;
 use wire::mad::{NodeType, PhysicalState, PortState, Trap, capability};
 
@@ -71,6 +72,8 @@ pub struct PortDescription {
     pub guids: Vec<u64>,
     /// Whether a cable is plugged in, cut or not.
     pub has_cable: bool,
+    /// The number of the port in the plane.
+    pub plane_port: u32,
     /// PortInfo's codes of the largest MTU of the port, and of its link.
     pub mtu: (u8, u8),
     /// PortInfo's VLCap.
@@ -142,6 +145,7 @@ impl Fabric {
             pkeys: self.pkeys(node, number),
             guids: self.guids(node, number),
             has_cable: port.peer.is_some(),
+            plane_port: self.subnet.port_of(node, number).0,
             mtu: (info.mtu_cap, info.neighbour_mtu),
             max_vl: info.vl_cap,
             subnet_timeout: info.subnet_timeout,
@@ -168,6 +172,17 @@ impl Fabric {
         let used = guids.iter().rposition(|guid| *guid != 0).map_or(1, |last| last + 1);
         guids.truncate(used);
         guids
+    }
+
+    /// The counters of each port of a host's devices, with what programs have sent so far.
+    pub fn host_counters(&mut self, host: &str) -> Vec<(String, u8, PortCounters)> {
+        self.fold_plane();
+        let described = self.describe(host).unwrap_or_default();
+        let ports = described.into_iter().flat_map(|device| {
+            let name = device.name;
+            device.ports.into_iter().map(move |port| (name.clone(), port.number, PortId(port.plane_port)))
+        });
+        ports.map(|(name, number, at)| (name, number, self.subnet.port(at).counters)).collect()
     }
 
     /// A port of a host's device; without a name of the first one, port 0 of any is the first one

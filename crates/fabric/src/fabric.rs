@@ -12,6 +12,7 @@ use crate::agents::{MAX_AGENTS, Refusal, Registration};
 use crate::client::Client;
 use crate::hosts::Hosts;
 use crate::net::{Net, Preset};
+use crate::plane::Mirror;
 use crate::rmpp::Transfers;
 use crate::subnet::{NodeId, PortId, Subnet};
 use crate::timed::TimedFaults;
@@ -89,6 +90,10 @@ pub struct Fabric {
     pub(crate) counters: Counters,
     pub(crate) timed: TimedFaults,
     last_agent: u32,
+    /// What loss follows from.
+    pub(crate) seed: u64,
+    /// What programs map, if they do.
+    pub(crate) plane: Option<Mirror>,
 }
 
 impl Fabric {
@@ -108,6 +113,8 @@ impl Fabric {
             counters: Counters::default(),
             timed: TimedFaults::default(),
             last_agent: 0,
+            seed,
+            plane: None,
         }
     }
 
@@ -273,9 +280,10 @@ impl Fabric {
         }
     }
 
-    /// After a change by the user: what follows from it.
+    /// After all that was done: what follows from it, and what the plane is told.
     pub fn settle(&mut self, now: Duration) {
         self.run(now);
+        self.follow_plane();
     }
 
     /// Programs with something to read since the last call.

@@ -108,6 +108,7 @@ impl Fabric {
     pub fn set_counter(&mut self, node: &str, port: u8, name: &str, value: u64) -> Result<(), FaultError> {
         let at = self.find_port(node, port)?;
         let counter = Counter::named(name).ok_or_else(|| FaultError::NoCounter(name.to_owned()))?;
+        self.fold_plane();
         counter.set(&mut self.subnet.port_mut(at).counters, value);
         Ok(())
     }
@@ -119,6 +120,7 @@ impl Fabric {
     /// No such port.
     pub fn counters_of(&mut self, node: &str, port: u8) -> Result<PortCounters, FaultError> {
         let at = self.find_port(node, port)?;
+        self.fold_plane();
         Ok(self.subnet.port(at).counters)
     }
 
@@ -252,6 +254,10 @@ impl Fabric {
         for id in all {
             // Writing to a string does not fail.
             let _ = self.show_node(&mut text, id);
+        }
+        let refused = self.refused_rows();
+        if name.is_none() && refused != 0 {
+            let _ = writeln!(text, "paths without a row, whose packets are lost: {refused}");
         }
         Ok(text)
     }

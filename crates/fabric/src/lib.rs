@@ -20,6 +20,7 @@
 //! | [`ipoib`] | addresses of IPoIB, by which the connection manager finds ports |
 //! | [`faults`] | what a user does to a fabric and asks of it |
 //! | `snapshot` | the fabric of now as a net file |
+//! | [`plane`] | tables and rows in memory that programs map, for packets of their own |
 //! | `dice` | which packets a drop rule takes |
 //! | `timed` | faults that time brings about |
 //! | [`protocol`] | what programs and the command say to the process that has the fabric |
@@ -36,6 +37,7 @@ pub mod faults;
 mod hosts;
 pub mod ipoib;
 pub mod net;
+pub mod plane;
 mod pma;
 pub mod protocol;
 mod rmpp;

@@ -7,6 +7,7 @@
 //! | the fabric | [`Reply`] |
 //! | program, on an open port | messages ([`crate::umad`]); to register, with a socket for the reply |
 //! | the fabric, on an open port | messages as a umad port gives them |
+//! | the fabric, to a program that has the plane | [`Reply::Host`], whenever its ports have changed |
 //!
 //! A request begins with [`MAGIC`], which no agent has as its number. A message longer than
 //! [`MAX_INLINE`] is the header alone, with a descriptor of a file that has the rest.
@@ -47,6 +48,12 @@ pub enum Request {
     },
     /// Has the files of a host written; [`Reply::Host`].
     Enter {
+        /// The host.
+        host: String,
+    },
+    /// Gives the program of a host the plane ([`crate::plane`]): [`Reply::Attached`] with its
+    /// descriptor, then [`Reply::Host`] at once and whenever the host's ports have changed.
+    Attach {
         /// The host.
         host: String,
     },
@@ -94,6 +101,8 @@ pub enum Reply {
     },
     /// What bears the address; nothing may.
     Neighbour(Option<Neighbour>),
+    /// The program has the plane; the number of its rows there.
+    Attached(u32),
     /// The number of a new agent.
     Agent(u32),
     /// Text for the user.

@@ -13,6 +13,7 @@ use crate::dice::Dice;
 use crate::hosts::host_of;
 use crate::ipoib::{Source, give_addresses};
 use crate::net::{Net, NetLink, NetNode, NodeSettings, PortSettings, Speed, Width};
+use crate::plane::WrittenBlock;
 
 /// The number of a port in its fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,6 +108,8 @@ pub(crate) struct Subnet {
     pub(crate) traps: Vec<(PortId, Trap)>,
     /// Ports whose PortInfo has changed since the environment asked.
     pub(crate) changed: Vec<PortId>,
+    /// Blocks of linear tables that were written since the plane was told.
+    pub(crate) written: Vec<WrittenBlock>,
     /// P_Keys that the net file gives to ports.
     pub(crate) partitions: BTreeMap<PortId, Vec<u16>>,
     dice: Dice,
@@ -119,6 +122,7 @@ impl Subnet {
             ports: Vec::new(),
             traps: Vec::new(),
             changed: Vec::new(),
+            written: Vec::new(),
             partitions: BTreeMap::new(),
             dice: Dice::new(seed),
         };

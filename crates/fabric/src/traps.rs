@@ -36,6 +36,11 @@ impl Traps {
         raised
     }
 
+    /// Whether a trap of this number is repeated at the port.
+    pub(crate) fn is_raised(&self, at: PortId, trap: Trap) -> bool {
+        self.raised.contains_key(&(at, trap.number()))
+    }
+
     /// Ends the repetition of a trap.
     pub(crate) fn repress(&mut self, at: PortId, transaction_id: u64) -> bool {
         let before = self.raised.len();

@@ -14,7 +14,7 @@
 //! | `same_host` | what is to be expected of all that, before a process sends |
 //! | [`lease`] | whether threads that poll serve a ring or a socket, or the engine |
 //! | [`mod@env`] | what rings ask of the host around them, and what they bring it |
-//! | `memory` | shared memory |
+//! | `memory`, `shared_words` | shared memory; words of it for others than rings |
 //! | `counters` | what passed, in numbers |
 //!
 //! Unsafe code is in `memory`, `arena`, `exportable` and `peer_memory` only.
@@ -43,6 +43,8 @@ pub mod record;
 pub mod ring;
 pub mod rings;
 mod same_host;
+#[cfg(not(loom))]
+mod shared_words;
 
 pub use counters::Counters;
 pub use env::{Connection, Delivery, Drained, Env, Known, NameOwner, PacketHandler};
@@ -50,3 +52,5 @@ pub use env::{Connection, Delivery, Drained, Env, Known, NameOwner, PacketHandle
 pub use peer_memory::fuzzed;
 pub use rings::Rings;
 pub use same_host::{SameHost, Wish, same_host, wish};
+#[cfg(not(loom))]
+pub use shared_words::SharedWords;

@@ -52,6 +52,12 @@ impl SharedMemory {
         Self::create_sealed(c"verbena ring", len, LENGTH | libc::F_SEAL_SEAL)
     }
 
+    /// Like [`SharedMemory::create`], of another name, which /proc/PID/maps shows.
+    #[cfg(not(loom))]
+    pub(crate) fn create_sized(name: &CStr, len: usize) -> io::Result<(Self, Fd)> {
+        Self::create_sealed(name, len, LENGTH | libc::F_SEAL_SEAL)
+    }
+
     /// New memory of another name, which /proc/PID/maps shows. It takes one more seal
     /// ([`SharedMemory::seal_future_writes`]).
     pub(crate) fn create_named(name: &CStr, len: usize) -> io::Result<(Self, Fd)> {

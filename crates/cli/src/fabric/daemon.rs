@@ -2,6 +2,8 @@
 //! deadline. No program can keep it waiting: what a program does not read stays in its queue, which
 //! is bounded, and a program that has ended is forgotten with its agents.
 
+mod attached;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::hash::Hasher;
@@ -18,6 +20,8 @@ use ::fabric::{ClientId, Fabric, MAX_MESSAGE};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use sys::fork::Fd;
 use sys::{ControlBuffer, Epoll, Room};
+
+use attached::Attached;
 
 use super::commands;
 use super::files::{HostFiles, issm};
@@ -44,6 +48,8 @@ struct Connection {
     fd: Fd,
     /// Whether it is an open port.
     is_port: bool,
+    /// The program has the plane.
+    attached: Option<Attached>,
     /// Whether epoll tells when there is room again.
     waits_for_room: bool,
 }
@@ -60,6 +66,10 @@ pub(crate) struct Daemon {
     hosts: BTreeMap<String, HostFiles>,
     last: u64,
     start: Instant,
+    /// What programs map, or why they cannot.
+    plane: io::Result<Fd>,
+    /// When the files of counters were written last.
+    refreshed: Duration,
     room: Room,
     pub(super) stopped: bool,
 }
@@ -70,7 +80,8 @@ impl Daemon {
     /// # Errors
     ///
     /// What the system refused.
-    pub(crate) fn new(fabric: Fabric, place: Place) -> io::Result<Self> {
+    pub(crate) fn new(mut fabric: Fabric, place: Place) -> io::Result<Self> {
+        let plane = attached::map_plane(&mut fabric);
         let listener = Fd::open(|| {
             let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None)?;
             socket.bind(&SockAddr::unix(place.socket())?)?;
@@ -99,6 +110,8 @@ impl Daemon {
             hosts: BTreeMap::new(),
             last: 0,
             start: Instant::now(),
+            plane,
+            refreshed: Duration::ZERO,
             room: Room::new(UmadHeader::LEN + MAX_INLINE),
             stopped: false,
         })
@@ -113,7 +126,8 @@ impl Daemon {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
         while !self.stopped {
             let now = self.now();
-            let timeout = self.fabric.deadline().map(|at| at.saturating_sub(now));
+            let next = self.fabric.deadline().into_iter().chain(self.refresh_at()).min();
+            let timeout = next.map(|at| at.saturating_sub(now));
             let ready: Vec<(u64, u32)> = match self.epoll.wait(&mut events, timeout) {
                 Ok(events) => events.iter().map(|event| (event.u64, event.events)).collect(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => Vec::new(),
@@ -126,6 +140,7 @@ impl Daemon {
             if self.fabric.deadline().is_some_and(|at| at <= now) {
                 self.fabric.on_deadline(now);
             }
+            self.refresh(now);
             self.finish();
         }
         Ok(())
@@ -148,6 +163,7 @@ impl Daemon {
                 let id = ClientId(token - FIRST_CONNECTION);
                 if events & libc::EPOLLOUT as u32 != 0 {
                     self.flush(id);
+                    self.tell(id);
                 }
                 if events & !(libc::EPOLLOUT as u32) != 0 {
                     self.read(id);
@@ -180,6 +196,7 @@ impl Daemon {
             self.flush(id);
         }
         for host in self.fabric.take_changed_hosts() {
+            self.tell_host(&host);
             if let Some(files) = self.hosts.get_mut(&host)
                 && let Some(devices) = self.fabric.describe(&host)
                 && let Err(error) = files.update(&devices)
@@ -202,14 +219,17 @@ impl Daemon {
             let is_served = SockRef::from(&fd).set_nonblocking(true).is_ok()
                 && self.epoll.add(fd.as_raw_fd(), libc::EPOLLIN as u32, token).is_ok();
             if is_served {
-                self.connections.insert(id, Connection { fd, is_port: false, waits_for_room: false });
+                self.connections
+                    .insert(id, Connection { fd, is_port: false, attached: None, waits_for_room: false });
             }
         }
     }
 
     fn close(&mut self, id: ClientId) {
         self.fabric.close(id);
-        self.connections.remove(&id);
+        if self.connections.remove(&id).is_some_and(|connection| connection.attached.is_some()) {
+            self.fabric.end_program(u32::try_from(id.0).unwrap_or(u32::MAX));
+        }
     }
 
     /// Reads what a program has sent.
@@ -277,8 +297,12 @@ impl Daemon {
             Ok(Request::Describe { host }) => self.describe(&host),
             Ok(Request::Enter { host }) => self.enter(host),
             Ok(Request::Neighbour(address)) => Reply::Neighbour(self.fabric.neighbour(address)),
+            Ok(Request::Attach { host }) if !is_port => match self.attach(id, host) {
+                Some(refused) => refused,
+                None => return,
+            },
             Ok(Request::Command(command)) => commands::carry_out(self, command),
-            Ok(Request::Open { .. }) => refused(&"the port is open"),
+            Ok(Request::Open { .. } | Request::Attach { .. }) => refused(&"the port is open"),
             Err(unreadable) => refused(&unreadable),
         };
         let to = match (&reply_to, self.connections.get(&id)) {
@@ -317,7 +341,11 @@ impl Daemon {
             hash.write(host.as_bytes());
             let dir = self.place.hosts().join(format!("{:016x}", hash.finish()));
             match HostFiles::create(dir, &devices) {
-                Ok(files) => {
+                Ok(mut files) => {
+                    let counters = self.fabric.host_counters(&host);
+                    if let Err(error) = files.update_counters(&counters) {
+                        eprintln!("verbena: the counters of {host} are not there: {error}");
+                    }
                     self.watch(&files.dir, &host, &devices);
                     self.hosts.insert(host.clone(), files);
                 }

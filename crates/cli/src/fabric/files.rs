@@ -12,13 +12,36 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use fabric::counters::SELECTION;
 use fabric::describe::{DeviceDescription, PortDescription, physical_state_name, state_name};
+use wire::mad::perf::PortCounters;
 
 use crate::object;
 use crate::sysfs::{groups, guid};
 
 /// IB_USER_MAD_ABI_VERSION (rdma/ib_user_mad.h).
 const MAD_ABI: u32 = 5;
+/// The names that the kernel's files have for the counters of [`SELECTION`]
+/// (Documentation/ABI/stable/sysfs-class-infiniband).
+const COUNTER_FILES: [&str; SELECTION.len()] = [
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_rcv_switch_relay_errors",
+    "port_xmit_discards",
+    "port_xmit_constraint_errors",
+    "port_rcv_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "port_xmit_data",
+    "port_rcv_data",
+    "port_xmit_packets",
+    "port_rcv_packets",
+    "port_xmit_wait",
+];
 
 /// The files of one host.
 pub(crate) struct HostFiles {
@@ -52,8 +75,29 @@ impl HostFiles {
     ///
     /// What the system refused.
     pub(crate) fn update(&mut self, devices: &[DeviceDescription]) -> io::Result<()> {
+        self.write(tree(devices))
+    }
+
+    /// Writes the files of counters that say something else now.
+    ///
+    /// # Errors
+    ///
+    /// What the system refused.
+    pub(crate) fn update_counters(&mut self, counters: &[(String, u8, PortCounters)]) -> io::Result<()> {
+        let mut tree = Vec::new();
+        for (device, number, counters) in counters {
+            let at =
+                Path::new("infiniband").join(device).join("ports").join(number.to_string()).join("counters");
+            for (counter, name) in SELECTION.into_iter().zip(COUNTER_FILES) {
+                tree.push(file(&at, name, counter.get(counters)));
+            }
+        }
+        self.write(tree)
+    }
+
+    fn write(&mut self, tree: Vec<(PathBuf, String)>) -> io::Result<()> {
         let class = self.dir.join("class");
-        for (path, text) in tree(devices) {
+        for (path, text) in tree {
             if self.written.get(&path) == Some(&text) {
                 continue;
             }
@@ -170,6 +214,8 @@ mod tests {
         fabric.set_is_sm(at, true);
         files.update(&fabric.describe("host5").unwrap()).unwrap();
         assert_eq!(read("infiniband/mlx5_0/ports/1/cap_mask"), "0x0010c84a\n");
+        files.update_counters(&fabric.host_counters("host5")).unwrap();
+        assert_eq!(read("infiniband/mlx5_0/ports/1/counters/port_xmit_data"), "0\n");
         let left = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
         let mut left: Vec<_> = left.collect();
         left.sort();

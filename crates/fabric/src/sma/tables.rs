@@ -12,6 +12,7 @@
 use wire::mad::smp::{Data, attribute};
 use wire::mad::status;
 
+use crate::plane::{Block, WrittenBlock};
 use crate::subnet::{LINEAR_CAP, MULTICAST_CAP, NO_PORT, PARTITION_CAP, PortId, Subnet};
 
 /// LIDs of a block of a linear forwarding table.
@@ -52,7 +53,9 @@ impl Subnet {
                 switch.linear.resize(end, NO_PORT);
             }
             switch.linear[begin..end].copy_from_slice(data);
+            self.written.push(WrittenBlock { node: id, block: Block::Linear(begin as u16) });
         }
+        let Some(switch) = &self.node(id).switch else { return Err(status::BAD_ATTRIBUTE) };
         Ok(switch.linear.get(begin..end).and_then(|block| block.try_into().ok()).unwrap_or([NO_PORT; 64]))
     }
 
@@ -68,7 +71,9 @@ impl Subnet {
         let key = position << 28 | block;
         if let Some(data) = set {
             switch.multicast.insert(key, *data);
+            self.written.push(WrittenBlock { node: id, block: Block::Multicast(key) });
         }
+        let Some(switch) = &self.node(id).switch else { return Err(status::BAD_ATTRIBUTE) };
         Ok(switch.multicast.get(&key).copied().unwrap_or([0; 64]))
     }
 

@@ -4,6 +4,8 @@ mod agents;
 mod faults;
 mod hostile;
 mod performance;
+mod plane;
+mod plane_rules;
 mod rmpp;
 mod routes;
 mod settings;
