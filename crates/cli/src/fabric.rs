@@ -21,6 +21,7 @@ mod source;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use ::fabric::Fabric;
 use ::fabric::net::{Dragonfly, FatTree, Torus};
@@ -164,6 +165,20 @@ struct RunArgs {
     /// Which packets `drop` loses follows from this number
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
+    /// The subnet manager that configures the fabric
+    #[arg(long, value_name = "SM", default_value = "none")]
+    sm: SubnetManager,
+    /// With --sm builtin: adapters have 2 to the power of LMC LIDs
+    #[arg(long, value_name = "LMC", value_parser = clap::value_parser!(u8).range(..=i64::from(::fabric::sm::MAX_LMC)))]
+    lmc: Option<u8>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum SubnetManager {
+    /// That of a program, as OpenSM
+    None,
+    /// Verbena's own, until another one of a higher priority comes
+    Builtin,
 }
 
 #[derive(clap::Args)]
@@ -226,6 +241,9 @@ fn write(name: Option<&str>, file: PathBuf) -> Result<ExitCode, String> {
 }
 
 fn serve(args: RunArgs, fabric: Option<String>) -> Result<ExitCode, String> {
+    if args.lmc.is_some() && args.sm != SubnetManager::Builtin {
+        return Err("--lmc is of the built-in subnet manager: --sm builtin".into());
+    }
     let (file, own_name) = source::read(&args)?;
     let (place, _lock) = Place::take(args.name.or(fabric).as_deref().unwrap_or(&own_name))?;
     let (name, links, nodes) = (place.name.clone(), file.net.links(), file.net.nodes.len());
@@ -237,6 +255,10 @@ fn serve(args: RunArgs, fabric: Option<String>) -> Result<ExitCode, String> {
     }
     // Of a large fabric as much memory as its ports have.
     drop(file);
+    if args.sm == SubnetManager::Builtin {
+        let lmc = args.lmc.unwrap_or_default();
+        fabric.start_managers(Duration::ZERO, lmc).map_err(|error| format!("fabric {name}: {error}"))?;
+    }
     let mut daemon = Daemon::new(fabric, place).map_err(failed)?;
     let programs = "Programs: verbena run --on HOST -- PROGRAM";
     output::write(format!("fabric {name}: {nodes} nodes, {links} links. {programs}\n"))?;

@@ -28,6 +28,9 @@ pub struct Registration {
     pub rmpp_version: u8,
     /// Whether the agent sends and acknowledges RMPP segments itself.
     pub user_rmpp: bool,
+    /// Whether the port keeps the memberships in multicast groups that the agent asks for, as the
+    /// kernel does for rdma_cm: those of all programs together, until the last one ends.
+    pub keeps_memberships: bool,
 }
 
 /// Why an agent is not registered.

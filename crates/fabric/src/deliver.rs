@@ -174,15 +174,30 @@ impl Fabric {
     }
 
     /// Gives an answer to the agent that waits for it.
-    fn answer_to_agent(&mut self, header: &Header, end: PortId, from: From, mad: &[u8]) {
+    pub(crate) fn answer_to_agent(&mut self, header: &Header, end: PortId, from: From, mad: &[u8]) {
         let agent = (header.transaction_id >> 32) as u32;
+        if agent == 0 {
+            // The port has asked itself (`memberships`).
+            return;
+        }
         let key = Transaction { agent, low: header.transaction_id as u32 };
         let found = self.agents.get(&agent).copied().filter(|(client, _)| self.is_at(*client, end));
-        let found = found.filter(|_| self.transactions.answered(key, header.class).is_some());
-        match found {
-            Some((client, id)) => self.deliver_to(client, id, from, mad),
-            None => self.counters.unexpected += 1,
+        let asked = found.and_then(|_| self.transactions.answered(key, header.class));
+        match (found, asked) {
+            (Some((client, id)), Some(asked)) => {
+                if self.keeps_memberships(client, id) {
+                    self.note_join(client, header, &asked.message);
+                }
+                self.deliver_to(client, id, from, mad);
+            }
+            _ => self.counters.unexpected += 1,
         }
+    }
+
+    /// Whether an agent's port keeps its memberships for it.
+    pub(crate) fn keeps_memberships(&self, client: ClientId, id: u32) -> bool {
+        let agent = self.clients.get(&client).and_then(|client| client.agent(id));
+        agent.is_some_and(|agent| agent.registration.keeps_memberships)
     }
 
     pub(crate) fn is_at(&self, client: ClientId, end: PortId) -> bool {

@@ -7,13 +7,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use wire::mad::smp::Smp;
+use wire::mad::{Header, sa};
 
 use crate::agents::{MAX_AGENTS, Refusal, Registration};
 use crate::client::Client;
+use crate::deliver::From;
 use crate::hosts::Hosts;
+use crate::memberships::Memberships;
 use crate::net::{Net, Preset};
 use crate::plane::Mirror;
 use crate::rmpp::Transfers;
+use crate::sm::Manager;
 use crate::subnet::{NodeId, PortId, Subnet};
 use crate::timed::TimedFaults;
 use crate::transactions::{Due, Transaction, Transactions};
@@ -84,10 +88,12 @@ pub struct Fabric {
     pub(crate) transactions: Transactions,
     pub(crate) transfers: Transfers,
     pub(crate) traps: Traps,
+    pub(crate) memberships: Memberships,
     pub(crate) work: VecDeque<Packet>,
     /// Programs with something to read that the environment was not told of.
     pub(crate) ready: Vec<ClientId>,
     pub(crate) counters: Counters,
+    pub(crate) managers: Vec<Manager>,
     pub(crate) timed: TimedFaults,
     last_agent: u32,
     /// What loss follows from.
@@ -108,9 +114,11 @@ impl Fabric {
             transactions: Transactions::default(),
             transfers: Transfers::default(),
             traps: Traps::default(),
+            memberships: Memberships::default(),
             work: VecDeque::new(),
             ready: Vec::new(),
             counters: Counters::default(),
+            managers: Vec::new(),
             timed: TimedFaults::default(),
             last_agent: 0,
             seed,
@@ -149,6 +157,7 @@ impl Fabric {
 
     /// A program has closed a port, or has ended.
     pub fn close(&mut self, client: ClientId) {
+        self.end_memberships(client);
         if let Some(client) = self.clients.remove(&client) {
             client.agents.into_iter().flatten().for_each(|agent| self.end_agent(agent.number));
         }
@@ -222,7 +231,7 @@ impl Fabric {
             self.counters.malformed += 1;
             return;
         };
-        let (header, packet, number, rmpp) = outgoing;
+        let (header, mut packet, number, rmpp) = outgoing;
         if !header.is_response() && rmpp != Rmpp::User && !again {
             let umad = UmadHeader::parse(message).unwrap_or_default();
             let key = Transaction { agent: number, low: header.transaction_id as u32 };
@@ -240,10 +249,22 @@ impl Fabric {
                 return;
             }
         }
+        let from = From::of(&packet);
+        let keeps = self.agents.get(&number).is_some_and(|(_, id)| self.keeps_memberships(client, *id));
+        if let Body::Gmp(mad) = &mut packet.body
+            && keeps
+            && !self.leave_for(client, &header, mad)
+        {
+            // Other programs of the port are members: the port answers itself.
+            let header = Header { method: sa::method::DELETE_RESP, ..header };
+            mad[..Header::LEN].copy_from_slice(&header.emit());
+            return self.answer_to_agent(&header, packet.at, from, mad);
+        }
         self.work.push_back(packet);
     }
 
-    /// All that is due now.
+    /// All that is due now. Of the work of a subnet manager of its own a part: the next deadline is
+    /// in the past while there is more.
     pub fn on_deadline(&mut self, now: Duration) {
         while let Some(due) = self.transactions.due(now) {
             match due {
@@ -258,6 +279,7 @@ impl Fabric {
         self.repeat_traps(now);
         self.retry_transfers(now);
         self.run(now);
+        self.run_managers(now);
     }
 
     /// When [`Fabric::on_deadline`] is to be called next.
@@ -268,7 +290,7 @@ impl Fabric {
             self.transfers.deadline(),
             self.timed.deadline(),
         ];
-        own.into_iter().flatten().min()
+        own.into_iter().flatten().chain(self.managers_deadline()).min()
     }
 
     /// Delivers all packets and all that follow from them.

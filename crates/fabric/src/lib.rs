@@ -15,6 +15,9 @@
 //! | [`agents`], `client` | what programs register; an open port and its queue |
 //! | `deliver`, `rmpp` | where a MAD goes; messages of several |
 //! | `transactions`, `traps` | what is repeated until an answer comes |
+//! | `memberships` | which programs have their port in which multicast groups |
+//! | [`sm`] | a subnet manager with its administration |
+//! | [`questions`] | what a program asks the administration of the subnet |
 //! | [`umad`] | the header of messages between a program and a port |
 //! | `hosts`, [`describe`] | which devices a host has, and what it sees of them |
 //! | [`ipoib`] | addresses of IPoIB, by which the connection manager finds ports |
@@ -36,12 +39,15 @@ pub mod fabric;
 pub mod faults;
 mod hosts;
 pub mod ipoib;
+mod memberships;
 pub mod net;
 pub mod plane;
 mod pma;
 pub mod protocol;
+pub mod questions;
 mod rmpp;
 pub mod route;
+pub mod sm;
 mod sma;
 mod snapshot;
 pub mod subnet;

@@ -125,7 +125,7 @@ pub unsafe extern "C" fn umad_register(
         // SAFETY: the crate's contract.
         methods: unsafe { methods(mask) },
         rmpp_version,
-        user_rmpp: false,
+        ..Registration::default()
     };
     // SAFETY: the crate's contract.
     unsafe { registered(fd, registration) }
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn umad_register_oui(
         // SAFETY: the crate's contract.
         methods: unsafe { methods(mask) },
         rmpp_version,
-        user_rmpp: false,
+        ..Registration::default()
     };
     // SAFETY: the crate's contract.
     unsafe { registered(fd, registration) }
@@ -189,6 +189,7 @@ pub unsafe extern "C" fn umad_register2(fd: c_int, attr: *mut umad_reg_attr, age
         methods: attr.method_mask,
         rmpp_version: attr.rmpp_version,
         user_rmpp: attr.flags & USER_RMPP != 0,
+        ..Registration::default()
     };
     // SAFETY: the crate's contract, for both.
     unsafe {

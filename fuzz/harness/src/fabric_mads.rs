@@ -4,13 +4,14 @@
 //!
 //! | bytes | use |
 //! |---|---|
-//! | 0 | the step: which of the below, and of which program |
+//! | 0 | odd: the fabric has a subnet manager of its own, whose LMC the next two bits are |
+//! | 1 | the step: which of the below, and of which program |
 //! | next | what the step needs; a message begins with class, method, attribute, LID, agent |
 
 use std::time::Duration;
 
 use fabric::agents::{MAX_AGENTS, Registration};
-use fabric::net::{FatTree, Net};
+use fabric::net::{FatTree, Net, NodeSettings};
 use fabric::umad::UmadHeader;
 use fabric::{ClientId, Fabric, MAX_QUEUED};
 use wire::mad::{Header, MAD_LEN, PortInfo, PortState, class};
@@ -22,14 +23,20 @@ const HOSTS: [&str; 3] = ["host0", "host5", "spine1"];
 /// Classes that a message often has.
 const CLASSES: [u8; 6] =
     [class::SUBN_DIRECTED_ROUTE, class::SUBN_LID_ROUTED, class::SUBN_ADM, class::PERF_MGMT, 0x32, 0x07];
-/// Steps of a run at most.
-const STEPS: usize = 300;
+/// Steps of a run at most: what the longest inputs do is a sweep for most of them.
+const STEPS: usize = 100;
+/// Slices of work of the subnet manager at one moment: a sweep of this fabric is one.
+const MAX_SLICES: u32 = 64;
 
 /// The fuzzer's bytes, laid out as above.
 pub fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let net = FatTree::new(2, 4).expect("a fat tree").net();
     let mut world = World::new(&net);
+    let first = input.u8();
+    if first & 1 == 1 {
+        world.fabric.start_managers(world.now, first >> 1 & 3).expect("one subnet");
+    }
     for _ in 0..STEPS {
         if !input.more() {
             break;
@@ -89,6 +96,12 @@ impl World {
             6 => {
                 let _ = self.fabric.set_drop("leaf1", input.u8() % 5, u32::from(input.u8()) << 12);
                 let _ = self.fabric.set_frozen("spine0", step >> 7 == 1);
+                let _ = self.fabric.set_damage("leaf2", input.u8() % 5, u32::from(input.u8()) << 12);
+                // Not so often that sweeps are all that happens.
+                let period = Duration::from_millis(u64::from(input.u8()) * 100);
+                let period = if period.is_zero() { period } else { period.max(Duration::from_secs(1)) };
+                let _ = self.fabric.set_flap(self.now, "leaf3", input.u8() % 5, period);
+                let _ = self.fabric.set_growth(self.now, ("leaf0", 1), "PortXmitWait", input.u8().into());
             }
             _ => {
                 self.fabric.close(client);
@@ -100,11 +113,15 @@ impl World {
 
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
+        let mut slices = 0;
         while let Some(at) = self.fabric.deadline().filter(|at| *at <= end) {
             self.now = self.now.max(at);
             self.fabric.on_deadline(self.now);
             let next = self.fabric.deadline();
-            assert!(next.is_none_or(|next| next > self.now), "a deadline that has been served");
+            // What the subnet manager has left to do is due at once.
+            slices = if next == Some(Duration::ZERO) { slices + 1 } else { 0 };
+            let is_served = next.is_none_or(|next| next > self.now);
+            assert!(is_served || (1..MAX_SLICES).contains(&slices), "a deadline that has been served");
         }
         self.now = end;
     }
@@ -125,13 +142,26 @@ impl World {
         }
     }
 
-    /// All programs end, and only traps are repeated: none once no port knows a subnet manager.
+    /// All programs and faults end, and only traps are repeated: none once no port knows a subnet
+    /// manager.
     fn end(mut self, net: &Net) {
         for client in std::mem::take(&mut self.clients) {
             self.fabric.close(client);
         }
+        // A cable that flaps is a sweep each second, in which nothing is learned.
+        for port in 1..5 {
+            let _ = self.fabric.set_flap(self.now, "leaf3", port, Duration::ZERO);
+        }
+        let _ = self.fabric.set_growth(self.now, ("leaf0", 1), "PortXmitWait", 0);
+        let _ = self.fabric.set_frozen("spine0", false);
         self.pass(Duration::from_secs(60));
-        assert_eq!(Net::parse(&self.fabric.write_net()), Ok(net.sorted()));
+        let mut written = Net::parse(&self.fabric.write_net()).expect("what was written");
+        // Rules and cut cables stand in it, too.
+        for node in &mut written.nodes {
+            node.settings = NodeSettings::default();
+            node.port_settings.clear();
+        }
+        assert_eq!(written, net.sorted());
     }
 }
 
@@ -146,6 +176,7 @@ fn registration(input: &mut Input<'_>) -> Registration {
         methods: [u64::from(input.u8()) << (flags & 31), 0],
         rmpp_version: u8::from(class::has_rmpp(class) && flags & 1 != 0),
         user_rmpp: flags & 2 != 0,
+        keeps_memberships: flags & 4 != 0,
     }
 }
 
@@ -159,7 +190,7 @@ fn message(input: &mut Input<'_>) -> Vec<u8> {
         method: input.u8(),
         class_specific: u16::from(input.u8() % 5),
         transaction_id: u64::from(input.u8()) << 32 | u64::from(input.u8() % 4),
-        attribute: u16::from(input.u8() % 0x24),
+        attribute: u16::from(input.u8() % 0x3a),
         modifier: u32::from(input.u8() % 8),
         ..Header::default()
     };
@@ -190,6 +221,10 @@ fn message(input: &mut Input<'_>) -> Vec<u8> {
             ..PortInfo::default()
         };
         mad[64..128].copy_from_slice(&info.emit());
+    }
+    if shape & 32 != 0 {
+        // Of subnet administration: components, and the beginning of the record.
+        mad[48..110].fill_with(|| input.u8());
     }
     if shape & 16 != 0 {
         mad.resize(usize::from(input.u8()) * 8, 7);

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use ::fabric::counters::SELECTION;
 use ::fabric::protocol::{Command, Reply};
+use ::fabric::sm::SmEvent;
 
 use super::daemon::Daemon;
+use crate::output;
 
 /// Carries out a command.
 pub(super) fn carry_out(daemon: &mut Daemon, command: Command) -> Reply {
@@ -86,5 +88,34 @@ fn status(daemon: &Daemon) -> String {
     ] {
         let _ = writeln!(text, "{name:<14}{value}");
     }
+    let Some(sm) = daemon.fabric.sm_status() else { return text };
+    for (name, value) in [
+        ("masters", sm.masters),
+        ("sweeps", sm.sweeps),
+        ("sm requests", sm.requests),
+        ("sm failed", sm.failed),
+        ("sa queries", sm.queries),
+        ("groups", sm.groups),
+    ] {
+        let _ = writeln!(text, "{name:<14}{value}");
+    }
     text
+}
+
+/// Prints what the fabric's own subnet managers have to say.
+pub(super) fn report(daemon: &mut Daemon) {
+    let now = daemon.now();
+    for event in daemon.fabric.take_sm_events() {
+        let line = match event {
+            SmEvent::SubnetUp { nodes, ports, since } => {
+                let seconds = now.saturating_sub(since).as_secs_f64();
+                format!("subnet up: {nodes} nodes, {ports} active ports, {seconds:.2} s")
+            }
+            SmEvent::GaveWay { guid, priority } => {
+                format!("another subnet manager has the subnet: port {guid:#018x}, priority {priority}")
+            }
+        };
+        // Nothing depends on a reader of these lines.
+        let _ = output::write(format!("fabric {}: {line}\n", daemon.place.name));
+    }
 }

@@ -192,6 +192,7 @@ impl Daemon {
     /// What follows from all that was done: messages leave, files change.
     fn finish(&mut self) {
         self.fabric.settle(self.now());
+        commands::report(self);
         for id in self.fabric.take_ready() {
             self.flush(id);
         }

@@ -9,6 +9,8 @@ mod plane_rules;
 mod rmpp;
 mod routes;
 mod settings;
+mod sm;
+mod sm_records;
 mod subnet_management;
 mod support;
 mod traps;
