@@ -51,6 +51,30 @@ impl UnreliableState {
     }
 }
 
+/// A send request that is to fail when its turn comes, as by a fault of the adapter.
+#[derive(Debug, Default)]
+pub struct Failing(Option<(usize, Status)>);
+
+impl Failing {
+    /// The last of so many requests is the one, unless one before it is. Nothing where there are
+    /// none.
+    pub fn set_last(&mut self, outstanding: usize, status: Status) {
+        if let Some(before) = outstanding.checked_sub(1) {
+            self.0.get_or_insert((before, status));
+        }
+    }
+    /// How the oldest request fails, if it is the one.
+    #[inline]
+    pub fn oldest(&self) -> Option<Status> {
+        self.0.and_then(|(before, status)| (before == 0).then_some(status))
+    }
+    /// The oldest request has gone.
+    #[inline]
+    pub fn advance(&mut self) {
+        self.0 = self.0.and_then(|(before, status)| Some((before.checked_sub(1)?, status)));
+    }
+}
+
 /// What a sender buys at once; twice that may leave together after a pause: a SEND of 64 KiB, with
 /// its headers, does.
 const QUANTUM: Duration = Duration::from_micros(80);

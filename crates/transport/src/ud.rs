@@ -17,8 +17,8 @@ use wire::{Pkey, Psn, Qkey, Qpn};
 use crate::batch::{TxBatch, packet_len};
 use crate::execute::{Datagram, Ends, Inbound, Refusal};
 use crate::op::{Context, NetworkHeader, QpEvent, SendOp, SendWr, Side, Status};
+use crate::pacing::{Failing, Pacer, Takes, sent};
 pub use crate::pacing::{Pace, UnreliableState};
-use crate::pacing::{Pacer, Takes, sent};
 
 /// With this bit a work request asks for the queue pair's own Q_Key in place of its own (IBA 1.4
 /// §9.8.3).
@@ -60,6 +60,7 @@ pub struct Ud<A> {
     psn: Psn,
     queue: VecDeque<(SendWr, Destination<A>)>,
     pacer: Pacer,
+    failing: Failing,
     /// What comes, and a receive that was taken for a datagram too long for it.
     inbound: Inbound,
 }
@@ -76,6 +77,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             psn: Psn::default(),
             queue: VecDeque::new(),
             pacer: Pacer::new(pace),
+            failing: Failing::default(),
             inbound: Inbound::default(),
         }
     }
@@ -130,6 +132,12 @@ impl<A: Copy + PartialEq> Ud<A> {
         if self.state.flushes() {
             self.flush(cx);
         }
+    }
+
+    /// The request that was posted last fails with a status when its turn comes, and the state is
+    /// then SQE. Nothing where none is outstanding.
+    pub fn fail_last(&mut self, status: Status) {
+        self.failing.set_last(self.queue.len(), status);
     }
 
     /// A datagram for this queue pair, whose ICRC is checked already, and the header that goes
@@ -198,7 +206,7 @@ impl<A: Copy + PartialEq> Ud<A> {
             if address.is_some_and(|address| address != to.address) {
                 return address;
             }
-            let len = match legal_len(wr) {
+            let len = match self.failing.oldest().map_or_else(|| legal_len(wr), Err) {
                 Ok(len) => len,
                 Err(status) => {
                     self.fail_oldest(status, cx);
@@ -251,6 +259,7 @@ impl<A: Copy + PartialEq> Ud<A> {
 
     /// The oldest request has left.
     fn retire(&mut self, cx: &mut impl Context) {
+        self.failing.advance();
         if let Some((wr, _)) = self.queue.pop_front()
             && wr.signaled
         {
@@ -267,6 +276,7 @@ impl<A: Copy + PartialEq> Ud<A> {
     }
 
     fn flush(&mut self, cx: &mut impl Context) {
+        self.failing = Failing::default();
         self.pacer.rest();
         while let Some((wr, _)) = self.queue.pop_front() {
             cx.complete(Side::Send, sent(&wr, Status::WrFlush, self.qpn));

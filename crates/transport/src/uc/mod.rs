@@ -109,6 +109,11 @@ impl Uc {
             self.requester.flush(self.conn.qpn, cx);
         }
     }
+    /// The request that was posted last fails with a status when its turn comes, and the state is
+    /// then SQE. Nothing where none is outstanding.
+    pub fn fail_last(&mut self, status: Status) {
+        self.requester.fail_last(status);
+    }
     /// A packet for this queue pair, whose ICRC and source address are checked already.
     pub fn receive(&mut self, packet: &Packet<'_>, cx: &mut impl Context) {
         if packet.header.service != Service::Uc || !self.state.receives() {

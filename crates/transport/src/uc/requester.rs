@@ -11,7 +11,7 @@ use wire::{Psn, Qpn};
 use super::Connection;
 use crate::batch::{TxBatch, packet_len};
 use crate::op::{Context, MAX_MESSAGE, SendOp, SendWr, Side, Status};
-use crate::pacing::{Pace, Pacer, Takes, sent};
+use crate::pacing::{Failing, Pace, Pacer, Takes, sent};
 use crate::segmentation::{send_at, write_at};
 
 #[derive(Debug)]
@@ -22,11 +22,13 @@ pub(super) struct Requester {
     /// Bytes of the oldest request that have left, in full packets.
     sent: u64,
     pacer: Pacer,
+    failing: Failing,
 }
 
 impl Requester {
     pub(super) fn new(pace: Arc<Pace>) -> Self {
-        Self { queue: VecDeque::new(), psn: Psn::default(), sent: 0, pacer: Pacer::new(pace) }
+        let (queue, psn, failing) = (VecDeque::new(), Psn::default(), Failing::default());
+        Self { queue, psn, sent: 0, pacer: Pacer::new(pace), failing }
     }
     pub(super) fn start(&mut self, psn: Psn) {
         self.psn = psn;
@@ -47,6 +49,11 @@ impl Requester {
         self.queue.push_back(wr);
     }
 
+    /// The request that was posted last fails when its turn comes.
+    pub(super) fn fail_last(&mut self, status: Status) {
+        self.failing.set_last(self.queue.len(), status);
+    }
+
     /// Sends what pace and batch allow; an error is the status of the oldest request.
     pub(super) fn fill(
         &mut self,
@@ -59,6 +66,11 @@ impl Requester {
         while let Some(wr) = self.queue.front() {
             if draining && self.sent == 0 {
                 break;
+            }
+            if self.sent == 0
+                && let Some(status) = self.failing.oldest()
+            {
+                return Err(status);
             }
             let len = legal_len(wr)?;
             let payload_len = (len - self.sent).min(conn.mtu as u64) as usize;
@@ -86,6 +98,7 @@ impl Requester {
     /// The oldest request has left.
     fn retire(&mut self, qpn: Qpn, cx: &mut impl Context) {
         self.sent = 0;
+        self.failing.advance();
         if let Some(wr) = self.queue.pop_front()
             && wr.signaled
         {
@@ -103,6 +116,7 @@ impl Requester {
     /// Completes all that is queued as flushed.
     pub(super) fn flush(&mut self, qpn: Qpn, cx: &mut impl Context) {
         self.sent = 0;
+        self.failing = Failing::default();
         self.pacer.rest();
         while let Some(wr) = self.queue.pop_front() {
             cx.complete(Side::Send, sent(&wr, Status::WrFlush, qpn));
