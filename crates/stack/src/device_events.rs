@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use locks::{Mutex, Rank};
 use nic::rdma_cm::EventKind;
-use nic::{Device, Element, EventKind as AsyncKind, GidTable};
+use nic::{Device, GidTable};
 
 use crate::Node;
 use crate::cm_agent::Core;
@@ -62,7 +62,7 @@ impl Everyone {
     }
 
     /// Identifiers on a device that the program has not destroyed.
-    fn on(&self, device: &Arc<Device>) -> Vec<Arc<Id>> {
+    pub(crate) fn on(&self, device: &Arc<Device>) -> Vec<Arc<Id>> {
         let list = self.0.lock();
         let all: Vec<Arc<Id>> = list.ids.iter().filter_map(Weak::upgrade).collect();
         drop(list);
@@ -101,8 +101,7 @@ impl<W: Env> Node<W> {
             self.take_off(&mut core, now, id);
         }
         self.carry_out(core, now);
-        device.qps().iter().for_each(|qp| qp.fail(now));
-        device.announce(AsyncKind::DeviceFatal, Element::Device);
+        device.remove(now);
     }
 
     fn take_off(&self, core: &mut Core, now: Instant, id: &Arc<Id>) {

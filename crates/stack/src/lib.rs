@@ -232,6 +232,9 @@ impl<W: Env> Node<W> {
                 continue;
             }
             let removed = interface.is_none() && !before.gids.is_empty();
+            if interface.is_some() {
+                device.restore();
+            }
             device.set_port(port);
             if removed {
                 self.device_removed(now, device);

@@ -42,7 +42,8 @@ pub(crate) unsafe fn domain(id: *mut rdma_cm_id, given: *mut ibv_pd) -> Result<*
 /// rdma_get_devices(3): the shared contexts, NULL-terminated; to be freed by [`rdma_free_devices`].
 pub unsafe extern "C" fn rdma_get_devices(num: *mut c_int) -> *mut *mut ibv_context {
     ffi_guard::or_null(|| {
-        let devices = instance::get()?.node().devices();
+        let mut devices = instance::get()?.node().devices();
+        devices.retain(|device| device.is_there());
         let bytes = (devices.len() + 1) * size_of::<*mut ibv_context>();
         // SAFETY: plain allocation of at least one pointer.
         let list = unsafe { libc::calloc(1, bytes) }.cast::<*mut ibv_context>();

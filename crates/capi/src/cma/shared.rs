@@ -10,13 +10,15 @@ use rdma_core_abi::verbs::{
 
 use crate::checked;
 use crate::ffi_guard::Errno;
+use crate::verbs::device::context::Context;
 use crate::verbs::device::{list, open};
 use crate::verbs::memory::pd;
 use crate::verbs::xrcd;
 use sys::per_process::PerProcess;
 
-/// A device's context, opened once a process and shared by all identifiers, as librdmacm does; its
-/// default protection domain and XRC domain likewise.
+/// A device's context, opened once a process and shared by all identifiers, as librdmacm does, and
+/// once more when a device that was removed is back; its default protection domain and XRC domain
+/// likewise.
 struct Opened {
     context: usize,
     pd: Option<usize>,
@@ -31,7 +33,12 @@ pub(crate) fn context_of(nic: &Arc<nic::Device>) -> Result<*mut ibv_context, Err
     let key = Arc::as_ptr(nic) as usize;
     let mut opened = OPENED.get().lock();
     if let Some(o) = opened.get(&key) {
-        return Ok(std::ptr::with_exposed_provenance_mut(o.context));
+        let context = std::ptr::with_exposed_provenance_mut(o.context);
+        // SAFETY: opened here, and never closed: identifiers of a device that was removed have it.
+        let is_current = unsafe { !Context::of(context).is_removed() };
+        if is_current || !nic.is_there() {
+            return Ok(context);
+        }
     }
     for d in list::all()? {
         // SAFETY: a device of our list.

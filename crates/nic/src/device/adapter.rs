@@ -21,6 +21,7 @@ use crate::device::gid::{GidEntry, is_interface_local};
 use crate::device::listed::Listed;
 use crate::device::mishaps::Mishaps;
 use crate::device::port::Port;
+use crate::device::presence::Presence;
 use crate::errno::Errno;
 use crate::error::Error;
 use crate::fate::DropCounter;
@@ -150,6 +151,7 @@ pub struct Adapter {
     aliases: ArcSwap<BTreeMap<Gid, IpAddr>>,
     /// The events of all openings of the device.
     opened: Mutex<Vec<Weak<AsyncEventQueue>>>,
+    pub(crate) presence: Presence,
     windows: Mutex<BTreeMap<Destination, Weak<CongestionWindow>>>,
     pub(crate) listed: Listed,
 }
@@ -187,6 +189,7 @@ impl Adapter {
             port: ArcSwap::from_pointee(port),
             aliases: ArcSwap::default(),
             opened: Mutex::new(Rank::Listeners, Vec::new()),
+            presence: Presence::default(),
             windows: Mutex::new(Rank::CongestionWindows, BTreeMap::new()),
             listed: Listed::default(),
         })
@@ -237,6 +240,11 @@ impl Adapter {
         let opened = self.opened.lock().clone();
         let opened = opened.iter().filter_map(Weak::upgrade);
         opened.for_each(|e| e.push(AsyncEvent { kind, element: element.clone() }));
+    }
+
+    /// No opening of the device that there is now is told anything any more.
+    pub(crate) fn forget_openings(&self) {
+        self.opened.lock().clear();
     }
 
     /// The default GIDs of this host that no interface bears.

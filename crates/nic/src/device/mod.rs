@@ -10,6 +10,7 @@ pub mod mishaps;
 pub mod objects;
 pub mod observed;
 pub mod port;
+mod presence;
 pub(crate) mod timers;
 
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ use wire::run::Run;
 use wire::{Address, Mtu, Qpn};
 
 pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, DeviceId, Numbers, Transport};
+use crate::device::async_events::{Element, EventKind};
 pub use crate::device::port::Port;
 use crate::device::timers::Timers;
 use crate::error::Error;
@@ -317,5 +319,30 @@ impl Device {
         if self.delayed_acks.deadline().is_some_and(|until| until <= now) {
             self.delayed_acks.visit(|qp| qp.release(now, |until| until <= now));
         }
+    }
+
+    /// The device is gone. Its openings are told by IBV_EVENT_DEVICE_FATAL, and nothing after it.
+    /// Its queue pairs go to the error state.
+    pub fn remove(&self, now: Instant) {
+        self.presence.leave();
+        self.qps().iter().for_each(|qp| qp.fail(now));
+        self.announce(EventKind::DeviceFatal, Element::Device);
+        self.forget_openings();
+    }
+
+    /// The device is there, and may be opened. Nothing where it was.
+    pub fn restore(&self) {
+        self.presence.come_back();
+    }
+
+    /// Whether the device is there.
+    pub fn is_there(&self) -> bool {
+        self.presence.is_there()
+    }
+
+    /// How often the device was removed so far. What was opened before a removal is of no use after
+    /// it.
+    pub fn removals(&self) -> u64 {
+        self.presence.removals()
     }
 }

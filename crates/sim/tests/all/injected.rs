@@ -140,7 +140,7 @@ fn a_message_finds_no_receive_and_arrives_when_it_comes_again() {
 }
 
 #[test]
-fn a_port_goes_down_and_up_and_a_device_goes_for_good() {
+fn a_port_goes_down_and_up_and_a_device_goes_and_comes_back() {
     let mut down = pair("port-down,from=10ms,until=20ms", NO_RULE);
     let up = |pair: &Pair| pair.a.node.devices()[0].port().up;
     let mut seen = Vec::new();
@@ -154,12 +154,17 @@ fn a_port_goes_down_and_up_and_a_device_goes_for_good() {
     assert_eq!(seen, [(true, 1), (false, 0), (true, 2)]);
     assert_eq!(down.a.state(), QpState::Rts);
 
-    let mut gone = pair("device-removal,from=10ms", NO_RULE);
+    let mut gone = pair("device-removal,from=10ms,until=20ms", NO_RULE);
     gone.sim.run_for(Duration::from_millis(9));
     assert_eq!((up(&gone), gone.a.state()), (true, QpState::Rts));
     gone.sim.run_for(Duration::from_millis(2));
     assert_eq!((up(&gone), gone.a.state()), (false, QpState::Error));
-    assert!(gone.a.node.devices()[0].port().gids.is_empty());
+    let device = gone.a.node.devices()[0].clone();
+    assert!(device.port().gids.is_empty() && !device.is_there());
+    gone.sim.run_for(Duration::from_millis(10));
+    assert_eq!((up(&gone), gone.a.state()), (true, QpState::Error));
+    assert_eq!((device.is_there(), device.removals()), (true, 1));
+    assert!(!device.port().gids.is_empty());
 }
 
 #[test]

@@ -30,6 +30,8 @@ pub(crate) struct Context {
     /// What `cmd_fd` is.
     pub command: Mutex<OwnedFd>,
     closed: AtomicBool,
+    /// Removals of the device before it was opened.
+    removals: u64,
 }
 
 // SAFETY: what C sees is plain data, set when it is made; all else is locked or shared by itself.
@@ -50,6 +52,7 @@ impl Context {
     ) -> *mut ibv_context {
         c.context.cmd_fd = command.as_raw_fd();
         c.context.async_fd = fd.fd();
+        let removals = nic.removals();
         let context = Self {
             c: c.into(),
             nic,
@@ -59,6 +62,7 @@ impl Context {
             fd,
             command: Mutex::new(Rank::Kept, command),
             closed: AtomicBool::new(false),
+            removals,
         };
         let whole = Arc::into_raw(Arc::new(context)).cast_mut().cast::<ibv_context>();
         // SAFETY: inside the allocation just made.
@@ -126,7 +130,8 @@ impl Context {
     }
 
     /// Like [`Context::of`], where something is to be made or waited for: ENODEV for a parent's
-    /// context in a forked child and for one closed, EIO after the device became fatal.
+    /// context in a forked child and for one closed, EIO after the device became fatal or was
+    /// removed.
     ///
     /// # Safety
     ///
@@ -138,7 +143,16 @@ impl Context {
             return Err(Errno(libc::ENODEV));
         }
         ours.instance.check()?;
+        if ours.is_removed() {
+            return Err(Errno(libc::EIO));
+        }
         Ok(ours)
+    }
+
+    /// Whether the device was removed since this context was opened. The device may be back, for
+    /// contexts that are opened later.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.nic.removals() != self.removals
     }
 }
 

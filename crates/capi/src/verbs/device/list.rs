@@ -86,15 +86,18 @@ fn copy(text: &str, to: &mut [c_char]) {
 }
 
 /// ibv_get_device_list(3): a NULL-terminated array, to be freed by [`ibv_free_device_list`]. errno:
-/// what the system refused. Unlike rdma-core: the loopback device is the last.
+/// what the system refused. A device that was removed is not listed. Unlike rdma-core: the loopback
+/// device is the last.
 pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     ffi_guard::or_null(|| {
-        let devices = all().inspect_err(|_| {
+        let mut devices = all().inspect_err(|_| {
             if !num_devices.is_null() {
                 // SAFETY: the caller's integer.
                 unsafe { *num_devices = 0 };
             }
         })?;
+        // SAFETY: devices of our list.
+        devices.retain(|device| unsafe { Device::of(*device) }.nic.is_there());
         if !num_devices.is_null() {
             // SAFETY: the caller's integer.
             unsafe { *num_devices = devices.len() as c_int };

@@ -24,6 +24,9 @@ pub(crate) fn open(device: *mut ibv_device) -> Result<*mut ibv_context, Errno> {
     // SAFETY: as above.
     let ours = unsafe { Device::of(device) };
     ours.instance.check()?;
+    if !ours.nic.is_there() {
+        return Err(Errno(libc::ENODEV));
+    }
     let fd = Counter::new()?;
     let command = command_fd::make(&ours.nic)?;
     let events = AsyncEventQueue::new(Box::new(fd.clone()));
