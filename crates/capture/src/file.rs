@@ -1,6 +1,6 @@
 //! A file of packets, in the format of pcapng (draft-ietf-opsawg-pcapng): one interface for each
-//! device of a process, nanoseconds, the direction, and a comment where a packet was dropped or a
-//! fault was at work.
+//! device of a process, and one more for its Ethernet frames, nanoseconds, the direction, and a
+//! comment where a packet was dropped or a fault was at work.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -15,8 +15,9 @@ use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeade
 use pcap_file::pcapng::{Block, PcapNgBlock, PcapNgWriter};
 use pcap_file::{DataLink, Endianness, PcapError};
 
+use crate::erf;
 use crate::frame::with_headers;
-use crate::message::{Direction, Outcome, Packet};
+use crate::message::{Direction, Outcome, Packet, Protocol};
 
 /// Nanoseconds, as the exponent of if_tsresol.
 const NANOSECONDS: u8 = 9;
@@ -30,6 +31,29 @@ pub struct Device {
     pub over: String,
     /// The number and the name of the process.
     pub process: (u32, String),
+    /// What its packets begin with.
+    pub begins: Begins,
+}
+
+/// What packets in a file begin with (the link type).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Begins {
+    /// The IP header.
+    Ip,
+    /// The Ethernet header.
+    Ethernet,
+    /// A header of ERF, then the local routing header of InfiniBand.
+    Lrh,
+}
+
+impl Begins {
+    fn link_type(self) -> DataLink {
+        match self {
+            Self::Ip => DataLink::RAW,
+            Self::Ethernet => DataLink::ETHERNET,
+            Self::Lrh => DataLink::ERF,
+        }
+    }
 }
 
 /// A packet with its headers, as it is in the file.
@@ -45,11 +69,16 @@ pub struct Frame {
 
 impl Frame {
     /// A packet of the device with this number in the file. At most `snap_len` bytes are kept, from
-    /// the IP header on.
+    /// the first header on.
     pub fn new(interface: u32, packet: &Packet<'_>, snap_len: u32) -> Self {
         let mut bytes = with_headers(packet);
-        let len = bytes.len() as u32;
+        let mut len = bytes.len() as u32;
         bytes.truncate(snap_len as usize);
+        if let Protocol::Infiniband(_) = packet.protocol {
+            let header = erf::header(packet.time, bytes.len(), len);
+            len += header.len() as u32;
+            bytes.splice(..0, header);
+        }
         let comment = match packet.outcome {
             Outcome::Good => None,
             Outcome::Dropped(reason) => Some(format!("dropped: {reason}")),
@@ -109,7 +138,8 @@ impl<W: Write> Writer<W> {
             ),
             InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
         ];
-        let (linktype, snaplen) = (DataLink::RAW, self.snap_len);
+        let linktype = device.begins.link_type();
+        let snaplen = self.snap_len;
         self.write(InterfaceDescriptionBlock { linktype, snaplen, options }.into_block())?;
         self.interfaces += 1;
         Ok(self.interfaces - 1)

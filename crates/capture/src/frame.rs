@@ -1,13 +1,14 @@
-//! The headers of a packet that no socket shows: IP and UDP, so that a file holds what was on the
-//! wire.
+//! The headers of a packet that no socket shows, so that a file holds what was on the wire: IP and
+//! UDP, or between LIDs the LRH.
 
 use std::net::IpAddr;
 
 use wire::Gid;
 use wire::grh::{GRH_LEN, Grh, internet_checksum};
 use wire::icrc::{Flow, Icrc};
+use wire::lrh;
 
-use crate::message::{Packet, Protocol};
+use crate::message::{Lids, Packet, Protocol};
 use crate::segment;
 
 /// UDP (RFC 768).
@@ -18,12 +19,15 @@ const BEFORE_V4: usize = 20;
 /// What systems send with where nothing else is said.
 const HOP_LIMIT: u8 = 64;
 
-/// The packet from its IP header on. What a UDP socket does not show of an arrived packet is the
-/// usual: TTL or hop limit 64, traffic class 0, DF set. The IPv4 identification follows from the
-/// ICRC, and is 0 where that matches none.
+/// The packet from its IP header or its LRH on, or a frame as it is. What a UDP socket does not
+/// show of an arrived packet is the usual: TTL or hop limit 64, traffic class 0, DF set. The IPv4
+/// identification follows from the ICRC, and is 0 where that matches none.
 pub(crate) fn with_headers(packet: &Packet<'_>) -> Vec<u8> {
-    if let Protocol::Tcp(header) = packet.protocol {
-        return segment::with_headers(packet, header);
+    match packet.protocol {
+        Protocol::Tcp(header) => return segment::with_headers(packet, header),
+        Protocol::Ethernet => return packet.bytes.to_vec(),
+        Protocol::Infiniband(lids) => return by_lid(lids, packet.bytes),
+        Protocol::Roce => {}
     }
     let Packet { source, dest, traffic_class, bytes, .. } = *packet;
     let hop_limit = if packet.hop_limit == 0 { HOP_LIMIT } else { packet.hop_limit };
@@ -50,6 +54,13 @@ pub(crate) fn with_headers(packet: &Packet<'_>) -> Vec<u8> {
         }
     };
     [&header[begin..], &udp, bytes].concat()
+}
+
+/// The packet from its LRH to its VCRC. Bytes that are no packet, as a program may have another
+/// process send them, are shown as they are.
+fn by_lid(lids: Lids, bytes: &[u8]) -> Vec<u8> {
+    let whole = lids.ends().and_then(|[source, dest]| lrh::on_link(source, dest, bytes));
+    whole.unwrap_or_else(|| bytes.to_vec())
 }
 
 /// The UDP checksum, which IPv6 has always (RFC 8200 §8.1): over the addresses, the length, the

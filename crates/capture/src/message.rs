@@ -1,13 +1,14 @@
 //! What a process says to the collector of its packets, over a stream: messages of a length, 4
 //! bytes least significant first, and so many bytes in the format of postcard.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use nic::Fate;
 use serde::{Deserialize, Serialize};
+use wire::LidAddress;
 
 /// The version of this format. Processes and their collector are of one build as a rule.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 4;
 /// Most bytes of a message: the largest datagram that a peer may send, and what is said of it.
 pub const MAX_LEN: usize = 80 << 10;
 
@@ -31,14 +32,25 @@ pub enum Message<'a> {
         name: &'a str,
         /// The name of its interface.
         over: &'a str,
-        /// Whether it is one of iWARP, whose packets are segments of streams.
-        has_streams: bool,
+        /// Which packets it has.
+        link: DeviceLink,
     },
     /// A packet.
     #[serde(borrow)]
     Packet(Packet<'a>),
     /// So many packets were not recorded, since the last time that this was said.
     Lost(u64),
+}
+
+/// How the packets of a device travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum DeviceLink {
+    /// Over UDP: RoCEv2.
+    Udp,
+    /// As segments of streams: iWARP.
+    Tcp,
+    /// Between LIDs: InfiniBand.
+    Lids,
 }
 
 /// A packet that was sent, or has arrived.
@@ -50,9 +62,9 @@ pub struct Packet<'a> {
     pub direction: Direction,
     /// Index of our interface.
     pub interface: u32,
-    /// Address and port of the sender.
+    /// Address and port of the sender; [`NOWHERE`] of an Ethernet frame.
     pub source: SocketAddr,
-    /// Address and port of the receiver.
+    /// Address and port of the receiver, likewise.
     pub dest: SocketAddr,
     /// IPv4 ToS or IPv6 traffic class, as far as it is known.
     pub traffic_class: u8,
@@ -63,7 +75,8 @@ pub struct Packet<'a> {
     pub outcome: Outcome<'a>,
     /// What it is.
     pub protocol: Protocol,
-    /// BTH to ICRC; of a segment the payload.
+    /// BTH to ICRC, between LIDs with the GRH before it; of a segment the payload; the whole of an
+    /// Ethernet frame, without its checksum.
     pub bytes: &'a [u8],
 }
 
@@ -74,7 +87,42 @@ pub enum Protocol {
     Roce,
     /// A segment of a stream, over TCP.
     Tcp(Segment),
+    /// An Ethernet frame of a raw packet queue pair.
+    Ethernet,
+    /// A packet between LIDs, whose ICRC is still to be made.
+    Infiniband(Lids),
 }
+
+/// The ends of a packet between LIDs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lids {
+    /// The sender's LID.
+    pub source: u16,
+    /// The receiver's LID.
+    pub dest: u16,
+    /// The service level.
+    pub service_level: u8,
+    /// Whether the packet begins with a GRH.
+    pub has_grh: bool,
+}
+
+impl Lids {
+    /// The ends of a packet from one to the other; the destination says whether there is a GRH.
+    pub fn of(source: LidAddress, dest: LidAddress) -> Self {
+        let (service_level, has_grh) = (dest.service_level(), dest.has_grh());
+        Self { source: source.lid(), dest: dest.lid(), service_level, has_grh }
+    }
+
+    /// Both ends; `None` for numbers that no LID has.
+    pub fn ends(self) -> Option<[LidAddress; 2]> {
+        let end = |lid| LidAddress::new(lid, self.service_level, 0).ok();
+        let (source, dest) = (end(self.source)?, end(self.dest)?);
+        Some([source, if self.has_grh { dest.with_grh() } else { dest }])
+    }
+}
+
+/// In place of the addresses that an Ethernet frame has inside, and of those of LIDs.
+pub const NOWHERE: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
 
 /// What the TCP header of a segment says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,15 +245,34 @@ mod tests {
         Message::Packet(Packet { protocol, ..packet })
     }
 
+    fn by_lid(bytes: &[u8]) -> Message<'_> {
+        let Message::Packet(packet) = packet(bytes) else { unreachable!() };
+        let lids = Lids { source: 1, dest: 0xfffe, service_level: 15, has_grh: true };
+        Message::Packet(Packet {
+            source: NOWHERE,
+            dest: NOWHERE,
+            protocol: Protocol::Infiniband(lids),
+            ..packet
+        })
+    }
+
+    fn frame(bytes: &[u8]) -> Message<'_> {
+        let Message::Packet(packet) = packet(bytes) else { unreachable!() };
+        let (source, dest, protocol) = (NOWHERE, NOWHERE, Protocol::Ethernet);
+        Message::Packet(Packet { source, dest, protocol, ..packet })
+    }
+
     #[test]
     fn messages_come_out_as_they_went_in_however_the_stream_is_cut() {
         // The payload of the largest UDP datagram.
         let bytes = [7; 65_507];
         let all = [
             Message::Hello { version: VERSION, pid: 4711, name: "rping" },
-            Message::Device { interface: 3, name: "rxe_eth0", over: "eth0", has_streams: false },
+            Message::Device { interface: 3, name: "rxe_eth0", over: "eth0", link: DeviceLink::Lids },
             packet(&bytes),
             segment(&bytes),
+            frame(&[1; 65_553]),
+            by_lid(&[1; 60]),
             Message::Lost(5),
         ];
         let mut stream = Vec::new();

@@ -19,11 +19,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use capture::Protocol;
-use capture::file::{Device, Frame};
+use capture::file::{Begins, Device, Frame};
 use capture::filter::Filter;
 use capture::merge::Merge;
 use capture::message::{self, Message, VERSION};
+use capture::{DeviceLink, Protocol};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -47,7 +47,7 @@ pub(crate) struct CaptureArgs {
     /// traffic goes as packets, as with --wire
     #[arg(long = "capture", value_name = "FILE")]
     pub(crate) file: Option<PathBuf>,
-    /// Capture packets of a queue pair or a peer only: qp=NUMBER, peer=ADDRESS, or several of them
+    /// Capture packets of a queue pair or a peer only: qp=NUMBER, peer=ADDRESS or LID, or several
     /// with commas. A packet bears the number of the queue pair it goes to
     #[arg(long = "capture-filter", value_name = "TERMS", requires = "file")]
     filter: Option<String>,
@@ -298,21 +298,30 @@ impl Collector {
                     pid,
                     name: name.to_owned(),
                     is_known: version == VERSION,
-                    devices: BTreeMap::new(),
+                    ..Process::default()
                 };
             }
-            Message::Device { interface, name, over, has_streams } => {
+            Message::Device { interface, name, over, link } => {
                 let device = Device {
                     name: name.to_owned(),
                     over: over.to_owned(),
                     process: (process.pid, process.name.clone()),
+                    begins: if link == DeviceLink::Lids { Begins::Lrh } else { Begins::Ip },
                 };
-                process.devices.insert((interface, has_streams), lock(&self.output).device(device));
+                if link == DeviceLink::Udp {
+                    let of_frames = Device { begins: Begins::Ethernet, ..device.clone() };
+                    process.of_frames.insert(interface, Frames::None(of_frames));
+                }
+                process.devices.insert((interface, link), lock(&self.output).device(device));
             }
             Message::Packet(packet) if process.is_known => {
-                let is_segment = matches!(packet.protocol, Protocol::Tcp(_));
-                let device = process.devices.get(&(packet.interface, is_segment))?;
-                return Some(Frame::new(*device, &packet, self.snap_len));
+                let device = match packet.protocol {
+                    Protocol::Roce => *process.devices.get(&(packet.interface, DeviceLink::Udp))?,
+                    Protocol::Tcp(_) => *process.devices.get(&(packet.interface, DeviceLink::Tcp))?,
+                    Protocol::Infiniband(_) => *process.devices.get(&(packet.interface, DeviceLink::Lids))?,
+                    Protocol::Ethernet => self.device_of_frames(process, packet.interface)?,
+                };
+                return Some(Frame::new(device, &packet, self.snap_len));
             }
             Message::Lost(packets) => {
                 let device = process.devices.values().next().copied().unwrap_or_default();
@@ -321,6 +330,18 @@ impl Collector {
             Message::Packet(_) => {}
         }
         None
+    }
+
+    /// The number of a device's Ethernet frames in the file, which names them before the first one.
+    fn device_of_frames(&self, process: &mut Process, interface: u32) -> Option<u32> {
+        let frames = process.of_frames.get_mut(&interface)?;
+        if let Frames::None(device) = frames {
+            *frames = Frames::Of(lock(&self.output).device(device.clone()));
+        }
+        match frames {
+            Frames::None(_) => None,
+            Frames::Of(number) => Some(*number),
+        }
     }
 
     /// Writes packets up to a time, and more where too many wait.
@@ -351,7 +372,16 @@ struct Process {
     name: String,
     /// Whether the process speaks our version of the format.
     is_known: bool,
-    /// Numbers of devices in the file, by the index of their interface, and whether they have
-    /// streams.
-    devices: BTreeMap<(u32, bool), u32>,
+    /// Numbers of devices in the file, by the index of their interface, and how packets travel.
+    devices: BTreeMap<(u32, DeviceLink), u32>,
+    /// Ethernet frames, by the index of their interface.
+    of_frames: BTreeMap<u32, Frames>,
+}
+
+/// The Ethernet frames of a device.
+enum Frames {
+    /// There were none yet; the device as the file will name it.
+    None(Device),
+    /// Their number in the file.
+    Of(u32),
 }

@@ -11,7 +11,7 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use capture::message::{self, Message, Packet, VERSION};
-use capture::{Recorder, filter::Filter};
+use capture::{DeviceLink, Recorder, filter::Filter};
 use locks::{Mutex, Rank};
 use nic::{DeviceConfig, Transport};
 use socket2::SockRef;
@@ -78,7 +78,11 @@ impl ToCollector {
     /// Names a device of this process, before its first packet.
     pub(crate) fn device(&self, device: &DeviceConfig) {
         let &DeviceConfig { interface, ref name, interface_name: ref over, transport, .. } = device;
-        self.push(&Message::Device { interface, name, over, has_streams: transport == Transport::Iwarp });
+        let link = match transport {
+            Transport::Iwarp => DeviceLink::Tcp,
+            Transport::Roce => DeviceLink::Udp,
+        };
+        self.push(&Message::Device { interface, name, over, link });
     }
 
     /// Waits until all is sent, for `limit` at most. Other threads may hold any lock.

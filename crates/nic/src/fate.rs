@@ -23,6 +23,17 @@ pub struct Arrival<'a> {
     pub bytes: &'a [u8],
 }
 
+/// A whole Ethernet frame that has arrived, from the destination's hardware address on.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameArrival<'a> {
+    /// Index of our interface.
+    pub interface: u32,
+    /// This host has sent it by this interface.
+    pub outgoing: bool,
+    /// The bytes.
+    pub bytes: &'a [u8],
+}
+
 /// What became of a packet that arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {

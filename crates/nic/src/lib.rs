@@ -106,7 +106,7 @@ pub use device::gid::{GidEntry, GidTable};
 pub use device::{Adapter, Device, DeviceConfig, DeviceId, Numbers, Transport};
 pub use errno::Errno;
 pub use error::{Error, PostError, Value, in_range};
-pub use fate::{Arrival, Fate};
+pub use fate::{Arrival, Fate, FrameArrival};
 pub use faults::Faults;
 pub use link::{Frames, Link, Path, PathCache, Persist, Platform, Signal, Storage, Tap};
 pub use memory::buffer::Buffer;

@@ -15,7 +15,7 @@ use transport::op::{Fault, SharedBytes};
 use wire::{Address, Qpn};
 
 use crate::errno::Errno;
-use crate::fate::{Arrival, Fate};
+use crate::fate::{Arrival, Fate, FrameArrival};
 use crate::faults::Faults;
 use crate::peer_memory::LocalLink;
 use crate::stream::{NewStream, Stream};
@@ -91,6 +91,11 @@ pub trait Link: Send + Sync + 'static {
     fn stream(&self, _new: &NewStream, stream: Arc<dyn Stream>) -> Arc<dyn Stream> {
         stream
     }
+    /// The Ethernet frames of this node go by what this gives back, which decorates `frames` or is
+    /// it. Asked once for each device.
+    fn frames(&self, frames: Arc<dyn Frames>) -> Arc<dyn Frames> {
+        frames
+    }
     /// Takes what is sent to a multicast group in through an interface, until [`Link::leave`]. Not
     /// called twice for the same group.
     ///
@@ -115,6 +120,10 @@ pub trait Tap {
     /// A packet has arrived. `deliver` takes one on to the node; what became of it is known
     /// then.
     fn arrived(&self, packet: &Arrival<'_>, deliver: &mut dyn FnMut(&[u8]) -> Fate);
+    /// A whole Ethernet frame has arrived that a rule steers to a queue pair, as [`Tap::arrived`].
+    fn frame_arrived(&self, frame: &FrameArrival<'_>, deliver: &mut dyn FnMut(&[u8]) -> Fate) {
+        deliver(frame.bytes);
+    }
 }
 
 /// What an environment knows of the way of short messages and copies on one path, from one to the
@@ -205,6 +214,8 @@ pub trait Frames: Send + Sync + 'static {
     fn watch_frames(&self, _interface: u32, _watch: bool) -> Result<(), Errno> {
         Err(Errno::EPERM)
     }
+    /// A frame does not leave: a fault of this name befell it, in a decorator of this.
+    fn frame_fault(&self, _interface: u32, _frame: &[u8], _what: &'static str) {}
 }
 
 /// What the adapter needs of the machine beside ways to send.

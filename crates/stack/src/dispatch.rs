@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use nic::FrameArrival;
 use nic::fate::DropCounter;
-use nic::{Arrival, Fate, Tap};
 use transport::Short;
 use transport::op::{Payload, SharedBytes, ZeroCopy};
 use wire::bth::Bth;
@@ -116,10 +116,9 @@ impl<W: Env> InputHandler for Node<W> {
             Input::Datagrams { run, size } => self.arrived(now, &run, size),
             Input::Unsealed { run, size } => self.unsealed(now, &run, size),
             Input::Fragment(headers, bytes) => self.fragment(now, &headers, bytes),
-            Input::Frame { interface, outgoing, bytes } => match self.device_of_arrival(interface) {
-                Some(device) => device.input_frame(now, outgoing, bytes),
-                None => self.counters.unknown_device.add(1),
-            },
+            Input::Frame { interface, outgoing, bytes } => {
+                self.frame(now, &FrameArrival { interface, outgoing, bytes });
+            }
             Input::Resolved { ticket, result } => {
                 if let Some(id) = self.cm_agent.take_resolving(ticket) {
                     self.finish_resolve(&id, result);
@@ -238,33 +237,6 @@ impl<'a> Packets<'a> {
 }
 
 impl<W: Env> Node<W> {
-    /// Packets of one sender, as they arrive.
-    #[inline]
-    fn arrived(&self, now: Instant, run: &Datagram<'_>, size: usize) {
-        match self.link.tap() {
-            None => self.datagrams(now, run, size),
-            Some(tap) => self.tapped(now, run, size, tap),
-        }
-    }
-
-    /// Packets of one sender, which a tap sees.
-    fn tapped(&self, now: Instant, run: &Datagram<'_>, size: usize, tap: &dyn Tap) {
-        let &Datagram { source, dest, interface, forwarded, .. } = run;
-        if !forwarded {
-            tap.arrive(&Arrival { source, dest, interface, forwarded, bytes: run.bytes }, size);
-        }
-        if !tap.sees_each() {
-            return self.datagrams(now, run, size);
-        }
-        for bytes in run.bytes.chunks(size) {
-            tap.arrived(&Arrival { source, dest, interface, forwarded, bytes }, &mut |bytes| {
-                Fate::take();
-                self.datagrams(now, &Datagram { bytes, ..*run }, bytes.len().max(1));
-                Fate::take()
-            });
-        }
-    }
-
     /// When [`Node::expire_own`] wants to be called.
     fn own_deadline(&self) -> Option<Instant> {
         let connections = self.cm_agent.deadline().into_iter().chain(self.streams.deadline());

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`mod@env`] | what a node asks of the environment around it, and what the environment tells it |
 //! | `dispatch` | packets and everything else that the environment tells: to queue pairs, to QP1, to the part it concerns |
+//! | `tapped` | packets and frames as they arrive, past the link's tap |
 //! | `gsi` | QP1: management datagrams come in and leave; which process of the host they are for |
 //! | `streams` | streams of iWARP devices: for the connection manager, then for queue pairs |
 //! | `unsolicited` | what is for no process, and how much is done about it |
@@ -87,6 +88,7 @@ mod ports;
 pub mod queue_pair;
 mod resolve;
 mod streams;
+mod tapped;
 mod unsolicited;
 
 use std::sync::Arc;

@@ -7,7 +7,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use local::rings::Passed;
 use nic::link::Fill;
 use nic::peer_memory::{Copy, Grant, LocalLink, Prepared, Region, Regions};
-use nic::{Arrival, Errno, Fate, Faults, Link, NewStream, Path, PathCache, Stream, Tap};
+use nic::{
+    Arrival, Errno, Fate, Faults, FrameArrival, Frames, Link, NewStream, Path, PathCache, Stream, Tap,
+};
 use transport::op::{DirectOutcome, Fault, FragmentOutcome, Remote};
 use transport::short::What;
 use transport::{Short, TxBatch};
@@ -147,6 +149,9 @@ impl Link for MeterLink {
     fn stream(&self, new: &NewStream, stream: Arc<dyn Stream>) -> Arc<dyn Stream> {
         self.link().stream(new, stream)
     }
+    fn frames(&self, frames: Arc<dyn Frames>) -> Arc<dyn Frames> {
+        self.link().frames(frames)
+    }
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
         self.link().join(interface, group)
     }
@@ -171,6 +176,12 @@ impl Tap for MeterLink {
         match self.link().tap() {
             Some(tap) => tap.arrived(packet, deliver),
             None => _ = deliver(packet.bytes),
+        }
+    }
+    fn frame_arrived(&self, frame: &FrameArrival<'_>, deliver: &mut dyn FnMut(&[u8]) -> Fate) {
+        match self.link().tap() {
+            Some(tap) => tap.frame_arrived(frame, deliver),
+            None => _ = deliver(frame.bytes),
         }
     }
 }

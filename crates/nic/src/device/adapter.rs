@@ -174,7 +174,7 @@ impl Adapter {
         Arc::new(Self {
             config,
             counters: Counters::default(),
-            frames: env.clone(),
+            frames: link.frames(env.clone()),
             platform: env.clone(),
             memory: Table::of(env.clone()).on_link(link.clone()),
             link,

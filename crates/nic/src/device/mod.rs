@@ -247,11 +247,20 @@ impl Device {
     /// A frame on the device's interface. `outgoing`: this host sent it, and nothing brings it
     /// back; like an adapter, the device returns those to multicast groups and to itself.
     pub fn input_frame(&self, now: Instant, outgoing: bool, frame: &[u8]) {
-        let dest = frame.first_chunk::<6>();
-        let returns = !outgoing || dest.is_some_and(|d| d[0] & 1 != 0 || *d == self.config.mac);
-        for qp in self.flows.takers(frame, returns) {
+        for qp in self.flows.takers(frame, self.returns(outgoing, frame)) {
             qp.input_frame(now, frame);
         }
+    }
+
+    /// Whether a rule matches a frame, which counts nothing.
+    pub fn steers_frame(&self, outgoing: bool, frame: &[u8]) -> bool {
+        self.flows.match_any(frame, self.returns(outgoing, frame))
+    }
+
+    /// Whether rules other than sniffers see a frame.
+    fn returns(&self, outgoing: bool, frame: &[u8]) -> bool {
+        let dest = frame.first_chunk::<6>();
+        !outgoing || dest.is_some_and(|d| d[0] & 1 != 0 || *d == self.config.mac)
     }
 
     /// `ibv_destroy_flow`. Nothing where it is taken back already.

@@ -129,6 +129,14 @@ impl<T> Flows<T> {
         takers
     }
 
+    /// Whether any rule matches a frame, `returns` as for [`Flows::takers`].
+    pub(crate) fn match_any(&self, bytes: &[u8], returns: bool) -> bool {
+        let frame = Frame::parse(bytes);
+        let rules = self.rules.read();
+        let mut seeing = rules.iter().filter(|rule| returns || rule.flow.kind == FlowKind::Sniffer);
+        seeing.any(|rule| rule.flow.fits(&frame))
+    }
+
     /// A rule in force from now on. `watch` begins to take frames in, where it is the first.
     ///
     /// # Errors
