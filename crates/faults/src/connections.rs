@@ -2,17 +2,16 @@
 //! meets the same fate each time.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use wire::icrc::ICRC_LEN;
 use wire::mad::{Mad, Message};
 use wire::roce::Packet;
-use wire::{Qpn, bth::Bth};
+use wire::{Address, Qpn, bth::Bth};
 
 use crate::spec::Action;
 
 /// Whether it leads out, the peer, and the transaction id.
-pub(crate) type Asked = (bool, IpAddr, u64);
+pub(crate) type Asked = (bool, Address, u64);
 
 /// Requests that are remembered.
 const MAX: usize = 1_024;

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nic::faults::{Named, Object, PortFault};
-use wire::Qpn;
 use wire::bth::Bth;
+use wire::{Address, Qpn};
 
 use crate::framing::Part;
 use crate::requests::takes_receive;
-use crate::spec::{Action, Delay, Operation, Rule, Spec, Subject, When};
+use crate::spec::{Action, Delay, Operation, RAW, Rule, Spec, Subject, When};
 
 /// A time that no process lives to see.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -38,20 +38,35 @@ pub(crate) enum Item<'a> {
     Packet(&'a [u8]),
     /// A part of the stream of an iWARP queue pair.
     Part(Part),
+    /// An Ethernet frame of a raw packet queue pair.
+    Frame,
+    /// An unreliable request, as it is posted.
+    Posted(Posted),
+}
+
+/// An unreliable request. Its packets are other items.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Posted {
+    /// The queue pair that it is for; `None` of a frame.
+    pub qpn: Option<Qpn>,
+    /// The transport service, by the upper three bits of its opcodes, or [`RAW`].
+    pub service: u8,
+    pub operation: Operation,
 }
 
 impl Item<'_> {
     fn opcode(self) -> Option<u8> {
         match self {
             Self::Packet(bytes) => bytes.first().copied(),
-            Self::Part(_) => None,
+            Self::Part(_) | Self::Frame | Self::Posted(_) => None,
         }
     }
 
     fn is_for(self, qp: Qpn) -> bool {
         match self {
             Self::Packet(bytes) => Bth::peek_dest_qp(bytes) == Some(qp),
-            Self::Part(_) => false,
+            Self::Posted(posted) => posted.qpn == Some(qp),
+            Self::Part(_) | Self::Frame => false,
         }
     }
 
@@ -60,6 +75,8 @@ impl Item<'_> {
         match self {
             Self::Packet(bytes) => bytes.first().copied().unwrap_or_default() >> 5 == service,
             Self::Part(_) => service == 0,
+            Self::Posted(posted) => posted.service == service,
+            Self::Frame => service == RAW,
         }
     }
 
@@ -67,7 +84,8 @@ impl Item<'_> {
         match self {
             Self::Packet(bytes) => Operation::of(bytes.first().copied().unwrap_or_default()),
             Self::Part(Part::Fpdu(operation)) => operation,
-            Self::Part(_) => None,
+            Self::Posted(posted) => Some(posted.operation),
+            Self::Part(_) | Self::Frame => None,
         }
     }
 }
@@ -75,7 +93,8 @@ impl Item<'_> {
 /// A packet, or a part of a stream, as far as rules can name it.
 pub(crate) struct Seen<'a> {
     pub is_out: bool,
-    pub peer: IpAddr,
+    /// `None` of an Ethernet frame.
+    pub peer: Option<Address>,
     /// What it comes or goes by.
     pub device: Option<&'a Named>,
     pub item: Item<'a>,
@@ -263,10 +282,11 @@ impl When {
 
 fn matches_packet(rule: &Rule, seen: &Seen<'_>) -> bool {
     let when = &rule.when;
+    let is_posted = matches!(seen.item, Item::Posted(_));
     let is_subject = match rule.action.subject() {
-        Subject::Packet => true,
+        Subject::Packet => !is_posted,
         Subject::Stream => matches!(seen.item, Item::Part(_)),
-        Subject::Request => seen.begins_request,
+        Subject::Request => seen.begins_request && (!is_posted || rule.action.is_of_adapter()),
         Subject::Receive => seen.item.opcode().is_some_and(takes_receive),
         Subject::Connection => seen.begins_connection,
         Subject::Object | Subject::Port | Subject::Engine => false,
@@ -275,12 +295,17 @@ fn matches_packet(rule: &Rule, seen: &Seen<'_>) -> bool {
     is_subject
         && !is_spared
         && when.is_out.is_none_or(|is_out| is_out == seen.is_out)
-        && when.peer.is_none_or(|peer| peer == seen.peer.to_canonical())
+        && when.peer.is_none_or(|peer| seen.peer.is_some_and(|seen| peer == canonical(seen)))
         && when.names(seen.device)
         && when.qp.is_none_or(|qp| seen.item.is_for(qp))
         && when.service.is_none_or(|service| seen.item.is_of(service))
         && when.operation.is_none_or(|op| seen.item.operation() == Some(op))
         && when.is_at(seen.time)
+}
+
+/// A peer, as a rule names it.
+fn canonical(peer: Address) -> Address {
+    peer.ip().map_or(peer.bare(), |ip| ip.to_canonical().into())
 }
 
 /// Whether an event of this probability happens.
@@ -312,7 +337,7 @@ mod tests {
         let decide = |(bytes, is_out): &([u8; 12], bool)| {
             decider.decide(&Seen {
                 is_out: *is_out,
-                peer: [10, 0, 0, 2].into(),
+                peer: Some([10, 0, 0, 2].into()),
                 device: Some(&device),
                 item: Item::Packet(bytes),
                 time: Duration::from_secs(2),

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use nic::Path;
 use nic::faults::RequestFault;
+use wire::grh::GRH_LEN;
+use wire::lrh::{LRH_LEN, VCRC_LEN};
 use wire::{Address, Endpoint};
 
 use crate::decide::{Decider, Verdict};
@@ -27,6 +29,10 @@ pub(crate) enum What {
     Out { path: Path, bytes: Vec<u8> },
     /// A packet that arrives.
     In { source: Endpoint, dest: Endpoint, interface: u32, forwarded: bool, bytes: Vec<u8> },
+    /// An Ethernet frame that leaves.
+    FrameOut { interface: u32, bytes: Vec<u8> },
+    /// An Ethernet frame that arrives.
+    FrameIn { interface: u32, outgoing: bool, bytes: Vec<u8> },
     /// A request fails.
     Request { way: Way, fault: RequestFault },
     /// The stream of this token is to be looked at.
@@ -39,9 +45,38 @@ impl What {
     /// Bytes of a packet that is held.
     fn len_bytes(&self) -> usize {
         match self {
-            Self::Out { bytes, .. } | Self::In { bytes, .. } => bytes.len(),
+            Self::Out { bytes, .. }
+            | Self::In { bytes, .. }
+            | Self::FrameOut { bytes, .. }
+            | Self::FrameIn { bytes, .. } => bytes.len(),
             Self::Request { .. } | Self::Reject { .. } | Self::Stream(_) => 0,
         }
+    }
+}
+
+/// What a packet takes of what rules hold.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Size {
+    pub is_out: bool,
+    /// The link layer drops what is damaged, by its own checksum (VCRC, IBA 1.4 §7.8.2).
+    pub drops_damaged: bool,
+    pub len_bytes: usize,
+    /// Bytes before those of the packet on the wire.
+    headers: usize,
+}
+
+impl Size {
+    pub(crate) fn of_packet(is_out: bool, dest: Address, len_bytes: usize) -> Self {
+        let (headers, drops_damaged) = match dest {
+            Address::Ip(IpAddr::V4(_)) => (HEADERS, false),
+            Address::Ip(IpAddr::V6(_)) => (HEADERS + MORE_OF_V6, false),
+            Address::Lid(lid) => (LRH_LEN + VCRC_LEN + if lid.has_grh() { GRH_LEN } else { 0 }, true),
+        };
+        Self { is_out, drops_damaged, len_bytes, headers }
+    }
+
+    pub(crate) fn of_frame(is_out: bool, len_bytes: usize) -> Self {
+        Self { is_out, drops_damaged: false, len_bytes, headers: 0 }
     }
 }
 
@@ -115,7 +150,7 @@ impl Held {
         now: Instant,
         decider: &Decider,
         verdict: &Verdict,
-        (is_out, peer, len_bytes): (bool, IpAddr, usize),
+        Size { is_out, len_bytes, headers, .. }: Size,
         stopped_until: Option<Instant>,
     ) -> Result<Option<Ticket>, Full> {
         let late = verdict.late.filter(|(_, time)| !time.is_zero());
@@ -129,7 +164,6 @@ impl Held {
         }
         let mut due = now;
         if let Some((rule, rate)) = verdict.rate {
-            let headers = HEADERS + if peer.is_ipv6() { MORE_OF_V6 } else { 0 };
             let bits = 8 * (len_bytes + headers) as u128;
             due = self.turn_of_bits((rule, rate), direction, bits, now);
         }
@@ -203,10 +237,10 @@ impl Held {
 mod tests {
     use super::*;
 
-    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const PEER: Address = Address::Ip(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
 
     fn packet() -> What {
-        let end = (PEER, 4791).into();
+        let end = (std::net::Ipv4Addr::LOCALHOST, 4791).into();
         What::In { source: end, dest: end, interface: 1, forwarded: false, bytes: vec![0; 125 - HEADERS] }
     }
 
@@ -220,17 +254,23 @@ mod tests {
         let len = 125 - HEADERS;
         let mut dues = Vec::new();
         for _ in 0..2 {
-            let ticket = held.schedule(now, &decider, &verdict, (true, PEER, len), None).unwrap().unwrap();
+            let ticket = held
+                .schedule(now, &decider, &verdict, Size::of_packet(true, PEER, len), None)
+                .unwrap()
+                .unwrap();
             dues.push((ticket.due() - now).as_micros());
             held.push(ticket, packet());
         }
         assert_eq!(dues, [1_000, 2_000]);
-        assert_eq!(held.schedule(now, &decider, &verdict, (true, PEER, len), None), Err(Full));
-        assert!(held.schedule(now, &decider, &verdict, (false, PEER, len), None).is_ok());
+        assert_eq!(held.schedule(now, &decider, &verdict, Size::of_packet(true, PEER, len), None), Err(Full));
+        assert!(held.schedule(now, &decider, &verdict, Size::of_packet(false, PEER, len), None).is_ok());
         let later = now + Duration::from_micros(1_500);
         assert!(held.pop(later).is_some() && held.pop(later).is_none());
         assert_eq!(held.deadline(), Some(now + Duration::from_millis(2)));
-        let ticket = held.schedule(later, &decider, &verdict, (true, PEER, len), None).unwrap().unwrap();
+        let ticket = held
+            .schedule(later, &decider, &verdict, Size::of_packet(true, PEER, len), None)
+            .unwrap()
+            .unwrap();
         assert_eq!((ticket.due() - now).as_micros(), 3_000);
     }
 
@@ -240,9 +280,10 @@ mod tests {
         let (mut held, now) = (Held::default(), Instant::now());
         held.restart(now, 1);
         let none = Verdict { late: Some((0, Duration::ZERO)), ..Verdict::default() };
-        assert_eq!(held.schedule(now, &decider, &none, (true, PEER, 9), None), Ok(None));
+        assert_eq!(held.schedule(now, &decider, &none, Size::of_packet(true, PEER, 9), None), Ok(None));
         let until = now + Duration::from_millis(5);
-        let ticket = held.schedule(now, &decider, &none, (true, PEER, 9), Some(until)).unwrap();
+        let ticket =
+            held.schedule(now, &decider, &none, Size::of_packet(true, PEER, 9), Some(until)).unwrap();
         assert_eq!(ticket.map(|ticket| ticket.due()), Some(until));
     }
 }

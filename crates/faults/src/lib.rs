@@ -9,7 +9,9 @@
 //! | [`spec`] | the rules, as a user writes them |
 //! | `decide` | which rule acts |
 //! | `link` | [`FaultLink`]: decorates a [`nic::Link`] |
-//! | `shared` | what the link and its streams share |
+//! | `frames` | whole Ethernet frames, on which faults happen |
+//! | `judged` | what becomes of a packet or a frame |
+//! | `shared` | what the link, its streams and its frames share |
 //! | `stream` | a stream on which faults happen |
 //! | `framing`, `lane`, `passage` | of a stream: its parts, the bytes of a direction that wait, what becomes of a part |
 //! | `held` | what is held until it is due |
@@ -21,8 +23,10 @@
 
 mod connections;
 mod decide;
+mod frames;
 mod framing;
 mod held;
+mod judged;
 mod lane;
 mod link;
 mod passage;

@@ -5,17 +5,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nic::faults::{Due, Named, Object, Outcome, PortFault, RejectedRequest, RequestFault};
-use nic::{Arrival, Errno, Fate, Faults, Link, NewStream, Path, Stream, Tap};
+use nic::faults::{
+    Due, Named, Object, Outcome, PortFault, RejectedRequest, RequestFault, Told, UnreliableRequest,
+    UnreliableService,
+};
+use nic::{Arrival, Errno, Fate, Faults, FrameArrival, Frames, Link, NewStream, Path, Stream, Tap};
 use transport::TxBatch;
-use wire::Address;
+use transport::op::Status;
+use wire::{Address, grh};
 
 use crate::connections::transaction_of;
-use crate::decide::{Decider, Decision, Item, Seen, Verdict};
-use crate::held::{Full, Ticket, What};
+use crate::decide::{Decider, Decision, Item, Posted, Seen, Verdict};
+use crate::frames::FaultFrames;
+use crate::held::{Size, Ticket, What};
+use crate::judged::Judged;
 use crate::requests::{Met, RequestPacket, Way};
 use crate::shared::{Rules, Shared, State};
-use crate::spec::{Action, Spec};
+use crate::spec::{Action, Operation, RAW, Spec, UC, UD};
 use crate::stream::FaultStream;
 
 /// What faults need of the environment.
@@ -43,16 +49,21 @@ struct Passing<'a> {
     is_out: bool,
     ours: Address,
     theirs: Address,
-    peer: IpAddr,
     interface: u32,
+    /// BTH to ICRC.
     bytes: &'a [u8],
 }
 
 impl Passing<'_> {
+    /// The peer, whatever a packet says of the path.
+    fn peer(&self) -> Address {
+        self.theirs.bare()
+    }
+
     /// What follows where it is a connection request that is lost.
     fn rejected(self, action: Action) -> Option<What> {
         let Action::Reject(reason) = action else { return None };
-        let Passing { is_out, ours, theirs: peer, interface, bytes, .. } = self;
+        let Passing { is_out, ours, theirs: peer, interface, bytes } = self;
         Some(What::Reject { is_out, ours, peer, interface, packet: bytes.to_vec(), reason })
     }
 }
@@ -103,17 +114,6 @@ fn lost_by(action: Action) -> Option<Decision> {
     Some(Decision { action, bits: 0 })
 }
 
-/// What becomes of a packet.
-#[derive(Default)]
-struct Judged {
-    /// What befalls it, with the bits that the decision leaves open.
-    fault: Option<(&'static str, u64)>,
-    /// A bit of it is wrong when it arrives.
-    is_damaged: bool,
-    /// When each copy goes on; `None` is at once.
-    copies: Vec<Option<Ticket>>,
-}
-
 impl FaultLink {
     /// A link over `link`, without rules.
     pub fn new(link: Arc<dyn Link>, around: Arc<dyn Surroundings>) -> Self {
@@ -147,35 +147,12 @@ impl FaultLink {
         let time = now.saturating_duration_since(rules.began);
         let mut state = self.shared.state.lock();
         let (verdict, ticket) = self.verdict(rules, &mut state, now, time, passing);
-        let mut judged = Judged::default();
-        let copies = match verdict.fate {
-            None => 1,
-            Some(Decision { action: Action::Duplicate, .. }) => 2,
-            Some(Decision { action: Action::Corrupt, .. }) => {
-                judged.is_damaged = !passing.is_out;
-                1
-            }
-            Some(_) => 0,
-        };
-        // Only a packet that has arrived is damaged: what leaves is sealed below.
-        let acts = |decision: &Decision| judged.is_damaged || decision.action != Action::Corrupt;
-        judged.fault = verdict.fate.filter(acts).map(|decision| (decision.action.name(), decision.bits));
         if let Some((ticket, what)) = ticket {
             state.held.push(ticket, what);
         }
-        let stopped = rules.decider.stopped_until(time).map(|until| rules.began + until);
-        for _ in 0..copies {
-            let size = (passing.is_out, passing.peer, passing.bytes.len());
-            match state.held.schedule(now, &rules.decider, &verdict, size, stopped) {
-                Ok(ticket) => judged.copies.push(ticket),
-                Err(Full) => judged.fault = judged.fault.or(Some(("limit", 0))),
-            }
-        }
-        if judged.fault.is_none() && judged.copies.iter().any(Option::is_some) {
-            let name = if verdict.late.is_some() { "delay" } else { "rate" };
-            judged.fault = Some((if stopped.is_some() { "stop" } else { name }, 0));
-        }
-        judged
+        let dest = if passing.is_out { passing.theirs } else { passing.ours };
+        let size = Size::of_packet(passing.is_out, dest, passing.bytes.len());
+        Judged::of(&verdict, size, rules, now, &mut state)
     }
 
     /// What the rules say about a packet, with what befell others before it, and what follows
@@ -188,15 +165,16 @@ impl FaultLink {
         time: Duration,
         passing: Passing<'_>,
     ) -> (Verdict, Option<(Ticket, What)>) {
-        let Passing { is_out, peer, bytes, .. } = passing;
+        let Passing { is_out, bytes, .. } = passing;
+        let peer = passing.peer();
         let request = RequestPacket::of(bytes).map(|packet| ((is_out, peer, packet.dest_qp), packet));
         let asked = transaction_of(bytes).map(|transaction| (is_out, peer, transaction));
         let before = asked.and_then(|asked| state.connections.before(asked));
         let device = self.shared.device(passing.interface, false);
         let begins_request = request.is_some_and(|(way, packet)| state.requests.begins(way, packet));
         let begins_connection = asked.is_some() && before.is_none();
-        let seen =
-            Seen { is_out, peer, device, item: Item::Packet(bytes), time, begins_request, begins_connection };
+        let (peer, item) = (Some(peer), Item::Packet(bytes));
+        let seen = Seen { is_out, peer, device, item, time, begins_request, begins_connection };
         let mut verdict = rules.decider.decide(&seen);
         if rules.decider.port(device, time).is_some() {
             verdict.fate = lost_by(Action::PortDown);
@@ -212,12 +190,6 @@ impl FaultLink {
         };
         verdict.fate = action.map_or(verdict.fate, lost_by);
         (verdict, what.map(|what| (Ticket::at(now + ANSWER), what)))
-    }
-
-    /// Holds a packet.
-    fn hold(&self, ticket: Ticket, what: What) {
-        self.shared.state.lock().held.push(ticket, what);
-        self.shared.around.wake_at(ticket.due());
     }
 
     /// What followed from a packet that was lost is due soon.
@@ -243,28 +215,17 @@ impl FaultLink {
         deliver: &mut dyn FnMut(&[u8]) -> Fate,
     ) -> Fate {
         let (ours, theirs) = (packet.dest.address(), packet.source.address());
-        let Some(peer) = theirs.ip() else { return deliver(bytes) };
         let Arrival { source, dest, interface, forwarded, .. } = *packet;
-        let judged = self.judge(rules, Passing { is_out: false, ours, theirs, peer, interface, bytes });
-        let mut damaged;
-        let bytes = match judged.fault {
-            Some((_, bits)) if judged.is_damaged => {
-                damaged = bytes.to_vec();
-                let bit = (bits % (8 * damaged.len().max(1) as u64)) as usize;
-                if let Some(byte) = damaged.get_mut(bit / 8) {
-                    *byte ^= 1 << (bit % 8);
-                }
-                &damaged[..]
-            }
-            _ => bytes,
-        };
+        let from_bth = grh::skip(ours, bytes);
+        let judged = self.judge(rules, Passing { is_out: false, ours, theirs, interface, bytes: from_bth });
+        let bytes = judged.damage(bytes);
         let mut fate = Fate::Taken;
         for copy in &judged.copies {
             match copy {
-                None => fate = deliver(bytes),
+                None => fate = deliver(&bytes),
                 Some(ticket) => {
                     let bytes = bytes.to_vec();
-                    self.hold(*ticket, What::In { source, dest, interface, forwarded, bytes });
+                    self.shared.hold(*ticket, What::In { source, dest, interface, forwarded, bytes });
                 }
             }
         }
@@ -275,7 +236,7 @@ impl FaultLink {
     }
 
     /// Does what is due, where it is a thing that the node sees.
-    fn tell(&self, now: Instant, what: What, to: &mut dyn FnMut(Due<'_>) -> bool) {
+    fn tell(&self, now: Instant, what: What, to: &mut dyn FnMut(Due<'_>) -> Told) {
         match what {
             What::Out { path, bytes } => {
                 let mut batch = TxBatch::new();
@@ -285,13 +246,18 @@ impl FaultLink {
             What::In { source, dest, interface, forwarded, bytes } => {
                 to(Due::Arrival(Arrival { source, dest, interface, forwarded, bytes: &bytes }));
             }
+            What::FrameOut { interface, bytes } => self.shared.send_held(interface, &bytes),
+            What::FrameIn { interface, outgoing, bytes } => {
+                to(Due::Frame(FrameArrival { interface, outgoing, bytes: &bytes }));
+            }
             What::Request { way, fault } => {
-                let is_over = to(Due::Request(&fault));
+                let told = to(Due::Request(&fault));
                 let mut state = self.shared.state.lock();
-                if !is_over {
-                    state.held.push(Ticket::at(now + AGAIN), What::Request { way, fault });
-                } else if fault.is_out {
-                    state.requests.ended(way, fault.outcome);
+                match told {
+                    Told::NotYet => state.held.push(Ticket::at(now + AGAIN), What::Request { way, fault }),
+                    Told::Executed => state.requests.forget(way),
+                    Told::Done if fault.is_out => state.requests.ended(way, fault.outcome),
+                    Told::Done => {}
                 }
             }
             What::Stream(token) => {
@@ -308,15 +274,13 @@ impl FaultLink {
 impl Link for FaultLink {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
         let rules = self.shared.rules.load();
-        let (Some(rules), Some(peer)) = (&*rules, path.dest.ip()) else {
+        let Some(rules) = rules.as_ref().filter(|_| !self.is_local(path)) else {
             return self.link.send(path, batch);
         };
-        if self.is_local(path) {
-            return self.link.send(path, batch);
-        }
         let judge = |bytes: &[u8]| {
             let (ours, theirs, interface) = (path.source, path.dest, path.interface);
-            self.judge(rules, Passing { is_out: true, ours, theirs, peer, interface, bytes })
+            let bytes = grh::skip(theirs, bytes);
+            self.judge(rules, Passing { is_out: true, ours, theirs, interface, bytes })
         };
         let all: Vec<Judged> = batch.iter().map(judge).collect();
         if all.iter().all(|judged| judged.fault.is_none()) {
@@ -331,11 +295,13 @@ impl Link for FaultLink {
             for copy in &judged.copies {
                 match copy {
                     None => kept.push_packet(bytes),
-                    Some(ticket) => self.hold(*ticket, What::Out { path: *path, bytes: bytes.to_vec() }),
+                    Some(ticket) => {
+                        self.shared.hold(*ticket, What::Out { path: *path, bytes: bytes.to_vec() })
+                    }
                 }
             }
-            if judged.copies.is_empty() {
-                self.link.fault(path, bytes, judged.fault.map_or("loss", |(name, _)| name));
+            if let Some(what) = judged.lost() {
+                self.link.fault(path, bytes, what);
                 self.wake();
             }
         }
@@ -362,6 +328,9 @@ impl Link for FaultLink {
     fn stream(&self, new: &NewStream, stream: Arc<dyn Stream>) -> Arc<dyn Stream> {
         FaultStream::new(self.link.stream(new, stream), self.shared.clone(), new)
     }
+    fn frames(&self, frames: Arc<dyn Frames>) -> Arc<dyn Frames> {
+        FaultFrames::new(self.link.frames(frames), self.shared.clone())
+    }
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {
         self.link.join(interface, group)
     }
@@ -383,6 +352,17 @@ impl Tap for FaultLink {
             None => _ = arrive(packet.bytes),
         }
     }
+    fn frame_arrived(&self, frame: &FrameArrival<'_>, deliver: &mut dyn FnMut(&[u8]) -> Fate) {
+        let rules = self.shared.rules.load();
+        let mut arrive = |bytes: &[u8]| match &*rules {
+            Some(rules) => self.shared.frame_arrives(rules, frame, bytes, deliver),
+            None => deliver(bytes),
+        };
+        match self.link.tap() {
+            Some(tap) => tap.frame_arrived(frame, &mut arrive),
+            None => _ = arrive(frame.bytes),
+        }
+    }
 }
 
 impl Faults for FaultLink {
@@ -397,7 +377,7 @@ impl Faults for FaultLink {
     fn stopped_until(&self) -> Option<Instant> {
         self.shared.stopped_until()
     }
-    fn expire(&self, now: Instant, to: &mut dyn FnMut(Due<'_>) -> bool) {
+    fn expire(&self, now: Instant, to: &mut dyn FnMut(Due<'_>) -> Told) {
         let ports_due = {
             let mut state = self.shared.state.lock();
             let passed = |at: &Instant| *at <= now;
@@ -426,6 +406,26 @@ impl Faults for FaultLink {
         });
         self.shared.rules_now().is_some_and(|(rules, time)| rules.decider.refuses(device, object, time))
     }
+    fn fails(&self, request: &UnreliableRequest) -> Option<Status> {
+        let &UnreliableRequest { peer, interface, service, is_write } = request;
+        let (rules, time) = self.shared.rules_now()?;
+        let service = match service {
+            UnreliableService::Connection => UC,
+            UnreliableService::Datagram => UD,
+            UnreliableService::Frame => RAW,
+        };
+        let operation = if is_write { Operation::Write } else { Operation::Send };
+        let qpn = peer.map(|(_, qpn)| qpn);
+        let (is_out, peer) = (true, peer.map(|(address, _)| address.bare()));
+        let item = Item::Posted(Posted { qpn, service, operation });
+        let device = self.shared.device(interface, false);
+        let (begins_request, begins_connection) = (true, false);
+        let seen = Seen { is_out, peer, device, item, time, begins_request, begins_connection };
+        match rules.decider.decide(&seen).request {
+            Some(Action::Error(Outcome::Status(status))) => Some(status),
+            _ => None,
+        }
+    }
     fn damages_streams(&self) -> bool {
         self.shared.rules.load().as_ref().is_some_and(|rules| rules.decider.damages())
     }
@@ -436,10 +436,14 @@ impl Faults for FaultLink {
         let held = state.held.take_all();
         drop(state);
         for what in held {
-            if let What::Out { path, bytes } = what {
-                let mut batch = TxBatch::new();
-                batch.push_packet(&bytes);
-                self.link.send(&path, &mut batch);
+            match what {
+                What::Out { path, bytes } => {
+                    let mut batch = TxBatch::new();
+                    batch.push_packet(&bytes);
+                    self.link.send(&path, &mut batch);
+                }
+                What::FrameOut { interface, bytes } => self.shared.send_held(interface, &bytes),
+                _ => {}
             }
         }
     }

@@ -63,7 +63,7 @@ impl Shared {
             let begins_connection = passage.at == now && matches!(part, Part::Request(_));
             let seen = Seen {
                 is_out,
-                peer,
+                peer: Some(peer.into()),
                 device,
                 item: Item::Part(part),
                 time,

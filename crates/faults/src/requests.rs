@@ -1,22 +1,21 @@
 //! Send work requests, as their packets show them: where one begins, and what becomes of the
-//! packets of one that fails. Unreliable ones are complete before their packets are seen, so of
-//! these only those that arrive can fail, at their receives.
+//! packets of one that fails. Unreliable ones are complete before their packets are seen: those
+//! that leave fail as they are posted, and those that arrive at their receives.
 //!
 //! The link loses a request that a fault befalls, and what comes after it, until the queue pair has
 //! dealt with it. A request that came before is not counted again.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use nic::faults::Outcome;
 use wire::bth::Bth;
-use wire::{Psn, Qpn};
+use wire::{Address, Psn, Qpn};
 
 use crate::spec::Action;
 
 /// A direction of a connection: whether it leads out, the peer, and the queue pair that it leads
 /// to.
-pub(crate) type Way = (bool, IpAddr, Qpn);
+pub(crate) type Way = (bool, Address, Qpn);
 
 /// Connections that are remembered.
 const MAX: usize = 4_096;
@@ -137,10 +136,15 @@ impl Requests {
         }
     }
 
+    /// What was lost had been executed before: its sender may not send it again.
+    pub(crate) fn forget(&mut self, way: Way) {
+        self.lost.remove(&way);
+    }
+
     /// A request of ours that failed has ended, and its queue pair with it.
     pub(crate) fn ended(&mut self, way: Way, outcome: Outcome) {
         if outcome != Outcome::RnrNak {
-            self.lost.remove(&way);
+            self.forget(way);
         }
     }
 }
@@ -154,9 +158,11 @@ fn bounded_insert<T>(map: &mut BTreeMap<Way, T>, way: Way, value: T) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use super::*;
 
-    const WAY: Way = (true, IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), Qpn::GSI);
+    const WAY: Way = (true, Address::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST)), Qpn::GSI);
 
     fn packet(opcode: u8, psn: u32) -> RequestPacket {
         let [_, high, mid, low] = psn.to_be_bytes();
@@ -179,7 +185,7 @@ mod tests {
         let mut datagram = packet(0x64, 7);
         assert_eq!((datagram.is_first, datagram.is_reliable), (true, false));
         datagram.dest_qp = WAY.2;
-        assert!(!requests.begins(WAY, datagram), "it has left before it fails");
+        assert!(!requests.begins(WAY, datagram), "it was judged as it was posted");
         for _ in 0..2 {
             assert!(requests.begins(other, datagram), "a datagram does not come again");
         }

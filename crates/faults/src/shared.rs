@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use locks::{Mutex, Rank};
+use nic::Frames;
 use nic::faults::Named;
 
 use crate::connections::Connections;
@@ -21,6 +22,8 @@ pub(crate) struct Shared {
     pub devices: OnceLock<Vec<Named>>,
     pub rules: ArcSwapOption<Rules>,
     pub state: Mutex<State>,
+    /// What sends the frames that were held.
+    pub frames: OnceLock<Arc<dyn Frames>>,
     /// Bytes that all streams hold.
     pub stream_bytes: AtomicUsize,
 }
@@ -57,6 +60,7 @@ impl Shared {
         Arc::new(Self {
             around,
             devices: OnceLock::new(),
+            frames: OnceLock::new(),
             rules: ArcSwapOption::empty(),
             state: Mutex::new(Rank::HeldPackets, State::default()),
             stream_bytes: AtomicUsize::new(0),
@@ -82,10 +86,15 @@ impl Shared {
         rules.decider.stopped_until(time).map(|until| rules.began + until)
     }
 
+    /// Holds a packet or a frame.
+    pub(crate) fn hold(&self, ticket: Ticket, what: What) {
+        self.state.lock().held.push(ticket, what);
+        self.around.wake_at(ticket.due());
+    }
+
     /// A stream is to be looked at.
     pub(crate) fn wake_stream(&self, token: u64, at: Instant) {
-        self.state.lock().held.push(Ticket::at(at), What::Stream(token));
-        self.around.wake_at(at);
+        self.hold(Ticket::at(at), What::Stream(token));
     }
 
     pub(crate) fn know_stream(&self, token: u64, stream: &Arc<FaultStream>) {

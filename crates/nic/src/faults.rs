@@ -8,7 +8,7 @@ use transport::op::Status;
 use wire::bth::NakCode;
 use wire::{Address, Psn, Qpn};
 
-use crate::fate::Arrival;
+use crate::fate::{Arrival, FrameArrival};
 
 /// What a program makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,31 @@ pub struct RequestFault {
     pub outcome: Outcome,
 }
 
+/// A service that acknowledges nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnreliableService {
+    /// An unreliable connection (UC).
+    Connection,
+    /// Unreliable datagrams (UD).
+    Datagram,
+    /// Ethernet frames of a raw packet queue pair.
+    Frame,
+}
+
+/// A send request of an unreliable service. Such a request is complete before the link sees its
+/// packets.
+#[derive(Clone, Copy, Debug)]
+pub struct UnreliableRequest {
+    /// The address and the queue pair that it is for; `None` of a frame.
+    pub peer: Option<(Address, Qpn)>,
+    /// Index of our interface.
+    pub interface: u32,
+    /// The service.
+    pub service: UnreliableService,
+    /// Whether it is an RDMA WRITE.
+    pub is_write: bool,
+}
+
 /// A connection request that a link has lost, and which is to be rejected.
 #[derive(Clone, Copy, Debug)]
 pub struct RejectedRequest<'a> {
@@ -87,6 +112,8 @@ pub struct RejectedRequest<'a> {
 pub enum Due<'a> {
     /// A packet that was held arrives.
     Arrival(Arrival<'a>),
+    /// An Ethernet frame that was held arrives.
+    Frame(FrameArrival<'a>),
     /// A request fails, or waits.
     Request(&'a RequestFault),
     /// A connection request is rejected.
@@ -95,6 +122,17 @@ pub enum Due<'a> {
     Stream(u64, bool),
     /// [`Faults::port`] may say something else than before.
     Ports,
+}
+
+/// What became of what was due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// Done.
+    Done,
+    /// Not possible yet: due again a little later.
+    NotYet,
+    /// The request was executed before, so nothing is to fail.
+    Executed,
 }
 
 /// A device, as rules name it.
@@ -118,15 +156,16 @@ pub trait Faults {
     fn deadline(&self) -> Option<Instant>;
     /// Until when the node stands still: no timer runs out meanwhile.
     fn stopped_until(&self) -> Option<Instant>;
-    /// Lets go of what was held until now. `to` does what is due, and says whether that was
-    /// possible: else it is due again a little later. Afterwards [`Faults::deadline`] is later
-    /// than `now`. Called with no lock held.
-    fn expire(&self, now: Instant, to: &mut dyn FnMut(Due<'_>) -> bool);
+    /// Lets go of what was held until now, which `to` does. Afterwards [`Faults::deadline`] is
+    /// later than `now`. Called with no lock held.
+    fn expire(&self, now: Instant, to: &mut dyn FnMut(Due<'_>) -> Told);
     /// What is wrong now with the port over an interface.
     fn port(&self, interface: u32) -> Option<PortFault>;
     /// Whether an object that a program is about to make cannot be made; each call counts one.
     /// `interface` is that of its device. An identifier is of no device.
     fn refuses(&self, interface: Option<u32>, object: Object) -> bool;
+    /// With which status a request fails that is being posted; each call counts one.
+    fn fails(&self, request: &UnreliableRequest) -> Option<Status>;
     /// Whether bytes of streams are changed: connections are to have CRCs then, which tell.
     fn damages_streams(&self) -> bool;
     /// The process ends: what is held and was to leave leaves. No lock is waited for.

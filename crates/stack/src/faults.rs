@@ -4,8 +4,8 @@
 use std::time::Instant;
 
 use cm::mads::{self, Origin};
-use nic::faults::{Due, Named, Object, PortFault, RejectedRequest};
-use nic::{Arrival, Errno, Error, Transport};
+use nic::faults::{Due, Named, Object, PortFault, RejectedRequest, Told};
+use nic::{Arrival, Errno, Error, FrameArrival, Transport};
 use transport::rc::AckDelay;
 use wire::icrc::ICRC_LEN;
 use wire::mad::Mad;
@@ -36,26 +36,31 @@ impl<W: Env> Node<W> {
         faults.expire(now, &mut |due| match due {
             Due::Arrival(packet) => {
                 self.held_packet(now, &packet);
-                true
+                Told::Done
+            }
+            Due::Frame(FrameArrival { interface, outgoing, bytes }) => {
+                let device = self.device_of_arrival(interface);
+                device.inspect(|device| device.input_frame(now, outgoing, bytes));
+                Told::Done
             }
             Due::Request(fault) => {
                 let device = self.device_of_arrival(fault.interface);
-                device.is_none_or(|device| device.fail_request(now, fault))
+                device.map_or(Told::Done, |device| device.fail_request(now, fault))
             }
             Due::Reject(request) => {
                 self.reject_lost(now, &request);
-                true
+                Told::Done
             }
             Due::Stream(token, has_room) => {
                 self.on_readable(now, token);
                 if has_room {
                     self.on_stream(now, token, StreamInput::Writable);
                 }
-                true
+                Told::Done
             }
             Due::Ports => {
                 self.update_ports(now);
-                true
+                Told::Done
             }
         });
         false
@@ -93,7 +98,7 @@ impl<W: Env> Node<W> {
             return;
         };
         let Some(refusal) = mads::refuse(&mad, reason) else { return };
-        let from = Origin { source: peer, dest: ours, link: interface };
+        let from = Origin { source: peer.bare(), dest: ours.bare(), link: interface };
         match (is_out, self.device_of_arrival(interface)) {
             (true, Some(device)) => self.on_mad(now, device, from, &refusal),
             (true, None) => {}

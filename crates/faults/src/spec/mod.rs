@@ -17,12 +17,13 @@ mod tests;
 mod words;
 
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use nic::faults::{Object, Outcome};
-use wire::Qpn;
+use transport::op::Status;
+use wire::{Address, Qpn};
 
+pub(crate) use parse::{RAW, UC, UD};
 pub(crate) use words::Operation;
 
 /// All rules.
@@ -80,6 +81,16 @@ pub(crate) enum Action {
     Stop,
 }
 
+/// The statuses of [`Action::is_of_adapter`].
+const OF_ADAPTER: [Status; 6] = [
+    Status::LocalLength,
+    Status::LocalQpOperation,
+    Status::LocalProtection,
+    Status::LocalAccess,
+    Status::Fatal,
+    Status::General,
+];
+
 /// How late packets are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Delay {
@@ -133,6 +144,11 @@ impl Action {
         }
     }
 
+    /// Whether an adapter alone brings it about: no peer has a part in it.
+    pub(crate) fn is_of_adapter(self) -> bool {
+        matches!(self, Self::Error(Outcome::Status(status)) if OF_ADAPTER.contains(&status))
+    }
+
     pub(crate) fn subject(self) -> Subject {
         match self {
             Self::Loss
@@ -183,7 +199,8 @@ impl Subject {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct When {
     pub is_out: Option<bool>,
-    pub peer: Option<IpAddr>,
+    /// An IP address, or a LID.
+    pub peer: Option<Address>,
     pub interface: Option<String>,
     pub device: Option<String>,
     pub qp: Option<Qpn>,

@@ -5,9 +5,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use nic::faults::Outcome;
-use transport::op::Status;
-use wire::Qpn;
 use wire::mad::reason;
+use wire::{Address, Qpn};
 
 use super::words::{
     DIRECTIONS, OBJECTS, OPERATIONS, REASONS, SERVICES, STATUSES, duration, percent, rate, word, words,
@@ -270,7 +269,8 @@ impl When {
         let set = match name {
             "dir" => word(value, &DIRECTIONS, "a direction is").map(|is_out| self.is_out = Some(is_out)),
             "peer" => {
-                value.parse().map(|peer| self.peer = Some(peer)).map_err(|_| "a peer is an IP address".into())
+                let peer = Address::parse_peer(value).ok_or("a peer is an IP address, or a LID: 1 to 65534");
+                peer.map(|peer| self.peer = Some(peer)).map_err(Into::into)
             }
             "interface" => name_of(value).map(|name| self.interface = Some(name)),
             "device" => name_of(value).map(|name| self.device = Some(name)),
@@ -305,37 +305,31 @@ impl When {
 }
 
 /// Transport services, by the upper three bits of their opcodes (IBA 1.4 table 38).
-const RC: u8 = 0;
-const UC: u8 = 1;
-const UD: u8 = 3;
+pub(crate) const RC: u8 = 0;
+pub(crate) const UC: u8 = 1;
+pub(crate) const UD: u8 = 3;
 const XRC: u8 = 5;
+/// Frames of raw packet queue pairs, which have no opcode.
+pub(crate) const RAW: u8 = 8;
 
-/// The statuses that a receive ends with.
-const OF_RECEIVES: [Status; 6] = [
-    Status::LocalLength,
-    Status::LocalQpOperation,
-    Status::LocalProtection,
-    Status::LocalAccess,
-    Status::Fatal,
-    Status::General,
-];
+/// How receives, and sends that nothing acknowledges, end.
+const ENDS: &str = "ends with loc-len, loc-qp-op, loc-prot, loc-access, fatal or general";
 
 impl When {
     /// Whether a request can fail so under these conditions.
     fn check_error(&self, outcome: Outcome) -> Result<(), String> {
         let is_out = self.is_out != Some(false);
-        let is_of_receive = matches!(outcome, Outcome::Status(status) if OF_RECEIVES.contains(&status));
-        let is_unreliable = matches!(self.service, Some(UC | UD));
+        let is_of_adapter = Action::Error(outcome).is_of_adapter();
+        let is_unreliable = matches!(self.service, Some(UC | UD | RAW));
         match outcome {
-            _ if is_out && is_unreliable => {
-                Err("a send of UC or UD is complete before its packets leave: its receive fails, with dir=in"
-                    .into())
+            _ if is_out && is_unreliable && !is_of_adapter => {
+                Err(format!("a send of UC, UD or raw packets {ENDS}"))
             }
             _ if is_out => Ok(()),
-            Outcome::Status(_) if !is_of_receive => {
-                Err("a receive ends with loc-len, loc-qp-op, loc-prot, loc-access, fatal or general".into())
+            Outcome::Status(_) if !is_of_adapter => Err(format!("a receive {ENDS}")),
+            Outcome::Status(_) if matches!(self.service, Some(XRC | RAW)) => {
+                Err("receives of rc, uc and ud fail".into())
             }
-            Outcome::Status(_) if self.service == Some(XRC) => Err("receives of rc, uc and ud fail".into()),
             Outcome::Status(_) if self.operation.is_some_and(|operation| operation != Operation::Send) => {
                 Err("receives take SENDs: op=send".into())
             }

@@ -13,7 +13,7 @@ fn rules_say_what_happens_and_to_which_packets() {
     let [loss, corrupt, duplicate] = &all[..] else { panic!("{all:?}") };
     assert_eq!((loss.action, loss.probability, loss.when.is_out), (Action::Loss, 0.01, Some(true)));
     assert_eq!((corrupt.probability, corrupt.when.operation), (0.5, Some(Operation::ReadResponse)));
-    assert_eq!(corrupt.when.peer, Some("fd00::1".parse().unwrap()));
+    assert_eq!(corrupt.when.peer, Address::parse_peer("fd00::1"));
     let When { service, nth, from, until, qp, .. } = duplicate.when;
     assert_eq!((service, nth, qp), (Some(3), Some(3), Some(Qpn::new(0x11))));
     assert_eq!((from, until), (Duration::from_millis(1500), Some(Duration::from_secs(20))));
@@ -83,7 +83,9 @@ fn a_mistake_is_said_with_its_place() {
         ("error=loc-prot,dir=in,type=xrc", "receives of rc, uc and ud fail"),
         ("error=loc-prot,dir=in,op=write", "receives take SENDs"),
         ("error=rem-access,dir=in,type=ud", "no peer of UC or UD is told"),
-        ("error=loc-prot,type=ud", "a send of UC or UD is complete before its packets leave"),
+        ("error=rem-op,type=ud", "a send of UC, UD or raw packets ends with loc-len"),
+        ("error=rem-op,type=raw", "a send of UC, UD or raw packets ends with loc-len"),
+        ("error=general,type=raw,dir=in", "receives of rc, uc and ud fail"),
         ("enomem,object=qps", "an object is pd, cq, qp"),
         (
             "enomem, peer=10.0.0.2",

@@ -7,6 +7,8 @@ use transport::op::Status;
 use wire::bth::NakCode;
 use wire::mad::reason;
 
+use super::parse::RAW;
+
 /// Operations of packets, by the lower five bits of their opcodes (IBA 1.4 table 38).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
@@ -52,7 +54,7 @@ pub(super) const OPERATIONS: [(&str, Operation); 8] = [
 ];
 
 /// Words for transport services, by the upper three bits of their opcodes.
-pub(super) const SERVICES: [(&str, u8); 4] = [("rc", 0), ("uc", 1), ("ud", 3), ("xrc", 5)];
+pub(super) const SERVICES: [(&str, u8); 5] = [("rc", 0), ("uc", 1), ("ud", 3), ("xrc", 5), ("raw", RAW)];
 
 /// Words for objects.
 pub(super) const OBJECTS: [(&str, Object); 8] = [

@@ -134,6 +134,8 @@ pub struct Adapter {
     pub counters: Counters,
     pub(crate) link: Arc<dyn Link>,
     pub(crate) frames: Arc<dyn Frames>,
+    /// Whether the link is asked which unreliable requests fail ([`crate::Faults::fails`]).
+    pub(crate) has_faults: bool,
     pub(crate) platform: Arc<dyn Platform>,
     pub(crate) memory: Table,
     pub(crate) pace: Arc<Pace>,
@@ -175,6 +177,7 @@ impl Adapter {
             config,
             counters: Counters::default(),
             frames: link.frames(env.clone()),
+            has_faults: link.faults().is_some(),
             platform: env.clone(),
             memory: Table::of(env.clone()).on_link(link.clone()),
             link,

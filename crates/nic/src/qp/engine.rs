@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use transport::op::{Context, SendWr};
+use transport::op::{Context, SendWr, Status};
 use transport::pacing::Pace;
 use transport::rc::{AckDelay, FlushTask, RtrAttr, RtsAttr};
 use transport::ud::Destination;
@@ -16,6 +16,12 @@ use crate::device::adapter::Transport;
 use crate::link::Path;
 use crate::qp::attr::{QpAttr, QpState, QpType, mask};
 use crate::qp::raw_packet::Raw;
+
+/// Whether a request of an unreliable service is to fail by a fault.
+pub(crate) trait SendFault {
+    /// The status that it ends with, if it is; `to` is where a datagram goes.
+    fn send_fault(&self, wr: &SendWr, to: Option<&Destination<Path>>) -> Option<Status>;
+}
 
 /// One queue pair's engine.
 #[derive(Debug)]
@@ -214,14 +220,26 @@ impl Engine {
         wr: &mut SendWr,
         to: Option<Destination<Path>>,
         srq: u32,
-        cx: &mut impl Context,
+        cx: &mut (impl Context + SendFault),
     ) {
         match (self, to) {
             (Self::Rc(e), _) => e.post_to_srq(wr, srq, cx),
-            (Self::Uc(e), _) => e.post(wr.take(), cx),
-            (Self::Ud(e), Some(to)) => e.post(wr.take(), to, cx),
+            (Self::Uc(e), _) => {
+                let fault = cx.send_fault(wr, None);
+                e.post(wr.take(), cx);
+                fault.into_iter().for_each(|status| e.fail_last(status));
+            }
+            (Self::Ud(e), Some(to)) => {
+                let fault = cx.send_fault(wr, Some(&to));
+                e.post(wr.take(), to, cx);
+                fault.into_iter().for_each(|status| e.fail_last(status));
+            }
             (Self::Ud(_), None) => {}
-            (Self::Raw(e), _) => e.post(wr.take(), cx),
+            (Self::Raw(e), _) => {
+                let fault = cx.send_fault(wr, None);
+                e.post(wr.take(), cx);
+                fault.into_iter().for_each(|status| e.fail_last(status));
+            }
             (Self::Iwarp(e), _) => e.post(wr.take(), cx),
         }
     }

@@ -7,16 +7,19 @@ use transport::likely::{likely, rare, unlikely};
 use transport::op::{
     Completion, Context, Fault, LocalPath, NetworkHeader, Place, QpEvent, RecvWr, Side, Status, Whole,
 };
+use transport::op::{SendOp, SendWr};
+use transport::ud::Destination;
 use transport::{CongestionWindow, Memory};
 use wire::Mtu;
 
 use crate::device::async_events::EventKind;
+use crate::faults::{UnreliableRequest, UnreliableService};
 use crate::link::Path;
 use crate::memory::view::View;
 use crate::peer_memory::{LocalLink, Peer};
 use crate::qp::attr::QpType;
 use crate::qp::carrier::Carrier;
-use crate::qp::engine::Engine;
+use crate::qp::engine::{Engine, SendFault};
 use crate::qp::engine_state::EngineState;
 use crate::qp::local_path::HostPath;
 use crate::qp::{Inner, Qp};
@@ -145,6 +148,33 @@ impl Context for EngineContext<'_> {
     }
     fn window(&self) -> &CongestionWindow {
         self.carrier.window()
+    }
+}
+
+impl SendFault for EngineContext<'_> {
+    #[inline]
+    fn send_fault(&self, wr: &SendWr, to: Option<&Destination<Path>>) -> Option<Status> {
+        let adapter = &self.qp.pd.device;
+        if likely(!adapter.has_faults) {
+            return None;
+        }
+        let is_write = matches!(wr.op, SendOp::Write { .. });
+        let (service, way) = match (self.qp.init.kind, to) {
+            (QpType::RawPacket, _) => (UnreliableService::Frame, None),
+            (_, Some(to)) => (UnreliableService::Datagram, Some((&to.address, to.qpn))),
+            (_, None) => {
+                let path = &self.carrier.datagram()?.path;
+                (UnreliableService::Connection, Some((path, path.dest_qpn)))
+            }
+        };
+        // No fault concerns what goes by memory of this host.
+        let is_local = |path: &Path| adapter.link.local().is_some_and(|local| local.is_local(path));
+        if way.is_some_and(|(path, _)| is_local(path)) {
+            return None;
+        }
+        let interface = way.map_or(adapter.config.interface, |(path, _)| path.interface);
+        let peer = way.map(|(path, qpn)| (path.dest, qpn));
+        adapter.link.faults()?.fails(&UnreliableRequest { peer, interface, service, is_write })
     }
 }
 

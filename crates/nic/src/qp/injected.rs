@@ -13,7 +13,7 @@ use wire::roce::{Header, Op, Packet, Service};
 use wire::{Psn, Qpn};
 
 use crate::device::Device;
-use crate::faults::{Outcome, RequestFault};
+use crate::faults::{Outcome, RequestFault, Told};
 use crate::qp::attr::QpType;
 use crate::qp::engine::Engine;
 use crate::qp::{Inner, Qp};
@@ -23,26 +23,26 @@ use crate::qp::{Inner, Qp};
 const RNR_TIMER: u8 = 12;
 
 impl Device {
-    /// Does to a request what its fault says. False where that is not possible yet, as requests
-    /// before it wait for their answers, or not over.
-    pub fn fail_request(&self, now: Instant, fault: &RequestFault) -> bool {
+    /// Does to a request what its fault says. [`Told::NotYet`] where requests before it wait for
+    /// their answers, or it is not over.
+    pub fn fail_request(&self, now: Instant, fault: &RequestFault) -> Told {
         let is_sender = |qp: &Arc<Qp>| {
             let ends = qp.path().map(|path| (path.source, path.dest, path.dest_qpn));
             matches!(qp.init.kind, QpType::Rc | QpType::XrcSend)
                 && ends == Some((fault.ours, fault.peer, fault.qpn))
         };
         match fault.is_out {
-            true => self.qps_one_by_one().find(is_sender).is_none_or(|qp| qp.fail_own(now, fault)),
-            false => {
-                self.qp(fault.qpn).inspect(|qp| qp.refuse(now, fault));
-                true
-            }
+            true => match self.qps_one_by_one().find(is_sender).is_none_or(|qp| qp.fail_own(now, fault)) {
+                true => Told::Done,
+                false => Told::NotYet,
+            },
+            false => self.qp(fault.qpn).map_or(Told::Done, |qp| qp.refuse(now, fault)),
         }
     }
 }
 
 impl Qp {
-    /// A request of ours fails; see [`Device::fail_request`].
+    /// A request of ours fails; false where that is not possible yet, or not over.
     fn fail_own(&self, now: Instant, fault: &RequestFault) -> bool {
         let mut inner = self.lock();
         let qpn = self.qpn();
@@ -72,24 +72,29 @@ impl Qp {
     }
 
     /// Answers a request of the peer, where it is the one that is expected next.
-    fn refuse(&self, now: Instant, fault: &RequestFault) {
+    fn refuse(&self, now: Instant, fault: &RequestFault) -> Told {
         let inner = self.lock();
-        let is_next = inner.engine.rq_psn() == Some(fault.psn);
+        let next = inner.engine.rq_psn();
+        if next.is_some_and(|next| fault.psn.before(next)) && matches!(inner.engine, Engine::Rc(_)) {
+            return Told::Executed;
+        }
+        let is_next = next == Some(fault.psn);
         if let Outcome::Status(status) = fault.outcome {
             // Unreliable packets come once: each is the next.
             if is_next || !matches!(inner.engine, Engine::Rc(_)) {
                 self.fail_receive(inner, now, status);
             }
-            return;
+            return Told::Done;
         }
         let syndrome = match fault.outcome {
             Outcome::Nak(code) => Syndrome::Nak(code),
             Outcome::RnrNak => Syndrome::RnrNak { timer: inner.attr.min_rnr_timer },
-            Outcome::Unanswered | Outcome::Status(_) => return,
+            Outcome::Unanswered | Outcome::Status(_) => return Told::Done,
         };
         if is_next {
             self.answer(inner, fault.psn, syndrome);
         }
+        Told::Done
     }
 
     /// A message of the peer's finds its receive broken.

@@ -140,6 +140,21 @@ fn a_message_finds_no_receive_and_arrives_when_it_comes_again() {
 }
 
 #[test]
+fn a_request_that_was_executed_before_finds_no_fault_in_the_way_of_the_next() {
+    // The first message comes again, as its ACK is late, and a rule for messages acts on it then.
+    let mut pair = pair(NO_RULE, "delay=6ms,op=ack,dir=out,nth=1; rnr,nth=2");
+    for n in 0..2 {
+        pair.b.receive(n, 0, 64);
+        pair.a.request(n, SEND, 0, 64);
+        pair.sim.run_for(Duration::from_millis(12));
+        assert_eq!(
+            (pair.a.sent(), pair.b.received()),
+            (vec![(n, Status::Success)], vec![(n, Status::Success)])
+        );
+    }
+}
+
+#[test]
 fn a_port_goes_down_and_up_and_a_device_goes_and_comes_back() {
     let mut down = pair("port-down,from=10ms,until=20ms", NO_RULE);
     let up = |pair: &Pair| pair.a.node.devices()[0].port().up;

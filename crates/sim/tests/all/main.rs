@@ -20,6 +20,7 @@ mod groups;
 mod historic;
 mod injected;
 mod injected_streams;
+mod injected_unreliable;
 mod misfits;
 mod multicast;
 mod ports;

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use transport::execute::{Datagram, Ends, Inbound, Refusal};
 use transport::op::{Context, Memory, NetworkHeader, QpEvent, SendWr, Side, Status};
-use transport::pacing::{UnreliableState, sent};
+use transport::pacing::{Failing, UnreliableState, sent};
 use transport::ud::Taken;
 use wire::Qpn;
 use wire::roce::SendTail;
@@ -28,6 +28,7 @@ pub(crate) struct Raw {
     state: UnreliableState,
     qpn: Qpn,
     queue: VecDeque<SendWr>,
+    failing: Failing,
     /// What comes, and a receive that was taken for a frame too long for it.
     inbound: Inbound,
 }
@@ -35,7 +36,8 @@ pub(crate) struct Raw {
 impl Raw {
     /// In state Init.
     pub(crate) fn new(qpn: Qpn) -> Self {
-        Self { state: UnreliableState::Init, qpn, queue: VecDeque::new(), inbound: Inbound::default() }
+        let (queue, failing) = (VecDeque::new(), Failing::default());
+        Self { state: UnreliableState::Init, qpn, queue, failing, inbound: Inbound::default() }
     }
     pub(crate) fn state(&self) -> UnreliableState {
         self.state
@@ -67,6 +69,11 @@ impl Raw {
             self.flush(cx);
         }
     }
+    /// The request that was posted last fails with a status when its turn comes, and the state is
+    /// then SQE. Nothing where none is outstanding.
+    pub(crate) fn fail_last(&mut self, status: Status) {
+        self.failing.set_last(self.queue.len(), status);
+    }
     /// To the error state: what is outstanding completes with `WrFlush`.
     pub(crate) fn fail(&mut self, cx: &mut impl Context) {
         self.state = UnreliableState::Error;
@@ -75,6 +82,7 @@ impl Raw {
     }
 
     fn flush(&mut self, cx: &mut impl Context) {
+        self.failing = Failing::default();
         while let Some(wr) = self.queue.pop_front() {
             cx.complete(Side::Send, sent(&wr, Status::WrFlush, self.qpn));
         }
@@ -89,7 +97,10 @@ impl Raw {
         with_frame(|frame| {
             while self.state == UnreliableState::Rts {
                 let Some(wr) = self.queue.pop_front() else { break };
-                match gather(&wr, frame, &cx.memory()).and_then(|()| status_of(send(frame))) {
+                let fault = self.failing.oldest();
+                self.failing.advance();
+                let gathered = fault.map_or_else(|| gather(&wr, frame, &cx.memory()), Err);
+                match gathered.and_then(|()| status_of(send(frame))) {
                     Ok(()) if !wr.signaled => {}
                     Ok(()) => cx.complete(Side::Send, sent(&wr, Status::Success, self.qpn)),
                     Err(status) => {
