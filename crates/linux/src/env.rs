@@ -3,6 +3,8 @@
 mod local_link;
 mod rings;
 
+pub(crate) use local_link::pass_on_local;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

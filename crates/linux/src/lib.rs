@@ -25,6 +25,7 @@
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `capture` | packets, to the collector of `verbena run --capture` |
 //! | `faults` | packets that are lost, damaged and repeated on purpose |
+//! | `packets` | what goes to a process of this host in another form, as packets |
 //! | `meter`, [`port_counters`] | what passes the ports, and the files that say so |
 //! | `inspected`, [`inspector`] | what this process has, told to `verbena ps` and `verbena show`; how they ask |
 //! | `names` over [`name_text`], [`name_messages`], `user` | names, and packets handed from process to process of one user |
@@ -94,6 +95,7 @@ mod names;
 mod neighbours;
 mod netlink;
 mod packet;
+mod packets;
 pub mod port_counters;
 pub mod process;
 mod progress;

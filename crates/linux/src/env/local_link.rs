@@ -10,6 +10,68 @@ use wire::{Qpn, Rkey};
 use super::LinuxEnv;
 use crate::counters::add;
 
+/// The methods of [`nic::LocalLink`] that a link over the environment's passes on: all but those
+/// that send or copy.
+macro_rules! pass_on_local {
+    () => {
+        fn max_fragment(&self) -> usize {
+            self.env.max_fragment()
+        }
+        fn has_unread(&self, path: &Path) -> bool {
+            LocalLink::has_unread(&*self.env, path)
+        }
+        fn table(&self, regions: &Regions) -> Option<u8> {
+            self.env.table(regions)
+        }
+        fn publish(&self, table: u8, slot: u16, region: &Region) {
+            self.env.publish(table, slot, region);
+        }
+        fn withdraw(&self, table: u8, slot: u16) {
+            self.env.withdraw(table, slot);
+        }
+        fn prepare(&self, path: &Path) {
+            self.env.prepare(path);
+        }
+        fn open(&self, grant: &Grant<'_>) -> bool {
+            LocalLink::open(&*self.env, grant)
+        }
+        fn close(&self, qpn: Qpn, wait: bool) {
+            LocalLink::close(&*self.env, qpn, wait);
+        }
+        fn is_closed(&self, qpn: Qpn) -> bool {
+            self.env.is_closed(qpn)
+        }
+        fn named(&self, qpn: Qpn, key: Rkey, access: u32) {
+            self.env.named(qpn, key, access);
+        }
+        fn has_received(&self, qpn: Qpn) -> bool {
+            self.env.has_received(qpn)
+        }
+        fn told(&self, qpn: Qpn, key: Rkey) -> bool {
+            self.env.told(qpn, key)
+        }
+        fn is_local(&self, path: &Path) -> bool {
+            self.env.is_local(path)
+        }
+        fn carries(&self, path: &Path) -> bool {
+            self.env.carries(path)
+        }
+        fn channel(&self, path: &Path) -> Option<(u16, u32)> {
+            self.env.channel(path)
+        }
+        fn reaches(&self, path: &Path) -> bool {
+            self.env.reaches(path)
+        }
+        fn is_mapped(&self, path: &Path, remote: Remote, cache: &PathCache) -> bool {
+            self.env.is_mapped(path, remote, cache)
+        }
+        fn shares_from(&self) -> Option<u32> {
+            self.env.shares_from()
+        }
+    };
+}
+pub(crate) use pass_on_local;
+
 impl nic::LocalLink for LinuxEnv {
     fn has_unread(&self, path: &Path) -> bool {
         self.rings.has_unread(path)
