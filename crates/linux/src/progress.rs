@@ -148,6 +148,9 @@ pub(crate) fn run<G: InputHandler>(
         is_active: false,
     };
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; EVENTS_PER_WAIT];
+    // What a thread allocates once (arc_swap's node) it has before the device is there: later the
+    // heap may be at its end, where an object that is made is ENOMEM, and this thread would abort.
+    let _ = (engine.timers(), engine.backlogs(), engine.rings());
     at_work.wait();
     drop(at_work);
     while !stop.load(Ordering::Acquire) {
