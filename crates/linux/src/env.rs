@@ -103,7 +103,7 @@ impl LinuxEnv {
             rx_sockets: RxSockets::default(),
             streams,
             told_of_port: AtomicBool::new(false),
-            names: Names::new(tx.clone()),
+            names: Names::new(tx.clone(), false),
             tx,
             idle_at: AtomicU64::new(u64::MAX),
             frames: Frames::default(),
@@ -413,7 +413,7 @@ impl Env for LinuxEnv {
 
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {
         self.check_ours().map_err(ClaimError::System)?;
-        self.names.claim(name, &self.reactor)
+        self.names.claim(name, self.config.same_host, &self.reactor)
     }
 
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name> {

@@ -13,6 +13,9 @@
 //!
 //! A process bears each name in a second form, too: `verbena/1/block/0a3`, with no user. By that
 //! one builds of other numbers find it. They exchange whole packets there, and nothing else.
+//!
+//! A process that takes no ring bears its blocks in a third form, too:
+//! `verbena/2/1000/ringless/block/0a3`. Others of its user look for that one first.
 
 use std::net::IpAddr;
 
@@ -29,6 +32,11 @@ const COMMON: &str = "verbena/1/";
 /// The name of a process of this user as an abstract address, without the leading zero.
 pub fn text(name: Name, uid: u32) -> String {
     format!("verbena/{PROTOCOL}/{uid}/{}", kind(name))
+}
+
+/// The name by which it tells that it takes no ring, without the leading zero.
+pub fn ringless_text(name: Name, uid: u32) -> String {
+    format!("verbena/{PROTOCOL}/{uid}/ringless/{}", kind(name))
 }
 
 /// The name by which builds of other protocol numbers find it, without the leading zero.
@@ -113,6 +121,7 @@ mod tests {
             assert_eq!(parse(&text(name, 1000), 1000), Some(name));
             assert_eq!(parse(&text(name, 1000), 100), None);
             assert_eq!(parse_common(&common_text(name)), Some(name));
+            assert_eq!(parse(&ringless_text(name, 1000), 1000), None);
             assert_eq!((parse(&common_text(name), 1000), parse_common(&text(name, 1000))), (None, None));
         }
         assert_eq!(text(Name::Block(0xa3), 1000), "verbena/2/1000/block/0a3");

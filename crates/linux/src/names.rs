@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use claim::{common_address, own_address};
+use claim::{common_address, own_address, ringless_address};
 use local::Known;
 use locks::{Mutex, MutexGuard, Rank};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -41,6 +41,8 @@ pub(crate) struct Names {
     /// A socket that is not connected yet, for the next name: no process has most of the names
     /// that unsolicited traffic makes us look for.
     spare: Mutex<Option<Fd>>,
+    /// Whether this is a host of a fabric.
+    on_fabric: bool,
     /// The sockets that send, of which some are closed where there is no descriptor left.
     tx: Arc<Tx>,
     /// Blocks left to other users.
@@ -51,6 +53,14 @@ pub(crate) struct Names {
 pub(crate) struct Connection {
     fd: Fd,
     token: u64,
+}
+
+/// The form of a name ([`crate::name_text`]).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Own,
+    Ringless,
+    Common,
 }
 
 /// What another process says.
@@ -65,8 +75,10 @@ pub(crate) enum Message<'a> {
 }
 
 impl Names {
-    pub(crate) fn new(tx: Arc<Tx>) -> Self {
+    /// No name is known yet. On a host of a `fabric` packets have no way but rings.
+    pub(crate) fn new(tx: Arc<Tx>, on_fabric: bool) -> Self {
         Self {
+            on_fabric,
             owners: Mutex::new(Rank::NameOwners, BTreeMap::new()),
             spare: Mutex::new(Rank::SpareSocket, None),
             tx,
@@ -221,12 +233,23 @@ impl Names {
 
     fn connect(&self, name: Name, token: u64) -> io::Result<NameOwner> {
         let spare = self.spare.lock().take();
-        let fd = spare.map_or_else(unconnected, Ok)?;
+        let mut fd = spare.map_or_else(unconnected, Ok)?;
         let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        let mut other_build = false;
-        let mut connected = SockRef::from(&fd).connect(&own_address(name)?);
+        let mut form = Form::Own;
+        // A process that takes no ring bears its blocks so, too: the first packets would be lost in
+        // a ring that it declines. On a host of a fabric it takes rings, for packets alone.
+        if matches!(name, Name::Block(_)) && SockRef::from(&fd).connect(&ringless_address(name)?).is_ok() {
+            match user::check(&fd) {
+                Ok(()) => form = Form::Ringless,
+                Err(_) => fd = unconnected()?,
+            }
+        }
+        let mut connected = match form {
+            Form::Ringless => Ok(()),
+            _ => SockRef::from(&fd).connect(&own_address(name)?),
+        };
         if connected.as_ref().is_err_and(refused) {
-            other_build = true;
+            form = Form::Common;
             connected = SockRef::from(&fd).connect(&common_address(name)?);
         }
         if let Err(error) = connected {
@@ -240,8 +263,10 @@ impl Names {
         let no = || AtomicBool::new(false);
         // Another build's takes whole packets from the network, and from other processes that
         // received them.
-        let declined = AtomicBool::new(other_build);
-        Ok(NameOwner { name, fd, token, pid, watched: no(), has_ring: no(), declined, other_build })
+        let (packets_only, other_build) = (form == Form::Ringless, form == Form::Common);
+        let declined = AtomicBool::new(other_build || packets_only && !self.on_fabric);
+        let (watched, has_ring) = (no(), no());
+        Ok(NameOwner { name, fd, token, pid, watched, has_ring, declined, packets_only, other_build })
     }
 
     /// The engine still tells of its end, which is why it stays with the engine.

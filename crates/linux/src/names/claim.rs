@@ -3,6 +3,7 @@
 //! Each has two forms ([`crate::name_text`]): that of this user and protocol number, and the common
 //! one by which other builds find the process. The first is this user's alone. The second may be
 //! another user's already: then other builds do not find this process, and nothing else changes.
+//! The block of a process that takes no ring has a third one, which says that.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -55,7 +56,7 @@ pub(crate) enum More {
     NoDescriptor,
 }
 
-/// A name held, in both forms where both could be had.
+/// A name held, in all forms that could be had.
 struct Held {
     listeners: Vec<Arc<Listener>>,
     reactor: Arc<Reactor>,
@@ -80,8 +81,13 @@ impl Drop for Held {
 }
 
 impl Names {
-    /// Claims a name.
-    pub(crate) fn claim(&self, name: Name, reactor: &Arc<Reactor>) -> Result<Box<dyn Claim>, ClaimError> {
+    /// Claims a name, for a process that takes rings or does not.
+    pub(crate) fn claim(
+        &self,
+        name: Name,
+        takes_rings: bool,
+        reactor: &Arc<Reactor>,
+    ) -> Result<Box<dyn Claim>, ClaimError> {
         let claimed = |error: io::Error| match error.kind() {
             io::ErrorKind::AddrInUse => ClaimError::InUse,
             _ => ClaimError::System(error.into()),
@@ -96,6 +102,11 @@ impl Names {
                 }
             }
             Err(error) => return Err(claimed(error)),
+        }
+        if matches!(name, Name::Block(_)) && !takes_rings {
+            // Without it others learn when they offer a ring.
+            let ringless = ringless_address(name).and_then(|address| Listener::new(&address, reactor));
+            held.listeners.extend(ringless);
         }
         Ok(Box::new(held))
     }
@@ -206,6 +217,11 @@ impl Listener {
 /// The form of a name that is this user's and of this protocol number.
 pub(super) fn own_address(name: Name) -> io::Result<SockAddr> {
     SockAddr::unix(format!("\0{}", name_text::text(name, sys::own_uid())))
+}
+
+/// The form of a name whose owner takes no ring.
+pub(super) fn ringless_address(name: Name) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0{}", name_text::ringless_text(name, sys::own_uid())))
 }
 
 /// The form of a name by which other builds find its owner.

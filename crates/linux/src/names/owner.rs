@@ -25,6 +25,8 @@ pub(crate) struct NameOwner {
     pub(super) has_ring: AtomicBool,
     /// The owner takes packets that come by the network only.
     pub(super) declined: AtomicBool,
+    /// The owner takes packets alone, by whatever way.
+    pub(crate) packets_only: bool,
     /// The owner is of a build with another protocol number ([`crate::name_text`]).
     pub(super) other_build: bool,
 }

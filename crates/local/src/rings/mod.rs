@@ -235,9 +235,9 @@ impl<O: Send> Rings<O> {
         }
         let owner = env.owner(block);
         if let Ok(owner) = &owner
-            && owner.is_other_build()
+            && owner.has_declined()
         {
-            add(&env.counters().other_builds, 1);
+            add(&env.counters().other_builds, owner.is_other_build().into());
             tx.insert(block, PeerChannel::Declined { owner: owner.token() });
             return None;
         }
