@@ -54,8 +54,7 @@ fn datagram() -> Datagram<'static> {
 
 fn ends() -> Ends {
     let Datagram { source, dest, interface, .. } = datagram();
-    let udp = |end: wire::Endpoint| end.udp().expect("an end of UDP packets");
-    Ends { source: udp(source), dest: udp(dest), interface }
+    Ends { source, dest, interface }
 }
 
 /// The messages by the sockets of names.

@@ -127,19 +127,14 @@ pub fn is_handed_over(message: &[u8]) -> bool {
     message.get(1) == Some(&1)
 }
 
-/// A packet's header in a message to another process. Of one that came by LIDs it says no family:
-/// no process takes that.
+/// A packet's header in a message to another process.
 pub fn emit(datagram: &Datagram<'_>) -> [u8; HEADER] {
-    let interface = datagram.interface;
-    let (Some(source), Some(dest)) = (datagram.source.udp(), datagram.dest.udp()) else {
-        return [0; HEADER];
-    };
+    let &Datagram { source, dest, interface, .. } = datagram;
     record::emit(&Ends { source, dest, interface })
 }
 
 /// The packet of a message from another process; `None` where it is none.
 pub fn read(message: &[u8]) -> Option<Datagram<'_>> {
     let (Ends { source, dest, interface }, bytes) = record::read(message)?;
-    let (source, dest) = (source.into(), dest.into());
     Some(Datagram { source, dest, interface, forwarded: true, ack_delay: AckDelay::No, bytes })
 }

@@ -58,6 +58,5 @@ impl<G: InputHandler> PacketHandler for ToHandler<'_, G> {
 
 /// Where a packet comes from and goes to, without its bytes.
 pub(crate) fn datagram(&Ends { source, dest, interface }: &Ends) -> Datagram<'static> {
-    let (source, dest) = (source.into(), dest.into());
     Datagram { source, dest, interface, forwarded: false, ack_delay: AckDelay::No, bytes: &[] }
 }

@@ -4,13 +4,13 @@
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 1 | 4 or 6, the IP version |
+//! | 1 | 4 or 6, the IP version; 1 between LIDs |
 //! | 1 | 0 in a record; for messages between the processes that bear names |
 //! | 2 | 0 |
 //! | 4 | interface index |
 //! | 2 + 2 | source port, destination port |
 //! | 4 + 4 | scopes of source and destination address |
-//! | 16 + 16 | source, destination address; an IPv4 address in the first four bytes |
+//! | 16 + 16 | source, destination address; an IPv4 address in the first four bytes; of a LID two bytes, service level, path bits, whose uppermost bit stands for a GRH |
 //!
 //! Numbers are little-endian. A record is 4 bytes, the ends, and one packet or more, BTH to ICRC.
 //! The 4 bytes say how long each packet is but the last. In the upper bits they say whether the
@@ -18,22 +18,22 @@
 //! a short message in place of packets ([`read_record`]), or a fragment of several
 //! ([`fragment_head`]).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
 use transport::Short;
 use transport::short::{MAX_SHORT, What};
-use wire::Rkey;
+use wire::{Endpoint, LidAddress, Rkey};
 
 use crate::ring::{self, Memory, PushError, Writer};
 
 /// Where packets come from and go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    /// Sender, with the port it sent from.
-    pub source: SocketAddr,
-    /// The address they are for, port 4791.
-    pub dest: SocketAddr,
-    /// Interface (device) that bears it.
+    /// Sender; over UDP with the port it sent from.
+    pub source: Endpoint,
+    /// The address they are for; over UDP port 4791.
+    pub dest: Endpoint,
+    /// Interface (device) that bears it; 0 where the receiver has to find that out.
     pub interface: u32,
 }
 
@@ -41,6 +41,8 @@ pub struct Ends {
 pub const RING_BYTES: usize = 1 << 20;
 /// Bytes of the longest record: its packets leave in one segmented send elsewhere.
 pub(crate) const MAX_RECORD: usize = transport::batch::MAX_RUN + HEADER + SIZE;
+/// In place of an IP version: the ends are LIDs.
+const BY_LID: u8 = 1;
 /// Bytes of the ends of packets ([`emit`]).
 pub const HEADER: usize = 52;
 /// Bytes before the ends ([`HEADER`]) in a record.
@@ -143,15 +145,29 @@ pub fn read_fragment(head: &[u8; FRAGMENT_HEAD]) -> Option<&[u8]> {
 /// The ends of packets as bytes.
 pub fn emit(ends: &Ends) -> [u8; HEADER] {
     let mut header = [0; HEADER];
-    header[0] = if ends.source.is_ipv4() { 4 } else { 6 };
+    header[0] = match ends.source {
+        Endpoint::Udp(SocketAddr::V4(_)) => 4,
+        Endpoint::Udp(SocketAddr::V6(_)) => 6,
+        Endpoint::Lid(_) => BY_LID,
+    };
     header[4..8].copy_from_slice(&ends.interface.to_le_bytes());
     for (end, port, scope, address) in [(&ends.source, 8, 12, 20), (&ends.dest, 10, 16, 36)] {
-        header[port..port + 2].copy_from_slice(&end.port().to_le_bytes());
+        if let Endpoint::Udp(end) = end {
+            header[port..port + 2].copy_from_slice(&end.port().to_le_bytes());
+        }
         match end {
-            SocketAddr::V4(v4) => header[address..address + 4].copy_from_slice(&v4.ip().octets()),
-            SocketAddr::V6(v6) => {
+            Endpoint::Udp(SocketAddr::V4(v4)) => {
+                header[address..address + 4].copy_from_slice(&v4.ip().octets());
+            }
+            Endpoint::Udp(SocketAddr::V6(v6)) => {
                 header[scope..scope + 4].copy_from_slice(&v6.scope_id().to_le_bytes());
                 header[address..address + 16].copy_from_slice(&v6.ip().octets());
+            }
+            Endpoint::Lid(lid) => {
+                header[address..address + 2].copy_from_slice(&lid.lid().to_le_bytes());
+                let grh = u8::from(lid.has_grh()) << 7;
+                header[address + 2..address + 4]
+                    .copy_from_slice(&[lid.service_level(), lid.path_bits() | grh]);
             }
         }
     }
@@ -162,15 +178,17 @@ pub fn emit(ends: &Ends) -> [u8; HEADER] {
 pub fn read(message: &[u8]) -> Option<(Ends, &[u8])> {
     let (header, bytes) = message.split_first_chunk::<HEADER>()?;
     let u32_at = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    let end = |port: usize, scope: usize, at: usize| {
+    let end = |port: usize, scope: usize, at: usize| -> Option<Endpoint> {
         let port = u16::from_le_bytes([header[port], header[port + 1]]);
         let address: [u8; 16] = header[at..at + 16].try_into().ok()?;
+        let [a, b, c, d, ..] = address;
         match header[0] {
-            4 => {
-                let [a, b, c, d, ..] = address;
-                Some(SocketAddr::from((IpAddr::V4(Ipv4Addr::new(a, b, c, d)), port)))
+            4 => Some(SocketAddr::from((IpAddr::V4(Ipv4Addr::new(a, b, c, d)), port)).into()),
+            6 => Some(SocketAddr::V6(SocketAddrV6::new(address.into(), port, 0, u32_at(scope))).into()),
+            BY_LID => {
+                let lid = LidAddress::new(u16::from_le_bytes([a, b]), c, d & 0x7f).ok()?;
+                Some(if d & 0x80 == 0 { lid } else { lid.with_grh() }.into())
             }
-            6 => Some(SocketAddrV6::new(Ipv6Addr::from(address), port, 0, u32_at(scope)).into()),
             _ => None,
         }
     };
@@ -245,13 +263,15 @@ pub fn read_record(record: &[u8]) -> Option<Record<'_>> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use wire::{Pkey, Psn, Qpn};
 
     use super::*;
 
     const BEFORE: Ends = Ends {
-        source: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 49_152),
-        dest: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4791),
+        source: Endpoint::Udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 49_152)),
+        dest: Endpoint::Udp(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 4791)),
         interface: 3,
     };
     /// Bytes of the longest headers of a fragment.
@@ -346,8 +366,13 @@ mod tests {
 
     #[test]
     fn ends_are_read_as_they_were_written() {
-        let v6 = |last| SocketAddrV6::new(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last), 4791, 0, 7).into();
-        for ends in [BEFORE, Ends { source: v6(1), dest: v6(2), interface: 7 }] {
+        let address = |last| SocketAddrV6::new(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, last), 4791, 0, 7);
+        let v6 = |last| Endpoint::Udp(address(last).into());
+        let lid = |lid, bits| Endpoint::Lid(LidAddress::new(lid, 3, bits).unwrap());
+        let global = Endpoint::Lid(LidAddress::new(6, 0, 0).unwrap().with_grh());
+        let by_lid = Ends { source: lid(5, 1), dest: lid(0xbfff, 127), interface: 0 };
+        let with_grh = Ends { dest: global, ..by_lid };
+        for ends in [BEFORE, Ends { source: v6(1), dest: v6(2), interface: 7 }, by_lid, with_grh] {
             assert_eq!(read(&[&emit(&ends)[..], b"packet"].concat()), Some((ends, &b"packet"[..])));
         }
         assert_eq!(read(&emit(&BEFORE)[1..]), None);

@@ -179,14 +179,7 @@ impl Scene {
     /// Bytes from where the record before was from; `None` where it is the first one.
     fn datagram<'a>(&self, bytes: &'a [u8]) -> Option<Datagram<'a>> {
         let Ends { source, dest, interface } = self.before?;
-        Some(Datagram {
-            source: source.into(),
-            dest: dest.into(),
-            interface,
-            forwarded: false,
-            ack_delay: AckDelay::No,
-            bytes,
-        })
+        Some(Datagram { source, dest, interface, forwarded: false, ack_delay: AckDelay::No, bytes })
     }
 
     /// Reads a record where it lies, as the host takes a piece. `bytes`: what it was when it was

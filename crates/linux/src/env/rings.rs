@@ -26,8 +26,8 @@ impl local::Env for LinuxEnv {
         let known = self.interfaces.current();
         let interface = known.at_end(path)?.index;
         Some(Ends {
-            source: endpoint(path.source.ip()?, ROCE_PORT, path.interface),
-            dest: endpoint(path.dest.ip()?, ROCE_PORT, interface),
+            source: endpoint(path.source.ip()?, ROCE_PORT, path.interface).into(),
+            dest: endpoint(path.dest.ip()?, ROCE_PORT, interface).into(),
             interface,
         })
     }
@@ -77,12 +77,15 @@ impl LinuxEnv {
     /// may send to so.
     fn over_connection(&self, name: Name, ends: &Ends, batch: &mut TxBatch) -> bool {
         let head = datagram(ends);
-        let flow = Flow { source: ends.source, dest: ends.dest };
+        // No ICRC covers what goes between LIDs.
+        let flow = Flow::between(&ends.source, &ends.dest);
         let (mut bytes, runs) = batch.parts_mut();
         for run in runs {
             let (packets, rest) = bytes.split_at_mut(run.len);
             for packet in packets.chunks_mut(run.size) {
-                icrc::seal(&flow, 0, packet);
+                if let Some(flow) = &flow {
+                    icrc::seal(flow, 0, packet);
+                }
                 let message = Datagram { bytes: packet, ..head };
                 if !self.names.hand_over(name, &message, &self.reactor, &self.counters) {
                     return false;

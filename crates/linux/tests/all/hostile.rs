@@ -360,8 +360,7 @@ fn who_writes_nonsense_into_its_ring_reaches_nothing_any_more_and_gets_no_other_
 
 /// A record of one packet.
 fn packet() -> Vec<u8> {
-    let source = std::net::SocketAddr::new(V4, 49_152);
-    let dest = std::net::SocketAddr::new(V4, 4791);
+    let (source, dest) = ((V4, 49_152).into(), (V4, 4791).into());
     let mut head = record::emit_record(&Ends { source, dest, interface: LO });
     record::set_size(&mut head, 100);
     [&head[..], &[1; 100]].concat()

@@ -442,7 +442,7 @@ mod tests {
             source_port_epoch: 0,
             no_multicast_loop: false,
         };
-        let end = |host| ([127, 0, 0, host], 4791).into();
+        let end = |host| wire::Endpoint::from(([127, 0, 0, host], 4791));
         let ends = Ends { source: end(1), dest: end(2), interface: 1 };
         let head = Head::new(&path, 3, &ends);
         assert!(head.is_of(&path, 3) && head.is_of(&Path { dest_qpn: Qpn::new(0x1fff), ..path }, 3));
