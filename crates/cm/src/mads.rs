@@ -11,7 +11,7 @@ use wire::{Address, CommId, Gid, Mtu};
 
 use crate::event::ConnId;
 pub use crate::ib::{
-    Destination, Undelivered, destination, is_question, refuse, refuse_unknown_service, undelivered,
+    Destination, Undelivered, asked_ip, destination, is_question, refuse, refuse_unknown_service, undelivered,
 };
 use crate::parameters::PathRecord;
 

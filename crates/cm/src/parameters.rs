@@ -2,6 +2,8 @@
 //! there, the numbers of the queue pairs, depths and retry counts, private data, and why a request
 //! is refused.
 
+use std::net::IpAddr;
+
 use wire::mad::{Ece, PortSpace};
 use wire::{Address, Gid, LidAddress, Mtu, Pkey, Psn, Qkey, Qpn};
 
@@ -40,6 +42,9 @@ pub struct PathRecord {
     /// Our LID and theirs, where packets go by LIDs; `None` where they go to the addresses that the
     /// GIDs are (RoCE).
     pub lids: Option<[LidAddress; 2]>,
+    /// Our IP address and theirs, which the RDMA IP CM header says; `None` where these are the
+    /// addresses that the GIDs are.
+    pub ips: Option<[IpAddr; 2]>,
     /// The caller's own mark for the link or GID index; carried, never looked at.
     pub link: u32,
     /// Payload MTU.
@@ -68,6 +73,7 @@ impl PathRecord {
             local_gid,
             remote_gid,
             lids: None,
+            ips: None,
             link,
             mtu,
             traffic_class: 0,
@@ -78,6 +84,18 @@ impl PathRecord {
             packet_life_time: 16,
             pkey: Pkey::default(),
         }
+    }
+
+    /// Our IP address.
+    #[inline]
+    pub fn local_ip(&self) -> IpAddr {
+        self.ips.map_or_else(|| self.local_gid.ip(), |[ours, _]| ours)
+    }
+
+    /// The IP address of the peer.
+    #[inline]
+    pub fn remote_ip(&self) -> IpAddr {
+        self.ips.map_or_else(|| self.remote_gid.ip(), |[_, theirs]| theirs)
     }
 
     /// The address that our packets bear.

@@ -6,7 +6,8 @@ use wire::mad::{Lap, Mad, Mra, Rep, apr_status, reason};
 use wire::{CommId, Gid};
 
 use super::connection::CmState;
-use super::messages::{REJECTS_OTHER, REJECTS_REP, answering_qpn, apr, data_with_header, rej, reply};
+use super::messages::{REJECTS_OTHER, REJECTS_REP, answering_qpn, apr, rej, reply};
+use super::private_data::data_with_header;
 use super::table::{Addressee, Cm};
 use super::timing::{Retry, local_ack_timeout, timeout};
 use crate::event::{ConnId, Error, Event, at_most};

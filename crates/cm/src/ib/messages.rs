@@ -3,7 +3,7 @@
 //!
 //! | message | room for the program | before it |
 //! |---|---|---|
-//! | REQ | [`REQ_DATA`](wire::mad::REQ_DATA) | the RDMA IP CM header (annex A11), 36 bytes |
+//! | REQ | [`REQ_DATA`](wire::mad::REQ_DATA) | RDMA IP CM header (A11), 36 bytes; none between GIDs |
 //! | REP | [`REP_DATA`] | |
 //! | REJ | [`REJ_DATA`] | |
 //! | SIDR_REQ | [`SIDR_REQ_DATA`](wire::mad::SIDR_REQ_DATA) | the RDMA IP CM header |
@@ -13,11 +13,11 @@ use wire::mad::{
     Apr, Drep, Dreq, IpCm, Lap, Mad, Message, Mra, REJ_DATA, REP_DATA, Rej, Rep, Req, ReqPath, Rtu,
     SIDR_REP_DATA, SidrRep, SidrReq, reason, sidr_status,
 };
-use wire::{CommId, Gid, Guid, Qkey, Qpn, ServiceId};
+use wire::{CommId, Gid, Guid, LidAddress, Qkey, Qpn, ServiceId};
 
 use super::config::Config;
 use super::connection::{CmState, Connection};
-use crate::event::Error;
+use super::private_data::ips_of;
 use crate::mads::Origin;
 use crate::parameters::{
     Accept, Connect, Parameters, PathRecord, Refusal, Reply, Request, Service, SidrAnswer, SidrAsk,
@@ -184,9 +184,10 @@ impl Connection {
     /// The path as a REQ names it.
     fn primary_path(&self) -> ReqPath {
         let path = &self.path;
+        let [local_lid, remote_lid] = path.lids.map_or([PERMISSIVE_LID; 2], |lids| lids.map(LidAddress::lid));
         ReqPath {
-            local_lid: PERMISSIVE_LID,
-            remote_lid: PERMISSIVE_LID,
+            local_lid,
+            remote_lid,
             local_gid: path.local_gid,
             remote_gid: path.remote_gid,
             flow_label: path.flow_label,
@@ -194,7 +195,8 @@ impl Connection {
             traffic_class: path.traffic_class,
             hop_limit: path.hop_limit,
             service_level: path.service_level,
-            subnet_local: false,
+            // IBA 1.4 §12.7.16: no router is on the way, so nothing needs a GRH.
+            subnet_local: path.lids.is_some() && path.hop_limit <= 1,
             local_ack_timeout: self.local_ack_timeout,
         }
     }
@@ -325,13 +327,18 @@ pub(super) fn path_back(from: Origin, req: &Req) -> PathRecord {
     // A packet between LIDs need not bear GIDs, so the message says them.
     let gids =
         way.lids.map_or((way.local_gid, way.remote_gid), |_| (req.primary.remote_gid, req.primary.local_gid));
+    let hop_limit = match (req.primary.hop_limit, way.lids) {
+        (0, None) => 64,
+        (hops, _) => hops,
+    };
     PathRecord {
         local_gid: gids.0,
         remote_gid: gids.1,
         mtu: req.path_mtu,
         traffic_class: req.primary.traffic_class,
         flow_label: req.primary.flow_label,
-        hop_limit: if req.primary.hop_limit == 0 { 64 } else { req.primary.hop_limit },
+        hop_limit,
+        ips: ips_of(&way, &req.private_data),
         service_level: req.primary.service_level,
         packet_rate: req.primary.packet_rate,
         packet_life_time: req.primary.local_ack_timeout.saturating_sub(1),
@@ -347,7 +354,7 @@ pub(super) fn request(
     transport_service: TransportService,
     process: u32,
 ) -> Option<Request> {
-    let (service, header) = asked_for(req.service_id, &req.private_data)?;
+    let (service, peer_port) = asked_for(req.service_id, &path, &req.private_data)?;
     let parameters = Parameters {
         qpn: req.local_qpn,
         starting_psn: req.starting_psn,
@@ -362,7 +369,7 @@ pub(super) fn request(
     let (front, data) = req.private_data.split_at(IpCm::LEN);
     Some(Request {
         service,
-        peer_port: header.source_port,
+        peer_port,
         path,
         process,
         transport_service,
@@ -390,11 +397,11 @@ pub(super) fn reply(rep: &Rep, xrc: bool, process: u32) -> Reply {
 
 /// A SIDR_REQ likewise.
 pub(super) fn sidr_request(req: &SidrReq, path: PathRecord, process: u32) -> Option<SidrRequest> {
-    let (service, header) = asked_for(req.service_id, &req.private_data)?;
+    let (service, peer_port) = asked_for(req.service_id, &path, &req.private_data)?;
     let (front, data) = req.private_data.split_at(IpCm::LEN);
     Some(SidrRequest {
         service,
-        peer_port: header.source_port,
+        peer_port,
         path,
         process,
         header: front.to_vec(),
@@ -402,8 +409,14 @@ pub(super) fn sidr_request(req: &SidrReq, path: PathRecord, process: u32) -> Opt
     })
 }
 
-fn asked_for(service: ServiceId, private_data: &[u8]) -> Option<(Service, IpCm)> {
-    service_of(service).zip(IpCm::parse(private_data).ok())
+/// The service, and the port of the peer: 0 where its request has no header, as between GIDs.
+fn asked_for(service: ServiceId, path: &PathRecord, private_data: &[u8]) -> Option<(Service, u16)> {
+    let port = match IpCm::parse(private_data) {
+        Ok(header) => header.source_port,
+        Err(_) if path.lids.is_some() => 0,
+        Err(_) => return None,
+    };
+    Some((service_of(service)?, port))
 }
 
 /// The port that a service id of the RDMA IP CM service names (annex A11).
@@ -413,35 +426,6 @@ pub(super) fn service_of(id: ServiceId) -> Option<Service> {
 
 pub(super) fn service_id(service: Service) -> ServiceId {
     ServiceId::from_port(service.space, service.port)
-}
-
-// Private data.
-
-/// The private data of a REQ or SIDR_REQ: the RDMA IP CM header, then the program's.
-pub(super) fn data_with_header<const N: usize>(
-    path: &PathRecord,
-    source_port: u16,
-    program: &[u8],
-) -> Result<[u8; N], Error> {
-    let header = IpCm { source: path.local_gid.ip(), source_port, dest: path.remote_gid.ip() };
-    let mut data = [0; N];
-    let (front, rest) = data.split_at_mut(IpCm::LEN);
-    front.copy_from_slice(&header.emit());
-    fill(rest, program)?;
-    Ok(data)
-}
-
-/// The program's private data, filled up with zeros.
-pub(super) fn data<const N: usize>(program: &[u8]) -> Result<[u8; N], Error> {
-    let mut data = [0; N];
-    fill(&mut data, program)?;
-    Ok(data)
-}
-
-fn fill(room: &mut [u8], data: &[u8]) -> Result<(), Error> {
-    let most = room.len();
-    room.get_mut(..data.len()).ok_or(Error::PrivateData(data.len(), most))?.copy_from_slice(data);
-    Ok(())
 }
 
 // Codes.

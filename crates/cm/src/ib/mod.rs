@@ -54,6 +54,7 @@ mod connection;
 mod messages;
 mod numbered;
 mod passive;
+mod private_data;
 mod probe;
 mod protocol;
 mod routing;
@@ -67,7 +68,9 @@ pub mod timing;
 pub use config::Config;
 pub use messages::is_question;
 pub(crate) use protocol::{PRIVATE_DATA, start};
-pub use routing::{Destination, Undelivered, destination, refuse, refuse_unknown_service, undelivered};
+pub use routing::{
+    Destination, Undelivered, asked_ip, destination, refuse, refuse_unknown_service, undelivered,
+};
 pub use table::Cm;
 pub use timing::Timing;
 

@@ -5,7 +5,8 @@ use std::time::Instant;
 use wire::mad::{Mad, Req, Rtu, reason};
 
 use super::connection::{CmState, Connection, ReqMark};
-use super::messages::{data, path_back, rej_of_req, request, service_id, transport_service};
+use super::messages::{path_back, rej_of_req, request, service_id, transport_service};
+use super::private_data::data;
 use super::table::{Addressee, Cm};
 use super::timing::Retry;
 use crate::event::{ConnId, Error, Event, at_most};

@@ -1,8 +1,10 @@
 //! Which process a message is for. Several processes share QP1 of an address. One that gets a MAD
 //! finds out here whether it is its own, and what to say about it where it is no process's.
 
+use std::net::IpAddr;
+
 use wire::CommId;
-use wire::mad::{Mad, Message, sidr_status};
+use wire::mad::{IpCm, Mad, Message, sidr_status};
 
 use super::messages::{refusal, service_of, unknown_service};
 use super::sidr::NO_GUID;
@@ -34,6 +36,18 @@ pub fn destination(mad: &Mad) -> Destination {
         Message::Lap(m) => m.remote_comm_id,
         Message::Apr(m) => m.remote_comm_id,
     })
+}
+
+/// The address that a request names as its receiver's: in the header of annex A11 an IP address,
+/// without one the GID of a REQ. `None` for what is no request, and for a SIDR_REQ without a
+/// header.
+pub fn asked_ip(request: &Mad) -> Option<IpAddr> {
+    let (private_data, gid) = match &request.message {
+        Message::Req(m) => (&m.private_data[..], Some(m.primary.remote_gid.ip())),
+        Message::SidrReq(m) => (&m.private_data[..], None),
+        _ => return None,
+    };
+    IpCm::parse(private_data).map(|header| header.dest).ok().or(gid)
 }
 
 /// The answer to a request for a service that is not served here; `None` for what is no request.

@@ -8,7 +8,8 @@ use wire::mad::{SidrRep, SidrReq, sidr_status};
 use wire::{Guid, Psn, Qkey, Qpn};
 
 use super::connection::{CmState, ReqMark};
-use super::messages::{data, data_with_header, sidr_request};
+use super::messages::sidr_request;
+use super::private_data::{data, data_with_header, ips_of};
 use super::table::{Addressee, Cm};
 use super::timing::Retry;
 use crate::event::{ConnId, Error, Event};
@@ -101,7 +102,8 @@ impl Cm {
         if self.pending >= self.config.max_pending_requests {
             return;
         }
-        let path = PathRecord { pkey: req.pkey, ..from.path() };
+        let way = from.path();
+        let path = PathRecord { pkey: req.pkey, ips: ips_of(&way, &req.private_data), ..way };
         let Ok(conn) = self.insert(CmState::SidrReceived, path, Some(transaction_id)) else { return };
         conn.remote = Some(req.request_id);
         conn.remote_guid = NO_GUID;

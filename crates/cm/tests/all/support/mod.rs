@@ -152,7 +152,8 @@ impl World {
     pub(crate) fn connect_params(&mut self, from: usize, to: usize) -> Connect {
         let path = PathRecord::new(self.hosts[from].gid, self.hosts[to].gid, 7, Mtu::M1024);
         let lids = self.hosts[from].lid.zip(self.hosts[to].lid).map(<[_; 2]>::from);
-        let path = PathRecord { lids, ..path };
+        let ips = lids.map(|_| [path.local_ip(), path.remote_ip()]);
+        let path = PathRecord { lids, ips, ..path };
         let host = &mut self.hosts[from];
         host.next_qpn += 1;
         Connect {
