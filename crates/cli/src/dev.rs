@@ -87,7 +87,7 @@ mod tests {
             interface_name,
             mac: [0; 6],
         };
-        (config, Port { up, mtu: wire::Mtu::M1024, speed_mbps: None, gids: GidTable::default() })
+        (config, Port { up, mtu: wire::Mtu::M1024, speed_mbps: None, gids: GidTable::default(), ib: None })
     }
 
     #[test]

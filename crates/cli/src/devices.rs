@@ -15,7 +15,7 @@ use crate::output;
 ///
 /// By default there is one for each network interface that is up and has an address, named
 /// rxe_<interface>. VERBENA_DEVICES chooses others: name=roce:interface or name=iwarp:interface,
-/// comma separated.
+/// comma separated. On a host of a fabric they are the host's ports.
 #[derive(clap::Args)]
 pub(crate) struct Args {}
 
@@ -96,6 +96,9 @@ fn describe(config: &DeviceConfig, port: &Port, text: &mut String) {
         port.mtu.bytes(),
         config.guid.0
     ));
+    if let Some(ib) = &port.ib {
+        text.push_str(&format!("    lid {:<3} subnet manager {}\n", ib.lid, ib.sm_lid));
+    }
     for (index, entry) in port.gids.iter() {
         let note = if entry.borne { "" } else { "  (this host only: no interface bears it)" };
         text.push_str(&format!("    gid {index:<3} {}{note}\n", entry.gid.ip()));

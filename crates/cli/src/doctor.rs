@@ -76,7 +76,8 @@ pub(crate) fn run(_: &Args) -> Result<ExitCode, String> {
         Ok(instance) => {
             let all = instance.node().devices();
             findings.extend(of_devices(&all));
-            findings.extend(all.iter().map(|device| port_4791(&device.config.name, instance.attach(device))));
+            let roce = all.iter().filter(|device| device.port().ib.is_none());
+            findings.extend(roce.map(|device| port_4791(&device.config.name, instance.attach(device))));
         }
         Err(why) => findings.push(problem("devices", why, "See the guide, Troubleshooting")),
     }
@@ -127,6 +128,15 @@ fn of_devices(all: &[std::sync::Arc<Device>]) -> Vec<Finding> {
 }
 
 fn device_line(name: &str, port: &Port) -> Finding {
+    if let Some(ib) = &port.ib {
+        let says = format!("{name}: LID {}; path MTU {}", ib.lid, port.mtu.bytes());
+        let helps = "a subnet manager brings ports up: verbena run --on HOST -- opensm, or --sm builtin";
+        return if port.up {
+            ok("device", says)
+        } else {
+            note("device", format!("{says}; not active"), helps)
+        };
+    }
     let borne: Vec<IpAddr> =
         port.gids.iter().filter(|(_, entry)| entry.borne).map(|(_, e)| e.gid.ip()).collect();
     let addresses = borne.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ");

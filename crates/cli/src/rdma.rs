@@ -17,6 +17,7 @@ use nic::DeviceConfig;
 use nic::device::Port;
 use nic::device::port::{CAPABILITIES, FIRMWARE, PhysState, PortState};
 use serde_json::{Map, Value};
+use wire::Guid;
 
 use crate::{devices, output, sysfs};
 use resource::Kind;
@@ -200,26 +201,44 @@ fn fields<const N: usize>(fields: [(&str, Value); N]) -> Fields {
 fn link_fields(config: &DeviceConfig, port: &Port, details: bool) -> Fields {
     let state = match port.state() {
         PortState::Down => "DOWN",
+        PortState::Init => "INIT",
+        PortState::Armed => "ARMED",
         PortState::Active => "ACTIVE",
     };
     let phys = match port.phys_state() {
+        PhysState::Sleep => "SLEEP",
+        PhysState::Polling => "POLLING",
         PhysState::Disabled => "DISABLED",
+        PhysState::Training => "PORT_CONFIGURATION_TRAINING",
         PhysState::LinkUp => "LINK_UP",
+        PhysState::LinkErrorRecovery => "LINK_ERROR_RECOVERY",
     };
-    let mut fields = fields([
+    let mut told = fields([
         ("ifindex", config.interface.into()),
         ("ifname", config.name.as_str().into()),
         ("port", 1.into()),
-        ("state", state.into()),
-        ("physical_state", phys.into()),
-        ("netdev", config.interface_name.as_str().into()),
-        ("netdev_index", config.interface.into()),
     ]);
+    if let Some(ib) = &port.ib {
+        told.extend(fields([
+            ("subnet_prefix", sysfs::guid(Guid(ib.subnet_prefix)).into()),
+            ("lid", ib.lid.into()),
+            ("sm_lid", ib.sm_lid.into()),
+            ("lmc", ib.lmc.into()),
+        ]));
+    }
+    told.extend(fields([("state", state.into()), ("physical_state", phys.into())]));
+    // Nothing carries IP over a port of InfiniBand here.
+    if port.ib.is_none() {
+        told.extend(fields([
+            ("netdev", config.interface_name.as_str().into()),
+            ("netdev_index", config.interface.into()),
+        ]));
+    }
     if details {
         let names = CAPABILITY_NAMES.iter().filter(|(bit, _)| CAPABILITIES & bit != 0).map(|(_, name)| *name);
-        fields.insert("caps".to_owned(), names.collect());
+        told.insert("caps".to_owned(), names.collect());
     }
-    fields
+    told
 }
 
 fn device_fields(config: &DeviceConfig) -> Fields {
@@ -295,13 +314,13 @@ mod tests {
             id: nic::DeviceId(0),
             name: "rxe_lo".to_owned(),
             transport: nic::Transport::Roce,
-            guid: wire::Guid(0x0256_1012_3456_789a),
+            guid: Guid(0x0256_1012_3456_789a),
             interface: 1,
             interface_name: "lo".to_owned(),
             mac: [0; 6],
         };
         let gids = nic::GidTable::default();
-        vec![(config, Port { up: true, mtu: wire::Mtu::M4096, speed_mbps: None, gids })]
+        vec![(config, Port { up: true, mtu: wire::Mtu::M4096, speed_mbps: None, gids, ib: None })]
     }
 
     fn answer(line: &str) -> String {

@@ -38,12 +38,12 @@ const VERBS: &str = "infiniband_verbs";
 
 /// IB_USER_VERBS_ABI_VERSION (rdma/ib_user_verbs.h) and RXE_UVERBS_ABI_VERSION
 /// (rdma/rdma_user_rxe.h).
-const VERBS_ABI: u32 = 6;
-const DEVICE_ABI: u32 = 2;
+pub(crate) const VERBS_ABI: u32 = 6;
+pub(crate) const DEVICE_ABI: u32 = 2;
 /// IB_UVERBS_MAJOR and IB_UVERBS_BASE_MINOR of the kernel: the character devices that rdma-core
 /// would open.
-const UVERBS_MAJOR: u32 = 231;
-const UVERBS_BASE_MINOR: u32 = 192;
+pub(crate) const UVERBS_MAJOR: u32 = 231;
+pub(crate) const UVERBS_BASE_MINOR: u32 = 192;
 
 /// A GUID as sysfs and iproute2 write it: four groups.
 pub(crate) fn guid(guid: wire::Guid) -> String {
@@ -238,6 +238,7 @@ fn device(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConfig) {
     let interface = &config.interface_name;
     let (node_type, board) = match config.transport {
         Transport::Roce => ("1: CA", "Verbena_RoCEv2"),
+        Transport::Ib => ("1: CA", "Verbena_IB"),
         Transport::Iwarp => ("4: RNIC", "Verbena_iWARP"),
     };
     tree.push(file(at, "node_type", node_type));
@@ -257,11 +258,17 @@ fn device(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConfig) {
 fn port_entries(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConfig, port: &Port) {
     let state = match port.state() {
         PortState::Down => "DOWN",
+        PortState::Init => "INIT",
+        PortState::Armed => "ARMED",
         PortState::Active => "ACTIVE",
     };
     let phys = match port.phys_state() {
+        PhysState::Sleep => "Sleep",
+        PhysState::Polling => "Polling",
         PhysState::Disabled => "Disabled",
+        PhysState::Training => "PortConfigurationTraining",
         PhysState::LinkUp => "LinkUp",
+        PhysState::LinkErrorRecovery => "LinkErrorRecovery",
     };
     tree.push(file(at, "state", format_args!("{}: {state}", port.state() as u8)));
     tree.push(file(at, "phys_state", format_args!("{}: {phys}", port.phys_state() as u8)));
@@ -281,7 +288,7 @@ fn port_entries(tree: &mut Vec<(PathBuf, Entry)>, at: &Path, config: &DeviceConf
     let kind = match config.transport {
         Transport::Roce => "RoCE v2",
         // The kernel's word for all that is not RoCE v2.
-        Transport::Iwarp => "IB/RoCE v1",
+        Transport::Iwarp | Transport::Ib => "IB/RoCE v1",
     };
     for (name, value) in [("types", kind), ("ndevs", &config.interface_name)] {
         let dir = at.join("gid_attrs").join(name);
@@ -322,7 +329,7 @@ mod tests {
             mac: [0; 6],
         };
         let gids = GidTable::updated(&GidTable::default(), [0; 6], &["127.0.0.1".parse().unwrap()]);
-        vec![(config, Port { up: true, mtu: wire::Mtu::M4096, speed_mbps: Some(10_000), gids })]
+        vec![(config, Port { up: true, mtu: wire::Mtu::M4096, speed_mbps: Some(10_000), gids, ib: None })]
     }
 
     fn text(tree: &[(PathBuf, Entry)], path: &str) -> String {

@@ -80,6 +80,7 @@ impl ToCollector {
         let &DeviceConfig { interface, ref name, interface_name: ref over, transport, .. } = device;
         let link = match transport {
             Transport::Iwarp => DeviceLink::Tcp,
+            Transport::Ib => DeviceLink::Lids,
             Transport::Roce => DeviceLink::Udp,
         };
         self.push(&Message::Device { interface, name, over, link });

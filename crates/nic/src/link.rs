@@ -176,6 +176,12 @@ impl PathCache {
     pub fn beside<T: Any + Send + Sync>(&mut self, make: impl FnOnce() -> T) -> Option<&T> {
         self.beside.get_or_insert_with(|| Box::new(make())).downcast_ref()
     }
+
+    /// Like [`PathCache::beside`], to be changed.
+    #[inline]
+    pub fn beside_mut<T: Any + Send + Sync>(&mut self, make: impl FnOnce() -> T) -> Option<&mut T> {
+        self.beside.get_or_insert_with(|| Box::new(make())).downcast_mut()
+    }
 }
 
 impl std::fmt::Debug for PathCache {

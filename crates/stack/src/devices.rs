@@ -74,7 +74,7 @@ pub enum ConfigError {
 /// The connection manager's protocol of a device, by how its packets travel.
 pub(crate) fn protocol_of(transport: Transport) -> cm::Protocol {
     match transport {
-        Transport::Roce => cm::Protocol::Ib,
+        Transport::Roce | Transport::Ib => cm::Protocol::Ib,
         Transport::Iwarp => cm::Protocol::Iw,
     }
 }
@@ -168,6 +168,7 @@ pub fn port(before: &GidTable, i: &Interface) -> Port {
         mtu: Mtu::for_link(i.mtu).unwrap_or(Mtu::M256),
         speed_mbps: i.speed_mbps,
         gids: GidTable::updated(before, i.mac, &i.addresses),
+        ib: None,
     }
 }
 

@@ -25,8 +25,9 @@ impl<W: Env> Node<W> {
     /// A packet for QP1 (IBA 1.4 §13.5.1): checked, then to the connection manager of the process
     /// it is for.
     pub(crate) fn management(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) {
+        let device = self.device_of_arrival(d.interface);
         // IBA 1.4 §9.6.1.1.3: any P_Key of the port's table.
-        if !nic::device::port::is_of_partition(packet.header.bth.pkey) {
+        if device.is_some_and(|device| !device.port().is_of_partition(packet.header.bth.pkey)) {
             return self.counters.wrong_pkey.add(1);
         }
         let legal = matches!(packet.header.op, Op::Send(SendAt::Only(_)))
@@ -35,7 +36,7 @@ impl<W: Env> Node<W> {
             return self.counters.bad_mad.add(1);
         };
         let from = origin(d);
-        let Some(device) = self.device_of_arrival(d.interface) else {
+        let Some(device) = device else {
             // Handed on by a process that has a device there: no program can listen where this one
             // has none.
             self.counters.unknown_device.add(1);

@@ -193,8 +193,9 @@ impl<W: Env> Node<W> {
     pub fn attach(&self, device: &Device) -> Result<(), Error> {
         match device.config.transport {
             Transport::Roce => self.env.attach(device.config.interface).map_err(Error::System),
-            // Each connection and each listener has a socket of its own.
-            Transport::Iwarp => Ok(()),
+            // Each connection and each listener has a socket of its own; a port of a subnet needs
+            // none.
+            Transport::Iwarp | Transport::Ib => Ok(()),
         }
     }
 

@@ -172,6 +172,7 @@ impl<W: Env> Node<W> {
                 sl: wants.path.service_level,
                 is_global: true,
                 port: 1,
+                ..nic::AddressVector::default()
             },
             ..QpAttr::default()
         })

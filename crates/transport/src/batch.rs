@@ -2,6 +2,7 @@
 //! leaves in one segmented send. Reused; filling it allocates nothing once it has grown.
 
 use wire::bth::Bth;
+use wire::grh::{GRH_LEN, Grh};
 use wire::icrc::{ICRC_LEN, MAX_PACKET, PAGE, Remainder};
 use wire::roce::{Header, send_only};
 
@@ -177,6 +178,22 @@ impl TxBatch {
     ) -> Result<(), Fault> {
         let emit = |packet: &mut [u8]| _ = header.emit(payload_len, packet);
         self.append(header.len(), emit, payload_len, fill)
+    }
+    /// Like [`TxBatch::push_with_remainder`], for an InfiniBand packet that begins with a GRH.
+    pub fn push_global(
+        &mut self,
+        grh: &Grh,
+        header: &Header,
+        payload_len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<Option<Remainder>, Fault>,
+    ) -> Result<(), Fault> {
+        let grh = grh.with_payload_len(packet_len(header, payload_len) as u16);
+        let emit = |packet: &mut [u8]| {
+            let (before, packet) = packet.split_at_mut(GRH_LEN);
+            before.copy_from_slice(&grh.emit());
+            header.emit(payload_len, packet);
+        };
+        self.append(GRH_LEN + header.len(), emit, payload_len, fill)
     }
     /// Like [`TxBatch::push`], for `count` packets with these headers but for the PSN, which grows
     /// from packet to packet. Each has a payload of `payload_len` bytes, whole words.

@@ -69,7 +69,9 @@ pub struct SendPiece<'a> {
 /// or an Ethernet frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<'a> {
-    /// What lies in the receive before the message; perhaps nothing.
+    /// Where in the receive the message begins.
+    pub at: usize,
+    /// What lies in the receive before the message, `at` bytes at most; perhaps nothing.
     pub head: &'a [u8],
     /// What the completion says of `head`.
     pub header: NetworkHeader,
@@ -90,10 +92,10 @@ impl Datagram<'_> {
     /// `TooLong`, where the receive may serve the next; `Local`, where it completes with
     /// [`Status::LocalProtection`].
     pub fn deliver(&self, receive: &RecvWr, ends: Ends, memory: &impl Memory) -> Result<Completion, Refusal> {
-        let len = (self.head.len() + self.bytes.len()) as u64;
+        let len = (self.at + self.bytes.len()) as u64;
         check_fits(receive, len)?;
         scatter(receive, 0, self.head.into(), tail_of(self.bytes.is_empty()), memory)?;
-        scatter(receive, self.head.len() as u64, self.bytes.into(), Tail::End, memory)?;
+        scatter(receive, self.at as u64, self.bytes.into(), Tail::End, memory)?;
         Ok(Completion {
             byte_len: len as u32,
             tail: self.tail,

@@ -2,7 +2,8 @@
 //! of one packet to the destination each request names, and takes those of any sender that knows
 //! its Q_Key.
 //!
-//! A message lies in its receive buffer after 40 bytes that say where it came from ([`wire::grh`]).
+//! A message lies in its receive buffer after 40 bytes that say where it came from ([`wire::grh`]);
+//! over InfiniBand they may be left alone.
 //! Addresses are the adapter's: here they are a mark `A` that comes back with the packets.
 
 use std::collections::VecDeque;
@@ -10,9 +11,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use wire::bth::{Bth, Deth};
-use wire::grh::Grh;
+use wire::grh::{GRH_LEN, Grh};
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
-use wire::{Pkey, Psn, Qkey, Qpn};
+use wire::{LidAddress, Pkey, Psn, Qkey, Qpn};
 
 use crate::batch::{TxBatch, packet_len};
 use crate::execute::{Datagram, Ends, Inbound, Refusal};
@@ -25,10 +26,12 @@ pub use crate::pacing::{Pace, UnreliableState};
 const CONTROLLED_QKEY: u32 = 1 << 31;
 
 /// Where a datagram goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination<A> {
     /// Where it goes.
     pub address: A,
+    /// The GRH that an InfiniBand packet there begins with, where it has one.
+    pub grh: Option<Arc<Grh>>,
     /// The queue pair there, [`Qpn::MULTICAST`] for a group.
     pub qpn: Qpn,
     /// The Q_Key it expects; with the top bit set the sender's own is sent.
@@ -84,6 +87,10 @@ impl<A: Copy + PartialEq> Ud<A> {
     /// Current state.
     pub fn state(&self) -> UnreliableState {
         self.state
+    }
+    /// Sets the P_Key that datagrams bear from now on.
+    pub fn set_pkey(&mut self, pkey: Pkey) {
+        self.pkey = pkey;
     }
     /// Sets the Q_Key that datagrams must bear.
     pub fn set_qkey(&mut self, qkey: Qkey) {
@@ -141,8 +148,15 @@ impl<A: Copy + PartialEq> Ud<A> {
     }
 
     /// A datagram for this queue pair, whose ICRC is checked already, and the header that goes
-    /// before it.
-    pub fn receive(&mut self, grh: &Grh, packet: &Packet<'_>, cx: &mut impl Context) -> Taken {
+    /// before it. `from` says what an InfiniBand packet's LRH says ([`NetworkHeader::Lrh`]); there
+    /// the header may be missing.
+    pub fn receive(
+        &mut self,
+        from: Option<LidAddress>,
+        grh: Option<&Grh>,
+        packet: &Packet<'_>,
+        cx: &mut impl Context,
+    ) -> Taken {
         let (Service::Ud(deth), Op::Send(SendAt::Only(tail))) = (packet.header.service, packet.header.op)
         else {
             return Taken::NotForUs;
@@ -153,11 +167,15 @@ impl<A: Copy + PartialEq> Ud<A> {
         if deth.qkey != self.qkey {
             return Taken::QkeyViolation;
         }
+        let bytes = grh.map(Grh::emit);
         let datagram = Datagram {
-            head: &grh.emit(),
-            header: match grh {
-                Grh::V4 { .. } => NetworkHeader::V4,
-                Grh::V6 { .. } => NetworkHeader::V6,
+            at: GRH_LEN,
+            head: bytes.as_ref().map_or(&[], |bytes| bytes),
+            header: match (from, grh) {
+                (Some(from), _) => NetworkHeader::Lrh(from),
+                (None, None) => NetworkHeader::None,
+                (None, Some(Grh::V4 { .. })) => NetworkHeader::V4,
+                (None, Some(Grh::V6 { .. } | Grh::Ib { .. })) => NetworkHeader::V6,
             },
             bytes: packet.payload,
             tail,
@@ -219,13 +237,17 @@ impl<A: Copy + PartialEq> Ud<A> {
                 continue;
             }
             let header = self.header(wr, to);
-            let packet_len = packet_len(&header, len as usize);
+            let grh_len = if to.grh.is_some() { GRH_LEN } else { 0 };
+            let packet_len = grh_len + packet_len(&header, len as usize);
             if !batch.has_room(packet_len) || !self.pacer.may_send(now, packet_len, Takes::Receive) {
                 return address;
             }
             let memory = &cx.memory();
-            let copied =
-                batch.push_with_remainder(&header, len as usize, |dst| wr.data.copy_out(0, dst, memory));
+            let fill = |dst: &mut [u8]| wr.data.copy_out(0, dst, memory);
+            let copied = match &to.grh {
+                None => batch.push_with_remainder(&header, len as usize, fill),
+                Some(grh) => batch.push_global(grh, &header, len as usize, fill),
+            };
             if copied.is_err() {
                 self.fail_oldest(Status::LocalProtection, cx);
                 return address;

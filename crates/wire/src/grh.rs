@@ -13,6 +13,9 @@
 //! | 8..24 | source address |
 //! | 24..40 | destination address |
 //!
+//! A datagram of InfiniBand has one only where its sender gives one: as that of IPv6, with next
+//! header 0x1b and GIDs in place of addresses.
+//!
 //! From an IPv4 datagram, the form of the kernel's `union rdma_network_hdr`:
 //!
 //! | bytes | field |
@@ -32,13 +35,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::bytes::{Reader, Writer};
-use crate::{Address, LidAddress, Malformed};
+use crate::{Address, Gid, LidAddress, Malformed};
 
-/// Bytes on the wire of either form.
+/// Bytes on the wire of each form.
 pub const GRH_LEN: usize = 40;
 
 /// IP protocol number of UDP.
 const UDP: u8 = 17;
+/// Next header of a GRH before a BTH (IBA 1.4 §8.3.5).
+const BTH: u8 = 0x1b;
 /// Don't fragment, fragment offset 0 (RFC 791 §3.1).
 const DF: u16 = 0x4000;
 
@@ -84,6 +89,21 @@ pub enum Grh {
         /// Receiver.
         dest: Ipv6Addr,
     },
+    /// The global routing header of an InfiniBand packet (IBA 1.4 §8.3).
+    Ib {
+        /// Traffic class.
+        traffic_class: u8,
+        /// Flow label, 20 bits.
+        flow_label: u32,
+        /// Bytes from the BTH to the ICRC.
+        payload_len: u16,
+        /// Hop limit.
+        hop_limit: u8,
+        /// Sender.
+        sgid: Gid,
+        /// Receiver.
+        dgid: Gid,
+    },
 }
 
 impl Grh {
@@ -103,8 +123,17 @@ impl Grh {
         }
     }
 
-    /// Parses the first [`GRH_LEN`] bytes of a receive buffer. Next header, protocol, IPv4 flags
-    /// and checksum are not looked at.
+    /// The header with the length of another packet: `payload_len` bytes follow it.
+    #[must_use]
+    pub fn with_payload_len(mut self, bytes: u16) -> Self {
+        let (Self::V4 { payload_len, .. } | Self::V6 { payload_len, .. } | Self::Ib { payload_len, .. }) =
+            &mut self;
+        *payload_len = bytes;
+        self
+    }
+
+    /// Parses the first [`GRH_LEN`] bytes of a receive buffer. Protocol, IPv4 flags and checksum
+    /// are not looked at; next header 0x1b tells InfiniBand from IPv6.
     ///
     /// # Errors
     ///
@@ -114,14 +143,19 @@ impl Grh {
         let mut from = Reader::new(bytes);
         let word = from.u32()?;
         match word >> 28 {
-            6 => Ok(Self::V6 {
-                traffic_class: (word >> 20) as u8,
-                flow_label: word & 0xf_ffff,
-                payload_len: from.u16()?,
-                hop_limit: from.u16()? as u8,
-                source: from.array::<16>()?.into(),
-                dest: from.array::<16>()?.into(),
-            }),
+            6 => {
+                let (traffic_class, flow_label) = ((word >> 20) as u8, word & 0xf_ffff);
+                let payload_len = from.u16()?;
+                let [next_header, hop_limit] = from.array()?;
+                let (source, dest) = (from.array::<16>()?, from.array::<16>()?);
+                Ok(if next_header == BTH {
+                    let (sgid, dgid) = (Gid(source), Gid(dest));
+                    Self::Ib { traffic_class, flow_label, payload_len, hop_limit, sgid, dgid }
+                } else {
+                    let (source, dest) = (source.into(), dest.into());
+                    Self::V6 { traffic_class, flow_label, payload_len, hop_limit, source, dest }
+                })
+            }
             0 => {
                 from.skip::<16>()?;
                 let [version, tos] = from.array()?;
@@ -163,6 +197,13 @@ impl Grh {
                 out.array([UDP, hop_limit]);
                 out.array(source.octets());
                 out.array(dest.octets());
+            }
+            Self::Ib { traffic_class, flow_label, payload_len, hop_limit, sgid, dgid } => {
+                out.u32(6 << 28 | u32::from(traffic_class) << 20 | flow_label & 0xf_ffff);
+                out.u16(payload_len);
+                out.array([BTH, hop_limit]);
+                out.array(sgid.0);
+                out.array(dgid.0);
             }
         }
         bytes

@@ -128,7 +128,7 @@ fn device() -> (Arc<Device>, Arc<Kept>) {
             mac: MAC,
         };
         let gids = GidTable::updated(&GidTable::default(), MAC, &[HERE]);
-        let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids };
+        let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids, ib: None };
         (Device::new(config, port, env.clone(), Arc::new(InOrder::default())), env)
     };
     DEVICE.with(|device| device.get_or_init(make).clone())

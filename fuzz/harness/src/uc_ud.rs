@@ -162,7 +162,8 @@ impl<'a, 'b> Port<'a, 'b> {
                 }
             };
         }
-        let to = Destination { address: self.input.u8() & 1, qpn: Qpn::new(4), qkey: Qkey(self.input.u32()) };
+        let address = self.input.u8() & 1;
+        let to = Destination { address, grh: None, qpn: Qpn::new(4), qkey: Qkey(self.input.u32()) };
         self.ud.post(wr, to, &mut self.grounds[1]);
     }
 
@@ -190,7 +191,7 @@ impl<'a, 'b> Port<'a, 'b> {
         }
         let (source, dest) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
         let grh = Grh::V4 { tos: 0, payload_len: 40, identification: 0, ttl: 1, source, dest };
-        let _ = self.ud.receive(&grh, &packet, &mut self.grounds[1]);
+        let _ = self.ud.receive(None, Some(&grh), &packet, &mut self.grounds[1]);
     }
 
     fn drain(&mut self) {

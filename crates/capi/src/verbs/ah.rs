@@ -45,6 +45,9 @@ pub(crate) fn from_c(a: &ibv_ah_attr) -> AddressVector {
         hop_limit: a.grh.hop_limit,
         traffic_class: a.grh.traffic_class,
         sl: a.sl,
+        dlid: a.dlid,
+        src_path_bits: a.src_path_bits,
+        static_rate: a.static_rate,
         is_global: a.is_global != 0,
         port: a.port_num,
     }
@@ -60,10 +63,10 @@ pub(crate) fn to_c(av: &AddressVector) -> ibv_ah_attr {
             hop_limit: av.hop_limit,
             traffic_class: av.traffic_class,
         },
-        dlid: 0,
+        dlid: av.dlid,
         sl: av.sl,
-        src_path_bits: 0,
-        static_rate: 0,
+        src_path_bits: av.src_path_bits,
+        static_rate: av.static_rate,
         is_global: av.is_global.into(),
         port_num: av.port,
     }
@@ -84,9 +87,10 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah, Err
     Ok(Box::into_raw(Box::new(Ah { c: c.into(), nic })).cast())
 }
 
-/// ibv_create_ah(3). errno: EINVAL for another port than 1, an address without a GRH, a GID of
-/// another address family than that at the index; ENODATA for an index without a GID; EOPNOTSUPP on
-/// an iWARP device; ENODEV in a forked child.
+/// ibv_create_ah(3). errno: EINVAL for another port than 1, an address without a GRH where the port
+/// needs one, a GID of another address family than that at the index, and on InfiniBand a LID or a
+/// service level that there is not; ENODATA for an index without a GID; EOPNOTSUPP on an iWARP
+/// device; ENODEV in a forked child.
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: a domain of ours and the caller's structure, by the man page's contract.
     ffi_guard::or_null(|| unsafe { create(pd, &*attr) })
@@ -114,12 +118,14 @@ unsafe fn sender_of(
     wc: &ibv_wc,
     grh: *const ibv_grh,
 ) -> Result<ibv_ah_attr, Errno> {
-    let mut av = AddressVector { port, sl: wc.sl, ..AddressVector::default() };
+    let (dlid, src_path_bits) = (wc.slid, wc.dlid_path_bits);
+    let mut av = AddressVector { port, sl: wc.sl, dlid, src_path_bits, ..AddressVector::default() };
     if wc.wc_flags & IBV_WC_GRH == 0 {
         return Ok(to_c(&av));
     }
     // SAFETY: as the caller says; a buffer may begin anywhere.
     let (ours, bytes) = unsafe { (Context::of(context), grh.cast::<[u8; GRH_LEN]>().read_unaligned()) };
+    av.is_global = true;
     let (source, dest) = match Grh::parse(&bytes).map_err(|_| Errno(libc::EPROTONOSUPPORT))? {
         Grh::V4 { tos, ttl, source, dest, .. } => {
             (av.traffic_class, av.hop_limit) = (tos, ttl);
@@ -129,13 +135,18 @@ unsafe fn sender_of(
             (av.traffic_class, av.flow_label, av.hop_limit) = (traffic_class, flow_label, hop_limit);
             (IpAddr::V6(source), IpAddr::V6(dest))
         }
+        Grh::Ib { traffic_class, flow_label, hop_limit, sgid, dgid, .. } => {
+            (av.traffic_class, av.flow_label, av.hop_limit) = (traffic_class, flow_label, hop_limit);
+            let index = ours.nic.port().gids.index_of_gid(dgid);
+            (av.dgid, av.sgid_index) = (sgid, index.ok_or(Errno(libc::EINVAL))?);
+            return Ok(to_c(&av));
+        }
     };
     // The port's table has no groups: a program that received a multicast datagram chooses an index
     // itself.
     let index = ours.nic.port().gids.index_of(dest);
     av.sgid_index = index.ok_or(Errno(libc::EINVAL))?;
     av.dgid = source.into();
-    av.is_global = true;
     Ok(to_c(&av))
 }
 

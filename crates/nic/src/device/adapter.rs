@@ -50,6 +50,8 @@ pub enum Transport {
     Roce,
     /// iWARP (RFC 5040, 5041, 5044): TCP connections from and to addresses of the interface.
     Iwarp,
+    /// InfiniBand: packets between LIDs of a subnet, which the environment has.
+    Ib,
 }
 
 impl std::fmt::Display for Transport {
@@ -57,6 +59,7 @@ impl std::fmt::Display for Transport {
         match self {
             Self::Roce => f.write_str("RoCE"),
             Self::Iwarp => f.write_str("iWARP"),
+            Self::Ib => f.write_str("InfiniBand"),
         }
     }
 }
@@ -85,7 +88,7 @@ pub struct DeviceConfig {
 pub struct Counters {
     /// Packets dropped: the queue pair does not exist.
     pub unknown_qp: DropCounter,
-    /// Packets dropped: the queue pair is connected to another address.
+    /// Packets dropped: from another address than the peer's, or to another port's LID.
     pub wrong_peer: DropCounter,
     /// Packets dropped: the queue pair is not connected or has failed.
     pub wrong_state: DropCounter,
@@ -216,19 +219,9 @@ impl Adapter {
         self.port.load_full()
     }
 
-    /// The interface changed. All openings of the device are told: port active or error, GID
-    /// change.
-    pub fn set_port(&self, port: Port) {
-        let before = self.port.swap(Arc::new(port));
-        let now = self.port.load();
-        match (before.up, now.up) {
-            (false, true) => self.announce(EventKind::PortActive, Element::Port(1)),
-            (true, false) => self.announce(EventKind::PortError, Element::Port(1)),
-            _ => {}
-        }
-        if before.gids != now.gids {
-            self.announce(EventKind::GidChange, Element::Port(1));
-        }
+    /// The port is another from now on; what it was.
+    pub(crate) fn replace_port(&self, port: Port) -> Arc<Port> {
+        self.port.swap(Arc::new(port))
     }
 
     /// An opening of the device wants to be told what concerns the device or its port.
@@ -306,7 +299,7 @@ impl Adapter {
     pub(crate) fn needs_packets(&self, what: &'static str) -> Result<(), Error> {
         match self.config.transport {
             Transport::Iwarp => Err(Error::Unsupported(what)),
-            Transport::Roce => Ok(()),
+            Transport::Roce | Transport::Ib => Ok(()),
         }
     }
 

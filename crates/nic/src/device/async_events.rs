@@ -21,8 +21,12 @@ pub enum EventKind {
     DeviceFatal = 8,
     PortActive = 9,
     PortError = 10,
+    LidChange = 11,
+    PkeyChange = 12,
+    SmChange = 13,
     SrqLimit = 15,
     LastWqeReached = 16,
+    ClientReregister = 17,
     GidChange = 18,
 }
 

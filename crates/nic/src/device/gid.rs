@@ -6,6 +6,8 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use wire::{Address, Gid};
 
+use crate::device::ib_port::IbPort;
+
 /// One entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
@@ -22,6 +24,8 @@ pub struct GidEntry {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GidTable {
     entries: Vec<Option<GidEntry>>,
+    /// IPoIB's addresses, of an InfiniBand port. Connections between them go by the first GID.
+    ipoib: Vec<IpAddr>,
 }
 
 /// The link-local address of a hardware address (RFC 4291 appendix A), which is a port's default
@@ -67,7 +71,23 @@ impl GidTable {
         while entries.last() == Some(&None) {
             entries.pop();
         }
-        Self { entries }
+        Self { entries, ipoib: Vec::new() }
+    }
+    /// The table of an InfiniBand port: no address of IP stands behind its entries, but those of
+    /// IPoIB belong to the first.
+    pub fn of_infiniband(port: &IbPort, ipoib: &[IpAddr]) -> Self {
+        let entry = |index| Some(GidEntry { gid: port.gid(index)?, address: None, borne: true });
+        let entries = (0..port.guids.len().min(crate::limits::MAX_GIDS)).map(entry).collect();
+        Self { entries, ipoib: ipoib.to_vec() }
+    }
+    /// Whether both tables have the same GIDs at the same indices.
+    pub fn has_gids_of(&self, other: &Self) -> bool {
+        self.entries == other.entries
+    }
+    /// The index of a GID.
+    pub fn index_of_gid(&self, gid: Gid) -> Option<u8> {
+        let (index, _) = self.iter().find(|(_, entry)| entry.gid == gid)?;
+        u8::try_from(index).ok()
     }
     /// The entry at an index.
     pub fn get(&self, index: usize) -> Option<&GidEntry> {
@@ -79,6 +99,9 @@ impl GidTable {
     }
     /// The index of an address that the interface bears.
     pub fn index_of(&self, address: IpAddr) -> Option<u8> {
+        if self.ipoib.contains(&address) {
+            return Some(0);
+        }
         let found = self.iter().find(|(_, e)| e.borne && e.address == Some(address));
         // There are at most 256.
         found.and_then(|(i, _)| u8::try_from(i).ok())

@@ -5,11 +5,13 @@ pub mod adapter;
 pub mod async_events;
 pub mod event_queue;
 pub mod gid;
+pub mod ib_port;
 pub(crate) mod listed;
 pub mod mishaps;
 pub mod objects;
 pub mod observed;
 pub mod port;
+mod port_changes;
 mod presence;
 pub(crate) mod timers;
 
@@ -22,18 +24,21 @@ use locks::{Rank, RwLock};
 use transport::Short;
 use transport::op::Payload;
 use transport::rc::AckDelay;
+use wire::grh::Grh;
 use wire::roce::{Header, Packet};
 use wire::run::Run;
 use wire::{Address, Mtu, Qpn};
 
 pub use crate::device::adapter::{Adapter, Counters, CqSlot, DeviceConfig, DeviceId, Numbers, Transport};
 use crate::device::async_events::{Element, EventKind};
+pub use crate::device::ib_port::IbPort;
 pub use crate::device::port::Port;
 use crate::device::timers::Timers;
 use crate::error::Error;
 use crate::link::{Frames, Link, Platform};
 use crate::memory::pd::Pd;
 use crate::qp::Qp;
+use crate::qp::attr::QpType;
 use crate::qp::delayed_ack::DelayedAcks;
 use crate::qp::run_queue::RunQueue;
 use crate::qp::xrc::domain::{Domains, Inode, Xrcd};
@@ -194,6 +199,28 @@ impl Device {
                 let count = first.count() + std::iter::from_fn(&mut more).map(|run| run.count()).sum::<u32>();
                 self.counters.unknown_qp.add(count);
             }
+        }
+    }
+
+    /// An InfiniBand packet with a GRH. Only datagram queue pairs look at that; to a multicast
+    /// group (queue pair [`Qpn::MULTICAST`]) a copy goes to each queue pair attached.
+    pub fn input_global(
+        &self,
+        now: Instant,
+        (source, dest): (Address, Address),
+        ack_delay: AckDelay,
+        grh: &Grh,
+        packet: &Packet<'_>,
+    ) {
+        let dest_qp = packet.header.bth.dest_qp;
+        match (self.qp(dest_qp), grh) {
+            (_, Grh::Ib { dgid, .. }) if dest_qp == Qpn::MULTICAST => {
+                let members = self.groups.of(dgid.ip());
+                members.iter().for_each(|qp| qp.input_global(now, source, dest, grh, packet));
+            }
+            (Some(qp), _) if qp.init().kind == QpType::Ud => qp.input_global(now, source, dest, grh, packet),
+            (Some(qp), _) => qp.input(now, source, dest, ack_delay, &Run::from(*packet), || None),
+            (None, _) => self.counters.unknown_qp.add(1),
         }
     }
 

@@ -31,7 +31,7 @@ impl Adapter {
 /// How many entries the table has that a device reports.
 pub fn gid_table_len(transport: Transport) -> usize {
     match transport {
-        Transport::Roce => crate::limits::MAX_GIDS,
+        Transport::Roce | Transport::Ib => crate::limits::MAX_GIDS,
         Transport::Iwarp => 1,
     }
 }
@@ -40,7 +40,9 @@ pub fn gid_table_len(transport: Transport) -> usize {
 /// reports one, the hardware address and zeros behind it, as the kernel's siw does.
 pub fn reported_gids(config: &DeviceConfig, port: &Port) -> Vec<(usize, Gid)> {
     match config.transport {
-        Transport::Roce => port.gids.iter().map(|(index, entry)| (index, entry.gid)).collect(),
+        Transport::Roce | Transport::Ib => {
+            port.gids.iter().map(|(index, entry)| (index, entry.gid)).collect()
+        }
         Transport::Iwarp => {
             let mut gid = [0; 16];
             gid[..config.mac.len()].copy_from_slice(&config.mac);
@@ -67,7 +69,7 @@ mod tests {
         };
         let gids =
             GidTable::updated(&GidTable::default(), [2, 0, 0, 0, 0, 1], &["10.0.0.1".parse().unwrap()]);
-        let port = Port { up: true, mtu: wire::Mtu::M1024, speed_mbps: None, gids };
+        let port = Port { up: true, mtu: wire::Mtu::M1024, speed_mbps: None, gids, ib: None };
         let reported = reported_gids(&config(Transport::Iwarp), &port);
         assert_eq!(reported, [(0, Gid([2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]))]);
         assert_eq!(reported_gids(&config(Transport::Roce), &port).len(), 2);

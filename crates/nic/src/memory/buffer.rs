@@ -155,7 +155,7 @@ mod tests {
             interface_name: "none0".to_owned(),
             mac: [2, 0, 0, 0, 0, 1],
         };
-        let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids: GidTable::default() };
+        let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids: GidTable::default(), ib: None };
         Arc::new(Device::new(config, port, Arc::new(Nowhere), Arc::new(Nowhere)).alloc_pd().unwrap())
     }
 

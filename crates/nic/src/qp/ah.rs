@@ -5,8 +5,10 @@ use std::time::Instant;
 
 use transport::op::SendWr;
 use transport::ud::Destination;
+use wire::grh::Grh;
 use wire::{Qkey, Qpn};
 
+use crate::device::Transport;
 use crate::error::{Error, PostError, in_range};
 use crate::faults::Object;
 use crate::link::Path;
@@ -20,6 +22,8 @@ use crate::qp::post::Sender;
 pub struct Ah {
     pd: Arc<Pd>,
     av: AddressVector,
+    /// The GRH of InfiniBand packets there, where they have one.
+    grh: Option<Arc<Grh>>,
 }
 
 /// The destination of a datagram (`ibv_send_wr::wr.ud`).
@@ -38,8 +42,9 @@ impl Ah {
     ///
     /// # Errors
     ///
-    /// `OutOfRange`: another port than 1. `Invalid`: no GRH. `Vacant`: no GID at `sgid_index`.
-    /// `Value`: a `dgid` of another address family. `Unsupported` on an iWARP device.
+    /// `OutOfRange`: another port than 1. `Invalid`: no GRH, where the port needs one. `Vacant`: no
+    /// GID at `sgid_index`. `Value`: a `dgid` of another address family; on InfiniBand a LID or a
+    /// service level that there is not. `Unsupported` on an iWARP device.
     pub fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Self, Error> {
         in_range("port_num", av.port, 1_u8, 1_u8)?;
         pd.device.needs_packets("address handles")?;
@@ -47,7 +52,8 @@ impl Ah {
         // What can be wrong with the address is found out here; how it is reached is asked again
         // with each request, as interfaces change.
         pd.checked_path_to(&av, Qpn::default())?;
-        Ok(Self { pd: pd.clone(), av })
+        let grh = pd.grh_to(&av)?.map(Arc::new);
+        Ok(Self { pd: pd.clone(), av, grh })
     }
     /// The address.
     pub fn av(&self) -> &AddressVector {
@@ -65,10 +71,13 @@ impl Pd {
 
     /// The way to an address as things are now.
     pub(crate) fn path_to(&self, av: &AddressVector, dest_qpn: Qpn) -> Result<Path, Error> {
+        let device = &self.device;
+        if device.config.transport == Transport::Ib {
+            return self.lid_path_to(av, dest_qpn);
+        }
         if !av.is_global {
             return Err(Error::Invalid("RoCE needs a GRH: is_global is not set"));
         }
-        let device = &self.device;
         let index = av.sgid_index.into();
         let ours = device.gid(av.sgid_index).ok_or(Error::Vacant { what: "sgid_index", index })?;
         let no_address = || Error::number("the interface has no address for sgid_index", av.sgid_index);
@@ -117,6 +126,6 @@ impl Sender<'_> {
         }
         let path = to.ah.pd.path_to(&to.ah.av, to.qpn);
         let address = path.map_err(|_| PostError::Unreachable(to.ah.av.dgid.ip().into()))?;
-        Ok(Some(Destination { address, qpn: to.qpn, qkey: to.qkey }))
+        Ok(Some(Destination { address, grh: to.ah.grh.clone(), qpn: to.qpn, qkey: to.qkey }))
     }
 }

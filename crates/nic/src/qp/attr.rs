@@ -171,8 +171,14 @@ pub struct AddressVector {
     pub hop_limit: u8,
     /// Traffic class.
     pub traffic_class: u8,
-    /// Service level, 4 bits; kept for queries only.
+    /// Service level, 4 bits; RoCE keeps it for queries only.
     pub sl: u8,
+    /// The peer's LID on InfiniBand; kept for queries on RoCE.
+    pub dlid: u16,
+    /// Which of the port's LIDs packets bear on InfiniBand, 7 bits.
+    pub src_path_bits: u8,
+    /// Static rate, in the code of `enum ibv_rate`; kept for queries only.
+    pub static_rate: u8,
     /// A GRH is present: always so on RoCE.
     pub is_global: bool,
     /// Port, 1.
@@ -201,7 +207,7 @@ pub struct QpAttr {
     pub access: u32,
     /// Address vector.
     pub av: AddressVector,
-    /// Partition index, 0.
+    /// Index of the partition's key in the port's table.
     pub pkey_index: u16,
     /// READs and atomics started at once.
     pub max_rd_atomic: u8,
@@ -416,7 +422,6 @@ pub fn check(kind: QpType, current: QpState, attr: &QpAttr, bits: u32) -> Result
     };
     let depth = limits::MAX_RD_ATOMIC.into();
     ranged(mask::PORT, "port_num", attr.port.into(), 1, 1)?;
-    ranged(mask::PKEY_INDEX, "pkey_index", attr.pkey_index, 0, limits::PKEYS - 1)?;
     ranged(mask::MAX_QP_RD_ATOMIC, "max_rd_atomic", attr.max_rd_atomic.into(), 0, depth)?;
     ranged(mask::MAX_DEST_RD_ATOMIC, "max_dest_rd_atomic", attr.max_dest_rd_atomic.into(), 0, depth)?;
     ranged(mask::TIMEOUT, "timeout", attr.timeout.into(), 0, 31)?;

@@ -102,7 +102,7 @@ impl Bench {
             mac: [2, 0, 0, 0, 0, 9],
         };
         let gids = GidTable::updated(&GidTable::default(), config.mac, &[HERE]);
-        let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids };
+        let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids, ib: None };
         let wire = Arc::new(Wire::default());
         let device = Device::new(config, port, wire.clone(), wire.clone());
         let pd = Arc::new(device.alloc_pd().unwrap());
@@ -226,7 +226,7 @@ fn a_packet_from_another_lid_is_not_the_peers() {
     let mut packet = Packet::parse(&packets[0].1).unwrap();
     packet.header.bth.dest_qp = qp.qpn();
     let unsolicited =
-        [(lid(7, 0), ends[0]), (ends[1], lid(5, 1)), (THERE.into(), HERE.into()), (ends[0], ends[1])];
+        [(lid(7, 0), ends[0]), (ends[1], lid(8, 0)), (THERE.into(), HERE.into()), (ends[0], ends[1])];
     for (source, dest) in unsolicited {
         bench.device.input(bench.now, source, dest, AckDelay::No, &packet.into(), || None);
     }

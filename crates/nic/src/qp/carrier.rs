@@ -76,6 +76,13 @@ impl Carrier {
         }
     }
 
+    /// All goes as packets, which bear a P_Key, where `always`.
+    pub(crate) fn keep_to_packets(&mut self, always: bool) {
+        if let Self::Datagram(carrier) = self {
+            carrier.is_local &= !always;
+        }
+    }
+
     /// The datagrams of a connection that has a peer.
     #[inline]
     pub(crate) fn datagram(&self) -> Option<&DatagramCarrier> {
@@ -90,10 +97,12 @@ impl Carrier {
 }
 
 impl DatagramCarrier {
-    /// Whether a packet with these addresses is from the peer.
+    /// Whether a packet with these addresses is from the peer. Between LIDs the service level of
+    /// either direction is its own (IBA 1.4 §13.5.4), and a GRH is as good as none.
     #[inline]
     pub(crate) fn is_from_peer(&self, source: Address, dest: Address) -> bool {
-        self.path.dest == source && self.path.source == dest
+        let Path { source: ours, dest: theirs, .. } = &self.path;
+        (*theirs == source && *ours == dest) || (theirs.is_same_lid(source) && ours.is_same_lid(dest))
     }
 
     /// The path is suspected to end at a process that is stopped: leaves from another source port,

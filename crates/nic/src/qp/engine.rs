@@ -52,6 +52,15 @@ impl Engine {
             QpType::RawPacket => Self::Raw(Raw::new(qpn)),
         }
     }
+    /// Packets bear this P_Key from now on, where the transport has any.
+    pub(crate) fn set_pkey(&mut self, pkey: Pkey) {
+        match self {
+            Self::Rc(e) => e.set_pkey(pkey),
+            Self::Uc(e) => e.set_pkey(pkey),
+            Self::Ud(e) => e.set_pkey(pkey),
+            Self::Raw(_) | Self::Iwarp(_) => {}
+        }
+    }
     /// The error state that the engine went to by itself.
     #[inline]
     pub(crate) fn failed(&self) -> Option<QpState> {

@@ -13,7 +13,8 @@
 //! | `engine`, `engine_context`, `engine_state` | the engine of each transport, what it may use of its queue pair, and what of that it changes |
 //! | `short` | short messages to and from processes of this host, which need no packets |
 //! | `direct_copy`, `sq_occupancy` | WRITEs and READs that need nothing of the target; which of them still take a place in the send queue |
-//! | `carrier`, `source_port`, `flow_priming` | what messages travel on |
+//! | `carrier`, `source_port`, `flow_priming`, `lid_path` | what messages travel on |
+//! | `partition` | the partition of an InfiniBand subnet that the queue pair is in |
 //! | `ud`, [`ah`], `multicast` | datagrams: without a peer, to address handles, to groups |
 //! | [`raw_packet`] | whole Ethernet frames, and the rules that steer them |
 //! | [`xrc`] | XRC: targets, and the domains that they share |
@@ -39,11 +40,13 @@ mod flow_priming;
 mod flush;
 mod fragments;
 mod injected;
+mod lid_path;
 mod local_path;
 mod modify;
 mod multicast;
 pub(crate) mod now;
 mod outgoing;
+mod partition;
 pub mod post;
 pub mod raw_packet;
 mod receive;
@@ -64,7 +67,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use locks::{Mutex, MutexGuard, Rank};
-use wire::Qpn;
+use wire::{Pkey, Qpn};
 
 use crate::cq::counter::CompletionCounter;
 use crate::cq::{Cq, Notification};
@@ -153,6 +156,8 @@ struct Inner {
     engine: Engine,
     engine_state: EngineState,
     state: QpState,
+    /// The entry of the port's P_Key table that the attributes name.
+    pkey: Pkey,
     attr: QpAttr,
     carrier: Carrier,
     /// The program waits for IBV_EVENT_SQ_DRAINED.
@@ -270,6 +275,7 @@ impl Qp {
                     engine: Engine::new(kind, device.config.transport, qpn, &device.pace),
                     engine_state: EngineState::default(),
                     state: QpState::Reset,
+                    pkey: Pkey::default(),
                     attr: QpAttr::default(),
                     carrier: Carrier::new(kind),
                     drain_awaited: false,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use transport::op::{RecvWr, Side, Status};
-use wire::Mtu;
+use wire::{Mtu, Pkey};
 
 use crate::cq::Notification;
 use crate::device::async_events::EventKind;
@@ -81,6 +81,7 @@ impl Inner {
         self.engine_state.advertised.forget();
         self.engine_state.sq_occupancy = SqOccupancy::default();
         self.attr = QpAttr::default();
+        self.pkey = Pkey::default();
         self.failed_at = None;
         self.carrier = Carrier::new(qp.init.kind);
         self.engine_state.cache.clear();
@@ -121,18 +122,20 @@ impl Inner {
         next.merge(new, bits);
         let path = match bits & mask::AV {
             0 => None,
-            _ => Some(qp.pd.checked_path_to(&next.av, next.dest_qpn)?),
+            _ => Some(qp.peer_path(&next.av, next.dest_qpn)?),
         };
         if bits & mask::PATH_MTU != 0 {
             let active = qp.pd.device.port().mtu;
             let bytes = |mtu: Mtu| mtu.bytes() as u64;
             in_range("path_mtu in bytes", bytes(new.path_mtu), bytes(Mtu::M256), bytes(active))?;
         }
+        let pkey = qp.named_pkey(new, bits)?;
         if let Some(path) = path {
             self.carrier.connect(path, next.path_mtu, &qp.pd.device);
             self.engine_state.cache.clear();
         }
         self.attr = next;
+        self.enter_partition(pkey.unwrap_or(self.pkey));
         match (from, to) {
             (QpState::Init, QpState::Rtr) => self.engine.ready_to_receive(&next, qp.pd.device.port().mtu),
             (QpState::Rtr, QpState::Rts) => {

@@ -9,7 +9,6 @@ use transport::rc::AckDelay;
 use wire::run::Run;
 use wire::{Address, Pkey};
 
-use crate::device::port;
 use crate::error::PostError;
 use crate::fate::DropCounter;
 use crate::qp::attr::{QpState, QpType};
@@ -132,6 +131,7 @@ impl Inner {
         if !self.lets_in(qp, pkey, run.count()) {
             return more();
         }
+        let own = self.pkey;
         let (engine, mut context) = self.split(qp);
         if run.count() == 1 || !engine.receive_run(now, run, ack_delay, &mut context) {
             run.packets().for_each(|packet| engine.receive(now, &packet, ack_delay, &mut context));
@@ -139,7 +139,7 @@ impl Inner {
         let (mut taken, mut next) = (run.count(), more());
         while let Some(run) = &next
             && run.count() == 1
-            && port::is_of_partition(run.first().header.bth.pkey)
+            && own.matches(run.first().header.bth.pkey)
             && engine.receive_fast(run.first(), ack_delay, &mut context)
         {
             taken += 1;
@@ -159,7 +159,7 @@ impl Inner {
             counters.wrong_state.add(packets);
             return false;
         }
-        if !port::is_of_partition(pkey) {
+        if !self.pkey.matches(pkey) {
             counters.wrong_pkey.add(packets);
             return false;
         }

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use transport::op::SendOp;
 use transport::ud::Taken;
-use wire::Address;
 use wire::grh::Grh;
 use wire::icrc::ICRC_LEN;
 use wire::roce::{Packet, SendTail};
 use wire::run::Run;
+use wire::{Address, LidAddress};
 
+use crate::device::adapter::Adapter;
 use crate::error::PostError;
 use crate::link::Path;
 use crate::qp::attr::QpType;
@@ -54,24 +55,55 @@ impl Qp {
         let mut inner = self.lock();
         let mut next = Some(*first);
         while let Some(run) = next {
-            run.packets().for_each(|packet| inner.receive_datagram(self, source, dest, &packet));
+            run.packets().for_each(|packet| inner.receive_datagram(self, source, dest, None, &packet));
             next = more();
         }
+        self.finish_step(inner, now);
+    }
+
+    /// An InfiniBand packet with a GRH, for this datagram queue pair.
+    pub(crate) fn input_global(
+        &self,
+        now: Instant,
+        source: Address,
+        dest: Address,
+        grh: &Grh,
+        packet: &Packet<'_>,
+    ) {
+        let mut inner = self.lock();
+        inner.receive_datagram(self, source, dest, Some(grh), packet);
         self.finish_step(inner, now);
     }
 }
 
 impl Inner {
     /// A datagram, for the engine.
-    fn receive_datagram(&mut self, qp: &Qp, source: Address, dest: Address, packet: &Packet<'_>) {
+    fn receive_datagram(
+        &mut self,
+        qp: &Qp,
+        source: Address,
+        dest: Address,
+        grh: Option<&Grh>,
+        packet: &Packet<'_>,
+    ) {
         let device = &qp.pd().device;
-        if !crate::device::port::is_of_partition(packet.header.bth.pkey) {
+        if !self.pkey.matches(packet.header.bth.pkey) {
             device.counters.wrong_pkey.add(1);
             return;
         }
-        let grh = header(source, dest, packet).filter(|_| !self.destroyed);
+        let (lrh, header) = match (source, dest) {
+            (Address::Lid(source), Address::Lid(dest)) => match lrh(device, source, dest, grh) {
+                Some(lrh) => (Some(lrh), None),
+                None => return device.counters.wrong_peer.add(1),
+            },
+            _ => (None, header(source, dest, packet)),
+        };
+        let is_good = !self.destroyed && (lrh.is_some() || header.is_some());
         let (Engine::Ud(ud), mut context) = self.split(qp) else { return };
-        let taken = grh.map_or(Taken::NotForUs, |grh| ud.receive(&grh, packet, &mut context));
+        let taken = match is_good {
+            true => ud.receive(lrh, header.as_ref().or(grh), packet, &mut context),
+            false => Taken::NotForUs,
+        };
         device.count(taken);
     }
 
@@ -87,6 +119,16 @@ impl Inner {
             }
         });
     }
+}
+
+/// What the completion says of a datagram from a LID; `None` where it went to none of the port's
+/// LIDs, nor to a group.
+fn lrh(device: &Adapter, source: LidAddress, dest: LidAddress, grh: Option<&Grh>) -> Option<LidAddress> {
+    let port = device.port();
+    let ib = port.ib.as_ref().filter(|ib| dest.is_multicast() || ib.bears(dest.lid()))?;
+    let bits = if dest.is_multicast() { 0 } else { ib.path_bits(dest.lid()) };
+    let lrh = LidAddress::new(source.lid(), source.service_level(), bits).ok()?;
+    Some(if grh.is_some() { lrh.with_grh() } else { lrh })
 }
 
 /// What goes before the payload; `None` where the addresses are of two families, which no packet's

@@ -122,6 +122,6 @@ pub(crate) fn device_of(env: Arc<Kept>, addresses: &[IpAddr]) -> Arc<Device> {
         [] => GidTable::default(),
         _ => GidTable::updated(&GidTable::default(), MAC, addresses),
     };
-    let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids };
+    let port = Port { up: true, mtu: Mtu::M1024, speed_mbps: None, gids, ib: None };
     Device::new(config, port, env, Arc::new(InOrder::default()))
 }

@@ -1,7 +1,7 @@
 //! Work completions: how a work request ended.
 
-use wire::Qpn;
 use wire::roce::SendTail;
+use wire::{LidAddress, Qpn};
 
 /// Status of a completion: `enum ibv_wc_status`, same numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,12 +85,28 @@ pub enum NetworkHeader {
     /// Says nothing of a network header.
     #[default]
     None,
-    /// There was a header, which the program does not get: on a connection. So rdma_rxe says it.
+    /// On a connection: the program does not get the header. rdma_rxe says that there was one.
     Unseen,
     /// The first 40 bytes received are it, of a datagram over IPv4.
     V4,
     /// The first 40 bytes received are it, of a datagram over IPv6.
     V6,
+    /// The local routing header of an InfiniBand datagram: the LID and the service level that it
+    /// came from, and the path bits of the LID that it came to. Where the address says so, the
+    /// first 40 bytes received are the GRH; else they are as they were.
+    Lrh(LidAddress),
+}
+
+impl NetworkHeader {
+    /// Whether a completion says that there was a GRH, or what stands in for it (IBV_WC_GRH).
+    #[inline]
+    pub fn has_grh(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Unseen | Self::V4 | Self::V6 => true,
+            Self::Lrh(from) => from.has_grh(),
+        }
+    }
 }
 
 /// A work completion.

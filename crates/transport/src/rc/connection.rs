@@ -18,6 +18,13 @@ pub(super) struct Connection {
     pub(super) role: Role,
 }
 
+impl super::Rc {
+    /// Sets the P_Key that packets bear from now on.
+    pub fn set_pkey(&mut self, pkey: Pkey) {
+        self.conn.pkey = pkey;
+    }
+}
+
 impl Connection {
     /// The header of a response.
     pub(super) fn header(&self, psn: Psn, op: Op) -> Header {

@@ -53,6 +53,10 @@ impl Uc {
             responder: Responder::default(),
         }
     }
+    /// Sets the P_Key that packets bear from now on.
+    pub fn set_pkey(&mut self, pkey: Pkey) {
+        self.conn.pkey = pkey;
+    }
     /// Current state.
     pub fn state(&self) -> UnreliableState {
         self.state

@@ -51,7 +51,7 @@ fn a_datagram_engine_that_was_served_wants_to_be_served_later() {
             match rng.below(100) {
                 0..60 => (0..rng.below(100)).for_each(|_| {
                     let address = rng.below(2);
-                    ud.post(some_send(rng), Destination { address, qpn: QPN, qkey: Qkey(1) }, cx);
+                    ud.post(some_send(rng), Destination { address, grh: None, qpn: QPN, qkey: Qkey(1) }, cx);
                 }),
                 60..80 => ud.drain(),
                 80..98 => ud.resume(),
@@ -77,7 +77,11 @@ fn a_datagram_engine_that_drains_waits_for_nothing() {
     ud.ready_to_receive(1024);
     ud.ready_to_send(Psn::new(PSN));
     for _ in 0..1000 {
-        ud.post(send(1, sge(0, 0, 1000)), Destination { address: 0, qpn: QPN, qkey: Qkey(1) }, &mut cx);
+        ud.post(
+            send(1, sge(0, 0, 1000)),
+            Destination { address: 0, grh: None, qpn: QPN, qkey: Qkey(1) },
+            &mut cx,
+        );
     }
     let (now, mut batch) = (some_instant(), TxBatch::new());
     while ud.fill(now, &mut batch, &mut cx).is_some() {

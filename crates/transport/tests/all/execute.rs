@@ -172,6 +172,7 @@ fn what_may_not_come_in_the_middle_of_a_message_is_illegal_and_touches_no_memory
     inbound.send(ENDS, begin, &mut cx).unwrap();
     let asked = cx.memory.asked.get();
     let datagram = Datagram {
+        at: 0,
         head: &[],
         header: NetworkHeader::None,
         bytes: &[1],

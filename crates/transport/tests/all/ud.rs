@@ -55,7 +55,7 @@ impl End {
         }
     }
     fn hear(&mut self, bytes: &[u8]) -> Taken {
-        self.ud.receive(&GRH, &Packet::parse(bytes).expect("a legal packet"), &mut self.cx)
+        self.ud.receive(None, Some(&GRH), &Packet::parse(bytes).expect("a legal packet"), &mut self.cx)
     }
     fn completed(&mut self) -> Vec<(u64, Status)> {
         self.cx.completions.drain(..).map(|(_, c)| (c.wr_id, c.status)).collect()
@@ -63,7 +63,7 @@ impl End {
 }
 
 fn to(address: u8) -> Destination<u8> {
-    Destination { address, qpn: Qpn::new(0x22), qkey: QKEY }
+    Destination { address, grh: None, qpn: Qpn::new(0x22), qkey: QKEY }
 }
 
 /// The one packet of a SEND.
@@ -180,10 +180,10 @@ fn a_packet_of_a_connection_is_not_for_a_datagram_queue_pair() {
     let mut packet = Packet::parse(&bytes).expect("legal");
     for service in [Service::Rc, Service::Uc] {
         packet.header.service = service;
-        assert_eq!(b.ud.receive(&GRH, &packet, &mut b.cx), Taken::NotForUs);
+        assert_eq!(b.ud.receive(None, Some(&GRH), &packet, &mut b.cx), Taken::NotForUs);
     }
     packet.header.op = Op::Send(SendAt::First);
-    assert_eq!(b.ud.receive(&GRH, &packet, &mut b.cx), Taken::NotForUs);
+    assert_eq!(b.ud.receive(None, Some(&GRH), &packet, &mut b.cx), Taken::NotForUs);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use transport::op::{Completed, Completion, Status};
+use transport::op::{Completed, Completion, NetworkHeader, Status};
+use wire::LidAddress;
 use wire::roce::SendTail;
 
 use super::inner::{QpInner, RECEIVE};
@@ -61,8 +62,9 @@ pub(super) struct What {
     imm: Option<u32>,
     invalidated: Option<u32>,
     pub written: Option<u32>,
-    /// The sender of a datagram.
+    /// The sender of a datagram, and on InfiniBand its LID.
     source_qp: u32,
+    lid: Option<LidAddress>,
 }
 
 impl What {
@@ -78,6 +80,10 @@ impl What {
             invalidated,
             written: is_write.then_some(completion.byte_len),
             source_qp: completion.source_qp.get(),
+            lid: match completion.header {
+                NetworkHeader::Lrh(from) => Some(from),
+                _ => None,
+            },
         }
     }
 }
@@ -105,6 +111,11 @@ impl Message {
     /// The network header of a datagram, and its sender's queue pair.
     pub(crate) fn source(&self) -> (&[u8], u32) {
         (self.head.as_deref().unwrap_or_default(), self.what.source_qp)
+    }
+    /// The LID of the sender of a datagram, on InfiniBand. Such a datagram need not have a network
+    /// header.
+    pub(crate) fn source_lid(&self) -> Option<LidAddress> {
+        self.what.lid
     }
     /// The buffer as it was posted.
     fn whole(&mut self) -> Option<RegBuf> {

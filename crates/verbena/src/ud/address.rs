@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use nic::AddressVector;
-use wire::{Qkey, Qpn};
+use nic::{AddressVector, Transport};
+use wire::{Gid, Qkey, Qpn};
 
 use crate::error::{Error, ErrorKind, Result, Value};
 use crate::qp::carrier::Carrier;
@@ -13,25 +13,51 @@ use crate::qp::inner::QpInner;
 const HOP_LIMIT: u8 = 64;
 
 /// The destination or source of a datagram: an IP address, a queue pair there, and the Q_Key that
-/// it expects. Plain data, good in any process and with any socket; address handles and GIDs are
-/// the crate's business.
+/// it expects; on InfiniBand the way within the subnet, too. Plain data, good in any process and
+/// with any socket; address handles and GIDs are the crate's business.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct UdAddress {
     ip: IpAddr,
     qp_num: u32,
     qkey: u32,
+    subnet: Option<InSubnet>,
+}
+
+/// The way of a datagram within an InfiniBand subnet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub(super) struct InSubnet {
+    pub(super) lid: u16,
+    pub(super) service_level: u8,
+    /// Of the GRH of datagrams to a group; others have none.
+    pub(super) group: Option<[u8; 16]>,
 }
 
 impl UdAddress {
     /// What a peer has told by other ways than [`lookup`](crate::UdSocket::lookup). Of `qp_num` the
     /// low 24 bits count; 0xffffff with a group's address is all members of it.
     pub const fn from_raw(ip: IpAddr, qp_num: u32, qkey: u32) -> Self {
-        Self { ip, qp_num: qp_num & 0xff_ffff, qkey }
+        Self { ip, qp_num: qp_num & 0xff_ffff, qkey, subnet: None }
     }
     pub(crate) fn of(to: &nic::rdma_cm::UdParam) -> Self {
-        Self { ip: to.av.dgid.ip(), qp_num: to.qpn.get(), qkey: to.qkey.0 }
+        let av = &to.av;
+        let subnet = (av.dlid != 0).then(|| InSubnet {
+            lid: av.dlid,
+            service_level: av.sl,
+            group: (to.qpn == Qpn::MULTICAST).then_some(av.dgid.0),
+        });
+        Self { ip: av.dgid.ip(), qp_num: to.qpn.get(), qkey: to.qkey.0, subnet }
     }
-    /// The address of a host, or of a group.
+    /// By the way within an InfiniBand subnet, where there is one.
+    pub(super) fn within(self, subnet: Option<InSubnet>) -> Self {
+        Self { subnet, ..self }
+    }
+    /// With the IP address that the program knows it by. On InfiniBand that is no GID.
+    pub(super) fn known_as(self, ip: IpAddr) -> Self {
+        if self.subnet.is_some() { Self { ip, ..self } } else { self }
+    }
+    /// The address of a host, or of a group; 0.0.0.0 of the sender of an InfiniBand datagram, which
+    /// bears a LID alone.
     pub const fn ip(&self) -> IpAddr {
         self.ip
     }
@@ -59,14 +85,14 @@ impl serde::Serialize for UdAddress {
             IpAddr::V4(v4) => v4.to_ipv6_mapped(),
             IpAddr::V6(v6) => v6,
         };
-        (ip.octets(), self.qp_num, self.qkey).serialize(s)
+        (ip.octets(), self.qp_num, self.qkey, self.subnet).serialize(s)
     }
 }
 #[cfg(feature = "serde")]
 impl<'de> serde::Deserialize<'de> for UdAddress {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        let (ip, qp_num, qkey): ([u8; 16], u32, u32) = serde::Deserialize::deserialize(d)?;
-        Ok(UdAddress::from_raw(std::net::Ipv6Addr::from(ip).to_canonical(), qp_num, qkey))
+        let (ip, qp_num, qkey, subnet): ([u8; 16], u32, u32, _) = serde::Deserialize::deserialize(d)?;
+        Ok(UdAddress::from_raw(std::net::Ipv6Addr::from(ip).to_canonical(), qp_num, qkey).within(subnet))
     }
 }
 
@@ -93,21 +119,31 @@ impl Destination {
         const CALL: &str = "ibv_create_ah";
         let unreachable =
             |ip| Error::new(ErrorKind::Unreachable, CALL).with(Value::Address(SocketAddr::new(ip, 0)));
-        if from.is_ipv4() != to.ip.is_ipv4() {
+        if to.subnet.is_none() && from.is_ipv4() != to.ip.is_ipv4() {
             return Err(unreachable(to.ip));
         }
         let pd = qp.pd();
         let named = match qp.carrier() {
             Carrier::Ours(_) => {
-                let sgid_index = pd.device().nic()?.port().gids.index_of(from);
-                let av = AddressVector {
-                    dgid: to.ip.into(),
-                    sgid_index: sgid_index.ok_or_else(|| unreachable(from))?,
-                    hop_limit: HOP_LIMIT,
-                    traffic_class: tos,
-                    is_global: true,
-                    port: 1,
-                    ..AddressVector::default()
+                let device = pd.device().nic()?;
+                let sgid_index = device.port().gids.index_of(from).ok_or_else(|| unreachable(from))?;
+                let plain = AddressVector { sgid_index, port: 1, ..AddressVector::default() };
+                let av = match (device.config.transport == Transport::Ib, to.subnet) {
+                    (true, Some(way)) => AddressVector {
+                        dgid: Gid(way.group.unwrap_or_default()),
+                        dlid: way.lid,
+                        sl: way.service_level,
+                        is_global: way.group.is_some(),
+                        ..plain
+                    },
+                    (false, None) => AddressVector {
+                        dgid: to.ip.into(),
+                        hop_limit: HOP_LIMIT,
+                        traffic_class: tos,
+                        is_global: true,
+                        ..plain
+                    },
+                    _ => return Err(unreachable(to.ip)),
                 };
                 let ah = nic::Ah::new(pd.nic()?, av).map_err(|e| Error::of_nic(CALL, e))?;
                 To::Ours(nic::Datagram { ah, qpn: Qpn::new(to.qp_num), qkey: Qkey(to.qkey) })
@@ -149,6 +185,10 @@ mod tests {
             let address = UdAddress::from_raw(ip.parse().expect("an address"), 0x12_3456, 0x8001_0000);
             let text = serde_json::to_string(&address).expect("written");
             assert_eq!(serde_json::from_str::<UdAddress>(&text).expect("read"), address, "{text}");
+            let subnet = Some(InSubnet { lid: 7, service_level: 1, group: Some([0xff; 16]) });
+            let text = serde_json::to_string(&address.within(subnet)).expect("written");
+            let read = serde_json::from_str::<UdAddress>(&text).expect("read");
+            assert_eq!(read, address.within(subnet), "{text}");
         }
         assert!(serde_json::from_str::<UdAddress>("[[1], 2, 3]").is_err());
     }

@@ -1,6 +1,6 @@
 //! Multicast groups (rdma_join_multicast(3)). RoCE has no subnet manager to ask: joining is a
 //! membership of the interface, by IGMP or MLD, and the queue pair's place among those that get
-//! what comes to the group.
+//! what comes to the group. On InfiniBand the subnet manager has it come to the port.
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
@@ -71,7 +71,7 @@ impl<'s> IntoFuture for Join<'s> {
                 let gone = || seen.ended.clone().map(Err);
                 seen.joined.remove(&number).or_else(gone)
             });
-            membership.address = UdAddress::of(&joined.await?);
+            membership.address = UdAddress::of(&joined.await?).known_as(group);
             Ok(membership)
         })
     }

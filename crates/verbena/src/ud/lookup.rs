@@ -99,5 +99,6 @@ async fn ask(
     let answer = identifier.answer_in(timeout).await?;
     // The device may have lost its address just now.
     let nowhere = || Error::of_errno(CALL, nic::Errno::EADDRNOTAVAIL);
-    Ok((UdAddress::of(&answer.ud.ok_or_else(nowhere)?), answer.private_data))
+    let address = UdAddress::of(&answer.ud.ok_or_else(nowhere)?);
+    Ok((address.known_as(to.ip()), answer.private_data))
 }

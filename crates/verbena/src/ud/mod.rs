@@ -37,15 +37,17 @@ mod lookup;
 mod service;
 
 use std::future::{Future, poll_fn};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
 use locks::{Mutex, Rank};
 use transport::op::Data;
+use wire::Gid;
 use wire::grh::Grh;
 
+use address::InSubnet;
 pub use address::UdAddress;
 pub(crate) use address::{Destination, To};
 pub use bind::Bind;
@@ -114,16 +116,39 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// `None` for what has no network header, which nothing is that comes to such a queue pair.
-    fn of(message: Message) -> Option<Self> {
+    /// What came to the socket of an address. `None` for what has no network header, which nothing
+    /// is that comes to such a queue pair, but on InfiniBand.
+    fn of(message: Message, own: IpAddr) -> Option<Self> {
         let (header, qp_num) = message.source();
-        let (ip, to): (IpAddr, IpAddr) = match Grh::parse(header).ok()? {
-            Grh::V4 { source, dest, .. } => (source.into(), dest.into()),
-            Grh::V6 { source, dest, .. } => (source.into(), dest.into()),
+        let (ip, to, subnet) = match message.source_lid() {
+            Some(lid) => {
+                let to = Grh::parse(header).ok().filter(|_| lid.has_grh()).and_then(|grh| group_of(&grh));
+                let (lid, service_level) = (lid.lid(), lid.service_level());
+                let way = InSubnet { lid, service_level, group: None };
+                (Ipv4Addr::UNSPECIFIED.into(), to.unwrap_or(own), Some(way))
+            }
+            None => match Grh::parse(header).ok()? {
+                Grh::V4 { source, dest, .. } => (IpAddr::V4(source), IpAddr::V4(dest), None),
+                Grh::V6 { source, dest, .. } => (IpAddr::V6(source), IpAddr::V6(dest), None),
+                Grh::Ib { .. } => return None,
+            },
         };
-        let from = UdAddress::from_raw(ip, qp_num, nic::rdma_cm::UDP_QKEY.0);
+        let from = UdAddress::from_raw(ip, qp_num, nic::rdma_cm::UDP_QKEY.0).within(subnet);
         Some(Self { message, from, to })
     }
+}
+
+/// The group that an InfiniBand datagram was sent to: of IPv4 its address, which the GID has the
+/// last 28 bits of (RFC 4391 §4); of others the GID.
+fn group_of(grh: &Grh) -> Option<IpAddr> {
+    const IPV4: u8 = 0x40;
+    const CLASS_D: u32 = 0xe000_0000;
+    let Grh::Ib { dgid: Gid(gid), .. } = grh else { return None };
+    let [0xff, _, signature, .., a, b, c, d] = *gid else { return None };
+    Some(match signature {
+        IPV4 => Ipv4Addr::from_bits(CLASS_D | u32::from_be_bytes([a, b, c, d])).into(),
+        _ => Ipv6Addr::from(*gid).into(),
+    })
 }
 
 impl UdSocket {
@@ -156,7 +181,10 @@ impl UdSocket {
 
     /// Where others send to reach us, to be told by other ways than [`lookup`](UdSocket::lookup).
     pub fn address(&self) -> UdAddress {
-        UdAddress::from_raw(self.local_addr().ip(), self.qp.number(), nic::rdma_cm::UDP_QKEY.0)
+        let address = UdAddress::from_raw(self.local_addr().ip(), self.qp.number(), nic::rdma_cm::UDP_QKEY.0);
+        let port = self.qp.pd().device().nic().ok().map(|device| device.port());
+        let lid = port.and_then(|port| port.ib.as_ref().map(|ib| ib.lid)).filter(|lid| *lid != 0);
+        address.within(lid.map(|lid| InSubnet { lid, service_level: 0, group: None }))
     }
 
     /// Bytes that a message has at most, 256 to 4096: the link's. A route with less loses longer
@@ -212,7 +240,7 @@ impl UdSocket {
                 match self.inner.ends.qp().poll_recv(Some((&mut place, cx))) {
                     Poll::Pending => return Poll::Pending,
                     Poll::Ready(message) => {
-                        if let Some(datagram) = taken(message)? {
+                        if let Some(datagram) = self.taken(message)? {
                             return Poll::Ready(Ok(datagram));
                         }
                     }
@@ -244,6 +272,14 @@ impl UdSocket {
         received.unwrap_or_else(|| Err(Error::new(ErrorKind::TimedOut, CALL)))
     }
 
+    /// The datagram in a message; `Disconnected` where there will be none any more.
+    fn taken(&self, message: Result<Option<Message>>) -> Result<Option<Datagram>> {
+        match message? {
+            Some(message) => Ok(Datagram::of(message, self.local_addr().ip())),
+            None => Err(Error::new(ErrorKind::Disconnected, "recv_from")),
+        }
+    }
+
     /// A datagram that has come already.
     ///
     /// # Errors
@@ -251,17 +287,9 @@ impl UdSocket {
     /// Those of [`UdSocket::recv_from`].
     pub fn try_recv_from(&self) -> Result<Option<Datagram>> {
         match self.inner.ends.qp().poll_recv(None) {
-            Poll::Ready(message) => taken(message),
+            Poll::Ready(message) => self.taken(message),
             Poll::Pending => Ok(None),
         }
-    }
-}
-
-/// The datagram in a message; `Disconnected` where there will be none any more.
-fn taken(message: Result<Option<Message>>) -> Result<Option<Datagram>> {
-    match message? {
-        Some(message) => Ok(Datagram::of(message)),
-        None => Err(Error::new(ErrorKind::Disconnected, "recv_from")),
     }
 }
 

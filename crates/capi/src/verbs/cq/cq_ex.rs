@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rdma_core_abi::verbs::{
     self as v, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr, ibv_wc_tm_info,
 };
-use transport::op::{NetworkHeader, TagInfo};
+use transport::op::TagInfo;
 
 use crate::checked;
 use crate::ffi_guard::{self, Errno};
@@ -57,10 +57,8 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
             comp_vector: attr.comp_vector,
             stamped: attr.wc_flags & STAMPS != 0,
             ignore_overrun: flags & v::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
-            reader: Reader::new(
-                flags & v::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0,
-                attr.wc_flags & u64::from(v::IBV_WC_EX_WITH_TM_INFO) != 0,
-            ),
+            tells_tags: attr.wc_flags & u64::from(v::IBV_WC_EX_WITH_TM_INFO) != 0,
+            reader: Reader::new(flags & v::IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0),
             domain,
         };
         // SAFETY: objects of ours, by the man page's contract.
@@ -107,11 +105,7 @@ unsafe fn advance(current: *mut ibv_cq_ex, ours: &Cq) -> Result<(), Errno> {
         (*current).wr_id = completion.wr_id;
         (*current).status = completion.status as u32;
     }
-    let mut wc = poll::convert(&completion);
-    if ours.reader.tells_tags && completion.header == NetworkHeader::Unseen {
-        wc.wc_flags &= !v::IBV_WC_GRH;
-    }
-    ours.reader.current.set(wc);
+    ours.reader.current.set(poll::convert(&completion, ours.connection_flags));
     ours.reader.stamp.set(stamp);
     let TagInfo { tag, app_ctx, .. } = completion.tm;
     ours.reader.tm.set(ibv_wc_tm_info { tag, priv_: app_ctx });

@@ -6,9 +6,10 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use nic::{CqExtras, Moderation, in_range};
+use nic::{CqExtras, Moderation, Transport, in_range};
 use rdma_core_abi::verbs::{
-    IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr, ibv_pd,
+    IBV_CQ_ATTR_MODERATE, IBV_WC_GRH, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr,
+    ibv_pd,
 };
 
 use crate::checked;
@@ -29,6 +30,8 @@ pub(crate) struct CqInit {
     pub comp_vector: u32,
     pub stamped: bool,
     pub ignore_overrun: bool,
+    /// The program asked for what tag matching says.
+    pub tells_tags: bool,
     pub reader: Reader,
     /// A parent domain or NULL.
     pub domain: *mut ibv_pd,
@@ -74,12 +77,16 @@ pub(crate) unsafe fn create(
         // SAFETY: as the caller says.
         unsafe { Pd::of(init.domain) }.users.fetch_add(1, Ordering::AcqRel);
     }
+    // A port of InfiniBand has no header there. Programs that ask for tags are written for adapters
+    // of Mellanox, which never tell of one.
+    let is_silent = init.tells_tags || ours.nic.config.transport == Transport::Ib;
     let cq = Box::into_raw(Box::new(Cq {
         c: c.into(),
         nic: nic.clone(),
         completion_events: Unacked::default(),
         async_events: Unacked::default(),
         users: AtomicU32::new(0),
+        connection_flags: if is_silent { 0 } else { IBV_WC_GRH },
         reader: init.reader,
         instance: ours.instance.clone(),
         // SAFETY: as the caller says.
@@ -110,6 +117,7 @@ pub unsafe extern "C" fn ibv_create_cq(
             comp_vector: u32::try_from(comp_vector).map_err(invalid)?,
             stamped: false,
             ignore_overrun: false,
+            tells_tags: false,
             reader: Reader::default(),
             domain: null_mut(),
         };

@@ -23,6 +23,8 @@ pub(crate) struct Cq {
     pub async_events: Unacked,
     /// Queue pairs that complete to it, a side each.
     pub users: AtomicU32,
+    /// What `wc_flags` says of the network header of a receive on a connection.
+    pub connection_flags: u32,
     /// For the calls that read one completion at a time.
     pub reader: Reader,
     pub instance: Arc<Instance>,

@@ -26,11 +26,11 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
         if unlikely(!ours.instance.is_ours()) {
             return Err(Errno(libc::ENODEV));
         }
-        let mut at = wc;
+        let (mut at, connection_flags) = (wc, ours.connection_flags);
         let n = ours.instance.host.poll_cq(&ours.nic, most, |completion| {
             // SAFETY: at most `num_entries` places, which the caller gives.
             unsafe {
-                at.write(convert(&completion));
+                at.write(convert(&completion, connection_flags));
                 at = at.add(1);
             }
         })?;
@@ -38,12 +38,17 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, num_entries: c_int, wc:
     })
 }
 
+/// A completion as C sees it; `connection_flags` as of the queue it is from ([`Cq`]).
 #[inline]
-pub(crate) fn convert(c: &Completion) -> ibv_wc {
+pub(crate) fn convert(c: &Completion, connection_flags: u32) -> ibv_wc {
     let (imm, wc_flags) = match c.tail {
         SendTail::None => (ibv_wc_imm { imm_data: 0 }, 0),
         SendTail::Immediate(bytes) => (ibv_wc_imm { imm_data: u32::from_ne_bytes(bytes) }, IBV_WC_WITH_IMM),
         SendTail::Invalidate(key) => (ibv_wc_imm { invalidated_rkey: key.0 }, IBV_WC_WITH_INV),
+    };
+    let (slid, sl, dlid_path_bits) = match c.header {
+        NetworkHeader::Lrh(from) => (from.lid(), from.service_level(), from.path_bits()),
+        header => (0, packet_type(header), 0),
     };
     ibv_wc {
         wr_id: c.wr_id,
@@ -54,11 +59,19 @@ pub(crate) fn convert(c: &Completion) -> ibv_wc {
         imm,
         qp_num: c.qpn.get(),
         src_qp: c.source_qp.get(),
-        wc_flags: wc_flags | if c.header == NetworkHeader::None { 0 } else { IBV_WC_GRH } | tm_flags(c),
+        wc_flags: wc_flags | header_flags(c.header, connection_flags) | tm_flags(c),
         pkey_index: 0,
-        slid: 0,
-        sl: packet_type(c.header),
-        dlid_path_bits: 0,
+        slid,
+        sl,
+        dlid_path_bits,
+    }
+}
+
+fn header_flags(header: NetworkHeader, connection_flags: u32) -> u32 {
+    match header {
+        NetworkHeader::Unseen => connection_flags,
+        header if header.has_grh() => IBV_WC_GRH,
+        _ => 0,
     }
 }
 
@@ -67,7 +80,7 @@ pub(crate) fn convert(c: &Completion) -> ibv_wc {
 /// it where the addresses are (uct_ud_iface_check_grh).
 fn packet_type(header: NetworkHeader) -> u8 {
     match header {
-        NetworkHeader::None | NetworkHeader::Unseen => 0,
+        NetworkHeader::None | NetworkHeader::Unseen | NetworkHeader::Lrh(_) => 0,
         NetworkHeader::V4 => 0b1010,
         NetworkHeader::V6 => 0b1001,
     }
@@ -93,4 +106,32 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
         ours.instance.host.end_polling();
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use transport::op::{Completed, Status};
+    use wire::{LidAddress, Qpn};
+
+    use super::*;
+
+    #[test]
+    fn a_datagram_tells_of_a_grh_that_came_and_a_connection_of_what_its_device_has() {
+        let lid = LidAddress::new(5, 0, 0).unwrap();
+        for (header, expected) in [
+            (NetworkHeader::Unseen, [0, IBV_WC_GRH]),
+            (NetworkHeader::Lrh(lid), [0, 0]),
+            (NetworkHeader::Lrh(lid.with_grh()), [IBV_WC_GRH; 2]),
+            (NetworkHeader::V4, [IBV_WC_GRH; 2]),
+            (NetworkHeader::None, [0, 0]),
+        ] {
+            let receive = Completion::new(1, Status::Success, Completed::Receive, Qpn::new(7));
+            let receive = Completion { header, ..receive };
+            assert_eq!(
+                [0, IBV_WC_GRH].map(|flags| convert(&receive, flags).wc_flags),
+                expected,
+                "{header:?}"
+            );
+        }
+    }
 }

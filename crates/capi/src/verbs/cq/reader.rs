@@ -10,9 +10,6 @@ use rdma_core_abi::verbs::{ibv_wc, ibv_wc_tm_info};
 /// mutex, or the program promised to use one thread.
 pub(crate) struct Reader {
     pub single_threaded: bool,
-    /// The program asked for what tag matching says: it is written for Mellanox's adapters, which
-    /// never set IBV_WC_GRH on receives of connections.
-    pub tells_tags: bool,
     /// `start_poll` has taken the queue; tells an `end_poll` that ends nothing.
     pub polling: AtomicBool,
     pub current: Cell<ibv_wc>,
@@ -25,15 +22,14 @@ unsafe impl Sync for Reader {}
 
 impl Default for Reader {
     fn default() -> Self {
-        Self::new(false, false)
+        Self::new(false)
     }
 }
 
 impl Reader {
-    pub(crate) fn new(single_threaded: bool, tells_tags: bool) -> Self {
+    pub(crate) fn new(single_threaded: bool) -> Self {
         Self {
             single_threaded,
-            tells_tags,
             polling: AtomicBool::new(false),
             // SAFETY: integers only.
             current: Cell::new(unsafe { std::mem::zeroed() }),

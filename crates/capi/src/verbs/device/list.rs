@@ -68,7 +68,7 @@ fn make(instance: &Arc<Instance>, index: usize, nic: Arc<nic::Device>) -> usize 
     // pointer.
     let mut c: ibv_device = unsafe { std::mem::zeroed() };
     (c.node_type, c.transport_type) = match nic.config.transport {
-        Transport::Roce => (IBV_NODE_CA, IBV_TRANSPORT_IB),
+        Transport::Roce | Transport::Ib => (IBV_NODE_CA, IBV_TRANSPORT_IB),
         Transport::Iwarp => (IBV_NODE_RNIC, IBV_TRANSPORT_IWARP),
     };
     copy(&nic.config.name, &mut c.name);

@@ -7,6 +7,7 @@
 //! | `context` | an opened device as C sees it |
 //! | `command_fd` | what `cmd_fd` is |
 //! | `query` | attributes of devices and ports, GIDs and partition keys |
+//! | `infiniband` | what a port of InfiniBand says beside that |
 //! | `async_event` | asynchronous events |
 //! | `import` | objects shared between contexts |
 //! | `fork` | fork(2) |
@@ -17,6 +18,7 @@ mod command_fd;
 pub(crate) mod context;
 pub(crate) mod fork;
 pub(crate) mod import;
+mod infiniband;
 pub(crate) mod list;
 pub(crate) mod open;
 pub(crate) mod provider;

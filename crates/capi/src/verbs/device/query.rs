@@ -15,6 +15,7 @@ use rdma_core_abi::verbs::{
 use crate::ffi_guard::{self, Errno};
 use crate::verbs::cq::clock::clock_ns;
 use crate::verbs::device::context::Context;
+use crate::verbs::device::infiniband::{say_infiniband, table_len};
 
 const ATOMIC_NONE: i32 = 0;
 const ATOMIC_HCA: i32 = 1;
@@ -40,6 +41,7 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     }
     a.node_guid = context.nic.config.guid.0.to_be();
     a.sys_image_guid = a.node_guid;
+    a.max_pkeys = limits::PKEYS;
     a.max_mr_size = u64::MAX;
     a.page_size_cap = 0xffff_f000;
     a.vendor_id = 0xff_ffff;
@@ -74,9 +76,15 @@ fn device_attr(context: &Context) -> ibv_device_attr {
     a.max_srq = limits::MAX_SRQ as c_int;
     a.max_srq_wr = limits::MAX_SRQ_WR as c_int;
     a.max_srq_sge = limits::MAX_SGE as c_int;
-    a.max_pkeys = limits::PKEYS;
     a.local_ca_ack_delay = 15;
     a.phys_port_cnt = 1;
+    if let Some(ib) = &context.nic.port().ib {
+        a.sys_image_guid = ib.system_image_guid.0.to_be();
+        (a.vendor_id, a.vendor_part_id) = (ib.vendor_id, ib.device_id.into());
+        a.max_pkeys = table_len(&ib.pkeys);
+        // No Ethernet frames pass a port of InfiniBand.
+        a.max_raw_ethy_qp = 0;
+    }
     if context.nic.config.transport == Transport::Iwarp {
         leave_to_iwarp(&mut a);
     }
@@ -235,17 +243,22 @@ fn port_attr(context: &Context, number: u8) -> Result<ibv_port_attr, Errno> {
     a.max_mtu = wire::Mtu::M4096.code().into();
     a.active_mtu = p.mtu.code().into();
     a.gid_tbl_len = observed::gid_table_len(context.nic.config.transport) as c_int;
-    a.port_cap_flags = port::CAPABILITIES;
+    a.port_cap_flags = p.capabilities();
     a.max_msg_sz = limits::MAX_MESSAGE as u32;
     let counters = &context.nic.counters;
     a.bad_pkey_cntr = port_counter(&counters.wrong_pkey);
     a.qkey_viol_cntr = port_counter(&counters.wrong_qkey);
-    a.pkey_tbl_len = limits::PKEYS;
+    a.pkey_tbl_len = table_len(p.pkeys());
     a.max_vl_num = 1;
     let rate = p.rate();
-    (a.active_width, a.active_speed) = (rate.width, rate.speed);
-    a.active_speed_ex = a.active_speed.into();
+    a.active_width = rate.width;
+    // XDR has no code of eight bits.
+    a.active_speed = u8::try_from(rate.speed).unwrap_or(128);
+    a.active_speed_ex = rate.speed.into();
     a.link_layer = LINK_LAYER_ETHERNET;
+    if let Some(ib) = &p.ib {
+        say_infiniband(&mut a, ib);
+    }
     Ok(a)
 }
 
@@ -300,8 +313,12 @@ pub unsafe extern "C" fn ibv_query_port_speed(
         }
         // SAFETY: a context of ours and the caller's variable, by the man page's contract.
         unsafe {
-            let mbps = Context::of(context).nic.port().speed_mbps.unwrap_or(1_000);
-            *speed = u64::from(mbps).div_ceil(100);
+            let port = Context::of(context).nic.port();
+            let rate = port.rate();
+            *speed = match port.ib {
+                Some(_) => u64::from(rate.lanes()) * u64::from(rate.lane().0),
+                None => u64::from(port.speed_mbps.unwrap_or(1_000)).div_ceil(100),
+            };
         }
         Ok(())
     })
@@ -309,7 +326,11 @@ pub unsafe extern "C" fn ibv_query_port_speed(
 
 fn index_in_table(context: &Context, port: u8, index: u32) -> Result<usize, Errno> {
     let index = usize::try_from(index).unwrap_or(usize::MAX);
-    let is_there = port == 1 && index < observed::gid_table_len(context.nic.config.transport);
+    let len = match &context.nic.port().ib {
+        Some(ib) => ib.guids.len(),
+        None => observed::gid_table_len(context.nic.config.transport),
+    };
+    let is_there = port == 1 && index < len;
     is_there.then_some(index).ok_or(Errno(libc::EINVAL))
 }
 
@@ -331,7 +352,8 @@ pub unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// `ibv_query_gid_type`, no man page: all entries of a RoCE device are RoCE v2.
+/// `ibv_query_gid_type`, no man page: all entries of a RoCE device are RoCE v2. Those of others
+/// have the word for the rest.
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
     port: u8,
@@ -344,7 +366,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
         index_in_table(context, port, index)?;
         let found = match context.nic.config.transport {
             Transport::Roce => GID_SYSFS_ROCE_V2,
-            Transport::Iwarp => GID_SYSFS_IB_ROCE_V1,
+            Transport::Iwarp | Transport::Ib => GID_SYSFS_IB_ROCE_V1,
         };
         // SAFETY: the caller's variable.
         unsafe { *kind = found };
@@ -363,9 +385,13 @@ fn entries(context: &Context) -> impl Iterator<Item = ibv_gid_entry> {
         e.port_num = 1;
         e.gid_type = match config.transport {
             Transport::Roce => GID_ROCE_V2,
-            Transport::Iwarp => GID_IB,
+            Transport::Iwarp | Transport::Ib => GID_IB,
         };
-        e.ndev_ifindex = config.interface;
+        e.ndev_ifindex = match config.transport {
+            Transport::Roce | Transport::Iwarp => config.interface,
+            // No network device bears a GID of InfiniBand.
+            Transport::Ib => 0,
+        };
         e
     })
 }
@@ -436,28 +462,34 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     result.unwrap_or_else(|errno| -(errno as isize))
 }
 
-/// ibv_query_pkey(3): the default partition is all there is. errno: EINVAL beyond the table.
+/// ibv_query_pkey(3): an empty entry gives 0. errno: EINVAL beyond the table.
 pub unsafe extern "C" fn ibv_query_pkey(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
     ffi_guard::or_minus_one(|| {
-        if port != 1 || index != 0 {
-            return Err(Errno(libc::EINVAL));
-        }
+        // SAFETY: a context of ours, by the man page's contract.
+        let table = unsafe { Context::of(context).nic.port() };
+        let index = usize::try_from(index).map_err(|_| Errno(libc::EINVAL))?;
+        let found = table.pkeys().get(index).filter(|_| port == 1).ok_or(Errno(libc::EINVAL))?;
         // SAFETY: the caller's variable.
-        unsafe { *pkey = wire::Pkey::default().0.to_be() };
+        unsafe { *pkey = found.0.to_be() };
         Ok(0)
     })
 }
 
-/// ibv_get_pkey_index(3): the pkey is in network byte order. errno: EINVAL where the table has none
-/// like it.
-pub unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+/// ibv_get_pkey_index(3): the pkey is in network byte order; an entry of the same partition is
+/// found, whatever the membership. errno: EINVAL where the table has none like it.
+pub unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     ffi_guard::or_minus_one(|| {
-        let full = wire::Pkey::default().0;
-        if port == 1 && u16::from_be(pkey) | 0x8000 == full { Ok(0) } else { Err(Errno(libc::EINVAL)) }
+        // SAFETY: a context of ours, by the man page's contract.
+        let table = unsafe { Context::of(context).nic.port() };
+        let partition = |key: u16| key & 0x7fff;
+        let wanted = partition(u16::from_be(pkey));
+        let is_it = |key: &wire::Pkey| wanted != 0 && partition(key.0) == wanted;
+        let found = table.pkeys().iter().position(is_it).filter(|_| port == 1);
+        found.and_then(|index| c_int::try_from(index).ok()).ok_or(Errno(libc::EINVAL))
     })
 }

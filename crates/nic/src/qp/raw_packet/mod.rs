@@ -146,7 +146,14 @@ impl Raw {
 
 /// A frame as a receive takes it: as it is, and nothing is said about it but its length.
 pub(crate) fn whole_frame(frame: &[u8]) -> Datagram<'_> {
-    Datagram { head: &[], header: NetworkHeader::None, bytes: frame, tail: SendTail::None, solicited: false }
+    Datagram {
+        at: 0,
+        head: &[],
+        header: NetworkHeader::None,
+        bytes: frame,
+        tail: SendTail::None,
+        solicited: false,
+    }
 }
 
 /// Puts the bytes of a request together.
