@@ -149,7 +149,7 @@ impl Pair {
         client.node.resolve_addr(&id, None, to, Duration::from_secs(2)).expect("a route");
         self.sim.run_for(A_WHILE);
         client.event(EventKind::AddrResolved);
-        client.node.resolve_route(&id).expect("an address");
+        client.node.resolve_route(&id, Duration::from_secs(2)).expect("an address");
         client.event(EventKind::RouteResolved);
         let ours = Endpoint::new(client, &id, self.memory_len);
         client.node.connect(&id, &param, &[]).expect("a route and a queue pair");

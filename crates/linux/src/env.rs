@@ -14,7 +14,7 @@ use std::time::Instant;
 use local::Rings;
 use locks::{Mutex, Rank};
 use nic::{Errno, Link, Path, Persist, Platform};
-use stack::env::{Claim, ClaimError, Datagram, Interface, Route, RouteQuery};
+use stack::env::{Claim, ClaimError, Datagram, HandedOver, Interface, Route, RouteQuery};
 use stack::{Env, Name, Watch};
 use sys::WakeFd;
 use sys::clock::Clock;
@@ -424,8 +424,9 @@ impl Env for LinuxEnv {
         self.is_ours() && self.names.forward(name, datagram, &self.reactor, &self.counters)
     }
 
-    fn hand_over(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {
-        self.is_ours() && self.hand_over_here(names, path, batch)
+    fn hand_over(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> HandedOver {
+        let is_taken = self.is_ours() && self.hand_over_here(names, path, batch);
+        if is_taken { HandedOver::Done } else { HandedOver::NotHere }
     }
 
     fn has_flow(&self, path: &Path) -> bool {

@@ -156,6 +156,7 @@ fn read_link(known: &mut Known, message: &Message<'_>) {
         loopback: has(libc::IFF_LOOPBACK),
         speed_mbps: None,
         addresses: Vec::new(),
+        infiniband: None,
     };
     for (kind, value) in message.attributes(16) {
         match kind {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use nic::peer_memory::Copy;
 use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform, Stream};
-use stack::env::{Claim, ClaimError, Datagram, Env, Interface, Name, Route, RouteQuery, Watch};
+use stack::env::{Claim, ClaimError, Datagram, Env, HandedOver, Interface, Name, Route, RouteQuery, Watch};
 use transport::{Short, TxBatch};
 use wire::icrc::{self, Flow};
 use wire::mad::PortSpace;
@@ -421,11 +421,12 @@ impl Env for SimEnv {
         true
     }
 
-    fn hand_over(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {
-        names.iter().any(|name| match name {
+    fn hand_over(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> HandedOver {
+        let is_taken = names.iter().any(|name| match name {
             Name::Block(block) => self.put(*block, path, batch),
             _ => false,
-        })
+        });
+        if is_taken { HandedOver::Done } else { HandedOver::NotHere }
     }
 
     fn is_known(&self, name: Name) -> bool {

@@ -128,7 +128,7 @@ impl<W: Env> Node<W> {
 
     /// A request for a connection arrived, for one of our listeners or for none.
     pub(crate) fn on_request(&self, core: &mut Core, now: Instant, key: ConnKey, request: Box<Request>) {
-        let ours = request.path.local_gid.ip();
+        let ours = request.path.local_ip();
         if let Some(why) = core.refused_by_rule() {
             return self.refuse(core, now, key, why);
         }
@@ -155,9 +155,14 @@ impl<W: Env> Node<W> {
         core: &mut Core,
         now: Instant,
         key: ConnKey,
-        request: Box<SidrRequest>,
+        mut request: Box<SidrRequest>,
     ) {
-        let ours = request.path.local_gid.ip();
+        if request.path.lids.is_some() && request.path.ips.is_none() {
+            // Neither the packet nor the message says GIDs.
+            let own = self.device(key.0).and_then(|device| device.gid(0));
+            request.path.local_gid = own.map_or(request.path.local_gid, |own| own.gid);
+        }
+        let ours = request.path.local_ip();
         let Some((at, listener)) = core.listener(request.service, ours) else {
             return self.refuse(core, now, key, Refusal::InvalidService);
         };
@@ -195,7 +200,7 @@ impl<W: Env> Node<W> {
     /// held.
     pub(crate) fn look_up(&self, arrival: &Arrival) -> Sender {
         let (path, process) = arrival.asked.by();
-        let (source, dest) = (path.local_gid.ip(), path.remote_gid.ip());
+        let (source, dest) = (path.local_ip(), path.remote_ip());
         let query = RouteQuery { dest, scope: path.link, source: Some(source) };
         let route = self.env.route(query).ok();
         let watch = self.watch_peer(route.is_some_and(|route| route.local), process);
@@ -245,8 +250,12 @@ impl<W: Env> Node<W> {
         {
             let mut inner = id.lock();
             inner.progress = Progress::Requested;
-            inner.source = Some(with_scope(path.local_gid.ip(), at.2, path.link));
-            inner.dest = Some(with_scope(path.remote_gid.ip(), asked.peer_port(), path.link));
+            inner.source = Some(with_scope(path.local_ip(), at.2, path.link));
+            inner.dest = Some(with_scope(path.remote_ip(), asked.peer_port(), path.link));
+            if path.lids.is_some() {
+                inner.gids = Some((path.local_gid, path.remote_gid));
+                inner.record = Some(*path);
+            }
             inner.device = device;
             inner.route = route;
             inner.conn = Some(key);

@@ -1,7 +1,10 @@
-//! `AF_IB` addresses (`struct sockaddr_ib`): a GID and a service id. RoCE has no subnet
-//! administrator that could find the way to a GID, so no device here resolves or bears one, as with
-//! the kernel; what remains is the GID of all zeros, under which an identifier listens for a
-//! service on all devices.
+//! `AF_IB` addresses (`struct sockaddr_ib`): a GID and a service id. An InfiniBand port bears its
+//! GIDs, and the administration of its subnet finds the way to others. RoCE has none, so there no
+//! device resolves or bears one, as with the kernel. What remains is the GID of all zeros, under
+//! which an identifier listens for a service on all devices.
+//!
+//! Inside the node such an address is an IPv6 address that has the bytes of the GID. Requests bear
+//! no header of IP addresses ([`Inner::ib_dest`](crate::id::Inner::ib_dest)).
 //!
 //! | service id | port space |
 //! |---|---|
@@ -11,13 +14,14 @@
 //!
 //! The mask says which bits of the service id count: a port space may be left open.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use cm::PortSpace;
-use wire::Gid;
+use nic::{Device, Transport};
+use wire::{Gid, Pkey};
 
-use crate::env::Env;
+use crate::env::{Env, Route};
 use crate::id::{Claimed, Id, Progress};
 use crate::ports::Place;
 use crate::{Errno, Error, Node};
@@ -43,7 +47,7 @@ pub struct IbService {
 impl IbService {
     /// The port space that the service id names, if an identifier of `space` may have it: one of
     /// RDMA_PS_IB may have each.
-    fn space_for(&self, space: PortSpace) -> Option<PortSpace> {
+    pub(crate) fn space_for(&self, space: PortSpace) -> Option<PortSpace> {
         let mask = self.sid_mask & SPACE_MASK;
         let fits = |named: PortSpace| {
             (space == PortSpace::Ib || space == named)
@@ -65,15 +69,16 @@ impl IbService {
 
 impl<W: Env> Node<W> {
     /// `rdma_bind_addr` to an `AF_IB` address. EPROTONOSUPPORT where the service id is of a port
-    /// space that the identifier's does not include, ENODEV for a GID, EADDRNOTAVAIL where the
-    /// port is taken.
+    /// space that the identifier's does not include, ENODEV for a GID that no InfiniBand port
+    /// bears, EADDRNOTAVAIL or EADDRINUSE where the port is taken.
     pub fn bind_service(&self, id: &Arc<Id>, gid: Gid, service: IbService) -> Result<(), Error> {
         let options = id.lock().bindable()?;
-        if gid != Gid::default() {
-            return Err(Error::System(Errno::ENODEV));
-        }
+        let device = match gid {
+            _ if gid == Gid::default() => None,
+            _ => Some(self.device_with_gid(gid).ok_or(Error::System(Errno::ENODEV))?),
+        };
         let space = service.space_for(id.space).ok_or(Error::System(Errno::EPROTONOSUPPORT))?;
-        let place = Place { space, addr: None, reuse: options.reuse };
+        let place = Place { space, addr: device.is_some().then(|| gid.ip()), reuse: options.reuse };
         let (port, claim) = self.claim_port(place, service.port())?;
         let mut inner = id.lock();
         if inner.bindable() != Ok(options) {
@@ -81,18 +86,86 @@ impl<W: Env> Node<W> {
         }
         inner.claim = Some(Claimed(claim));
         inner.place = Some(place);
-        inner.source = Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
+        inner.source = Some(SocketAddr::from((Ipv6Addr::from(gid.0), port)));
+        inner.device = device;
         inner.v6_only = false;
         inner.ib = Some(service.bound_to(space, port));
         inner.progress = Progress::Bound;
         Ok(())
     }
 
-    /// `rdma_resolve_addr` to an `AF_IB` address: ENODEV, because no device resolves those.
-    pub fn resolve_service(&self, id: &Id) -> Result<(), Error> {
-        match id.lock().progress {
-            Progress::Idle | Progress::Bound => Err(Error::System(Errno::ENODEV)),
-            progress => Err(progress.refuses()),
+    /// `rdma_resolve_addr` to an `AF_IB` address, from another one where the program says so:
+    /// AddrResolved follows. ENODEV where no InfiniBand port of the GID's subnet and of the
+    /// partition is active, EPROTONOSUPPORT for a service id of another port space; of the source
+    /// those of [`Node::bind_service`].
+    pub fn resolve_service(
+        &self,
+        id: &Arc<Id>,
+        source: Option<(Gid, IbService)>,
+        (gid, service): (Gid, IbService),
+    ) -> Result<(), Error> {
+        let (start, ib) = {
+            let inner = id.lock();
+            (inner.progress, inner.ib)
+        };
+        if !matches!((start, ib), (Progress::Idle, _) | (Progress::Bound, Some(_))) {
+            return Err(start.refuses());
+        }
+        if let (Progress::Idle, Some((source, service))) = (start, source) {
+            self.bind_service(id, source, service)?;
+        }
+        let bound = id.lock().device.clone();
+        let device = self.device_toward(bound, gid, Pkey(service.pkey));
+        let device = device.ok_or(Error::System(Errno::ENODEV))?;
+        let space = service.space_for(id.space).ok_or(Error::System(Errno::EPROTONOSUPPORT))?;
+        let own = device.gid(0).ok_or(Error::System(Errno::ENODEV))?.gid;
+        self.attach(&device)?;
+        let ephemeral = self.ephemeral();
+        {
+            let mut inner = id.lock();
+            if !matches!(inner.progress, Progress::Idle | Progress::Bound) {
+                return Err(inner.progress.refuses());
+            }
+            let port = inner.source.map_or(ephemeral, |source| source.port());
+            let ends = [own, gid].map(|gid| Ipv6Addr::from(gid.0));
+            let [source, dest] = ends.map(IpAddr::V6);
+            inner.source = Some(SocketAddr::new(source, port));
+            inner.dest = Some(SocketAddr::new(dest, service.port()));
+            let (interface, mtu) = (device.config.interface, u32::MAX);
+            inner.route = Some(Route { source, dest, interface, next_hop: dest, local: true, mtu });
+            inner.ib = inner.ib.or(Some(service.bound_to(space, port)));
+            inner.ib_dest = Some(service);
+            inner.gids = Some((own, gid));
+            inner.device = Some(device);
+            inner.progress = Progress::AddressQuery;
+        }
+        self.finish_resolve(id, Ok(()));
+        Ok(())
+    }
+
+    /// The InfiniBand device whose port bears a GID.
+    fn device_with_gid(&self, gid: Gid) -> Option<Arc<Device>> {
+        let bears = |device: &&Arc<Device>| {
+            device.config.transport == Transport::Ib && device.port().gids.index_of_gid(gid).is_some()
+        };
+        self.devices.iter().find(bears).cloned()
+    }
+
+    /// The InfiniBand device that leads to a GID in a partition: the one that an identifier is
+    /// bound to, else the one that bears the GID, else one of its subnet.
+    fn device_toward(&self, bound: Option<Arc<Device>>, gid: Gid, pkey: Pkey) -> Option<Arc<Device>> {
+        let leads = |device: &Arc<Device>| {
+            let port = device.port();
+            let own = device.gid(0).map(|own| own.gid);
+            device.config.transport == Transport::Ib
+                && port.up
+                && own.is_some_and(|own| own.0[..8] == gid.0[..8])
+                && port.pkeys().iter().any(|own| own.0 << 1 == pkey.0 << 1)
+        };
+        let all = || self.devices.iter().filter(|device| leads(device)).cloned();
+        match bound {
+            Some(bound) => leads(&bound).then_some(bound),
+            None => self.device_with_gid(gid).filter(leads).or_else(|| all().next()),
         }
     }
 }

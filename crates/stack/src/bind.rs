@@ -9,6 +9,7 @@ use cm::PortSpace;
 use nic::Device;
 
 use crate::address::{everywhere, is_link_local, normal, scope_of};
+use crate::datagram::has_ipoib;
 use crate::env::Env;
 use crate::id::{Claimed, Id, NO_IPOIB, Progress};
 use crate::ports::Place;
@@ -19,14 +20,18 @@ impl<W: Env> Node<W> {
     /// as it is, and otherwise stands for all of its family (the kernel's cma_any_addr).
     /// EADDRNOTAVAIL where no device bears the address, or where the port is taken and
     /// either is for all addresses; EADDRINUSE where the same address has the port; EINVAL for a
-    /// link-local address that does not say on which link, and for any in RDMA_PS_IPOIB but the
-    /// wildcards.
+    /// link-local address that does not say on which link, and in RDMA_PS_IPOIB for one of a device
+    /// without an IPoIB interface.
     pub fn bind(&self, id: &Arc<Id>, address: SocketAddr) -> Result<(), Error> {
         let options = id.lock().bindable()?;
         let (ip, device) = match normal(address.ip()) {
             ip if everywhere(ip).is_unspecified() => (ip, None),
-            _ if id.space == PortSpace::Ipoib => return Err(NO_IPOIB),
-            _ => self.own_address(&address).map(|(ip, device)| (ip, Some(device)))?,
+            _ => match self.own_address(&address) {
+                Ok((_, device)) if id.space == PortSpace::Ipoib && !has_ipoib(&device) => {
+                    return Err(NO_IPOIB);
+                }
+                found => found.map(|(ip, device)| (ip, Some(device)))?,
+            },
         };
         let listens = everywhere(ip);
         let both_families = listens.is_unspecified() && ip.is_ipv6() && !options.v6_only;

@@ -22,14 +22,16 @@ use wire::{CommId, Qpn};
 use crate::accept::Arrival;
 use crate::datagram::on_sidr_reply;
 use crate::device_events::Everyone;
-use crate::env::Env;
+use crate::env::{Env, HandedOver};
 use crate::event::{Event, EventChannel};
 use crate::flows::Acceptors;
 use crate::graceful_close::Waiting;
+use crate::gsi::asked_at;
 use crate::id::{Id, Progress};
 use crate::kept_ports::KeptPort;
 use crate::listener::Listener;
 use crate::number_blocks::process_of;
+use crate::sa_client::SaQueries;
 use crate::{Node, devices};
 
 /// A connection: its device, and its number in that device's connection manager.
@@ -45,6 +47,8 @@ pub(crate) struct CmAgent {
     /// Sequence number of the next packet from QP1.
     pub(crate) gsi_psn: AtomicU32,
     pub(crate) everyone: Everyone,
+    /// Questions in [`Core::sa_queries`], to be read without the lock.
+    pub(crate) asked: AtomicUsize,
     /// Queue pairs in [`Core::unheard`] and [`Core::waiting_ends`], to be read without the lock.
     awaited: AtomicUsize,
 }
@@ -70,6 +74,8 @@ pub(crate) struct Core {
     /// why.
     pub(crate) refused: Vec<(u64, Refusal)>,
     pub(crate) resolving: BTreeMap<u64, (Arc<Id>, Instant)>,
+    /// Questions to the administration of a subnet.
+    pub(crate) sa_queries: SaQueries,
     /// Channels with events that are published when the lock has been given back.
     unpublished: Vec<Arc<EventChannel>>,
     /// What messages are made in, one after the other.
@@ -90,6 +96,7 @@ impl CmAgent {
             arrived: Vec::new(),
             refused: Vec::new(),
             resolving: BTreeMap::new(),
+            sa_queries: SaQueries::default(),
             unpublished: Vec::new(),
             batch: TxBatch::new(),
             next_ticket: 1,
@@ -99,6 +106,7 @@ impl CmAgent {
             timing: *timing,
             gsi_psn: AtomicU32::new(0),
             everyone: Everyone::default(),
+            asked: AtomicUsize::new(0),
             awaited: AtomicUsize::new(0),
         }
     }
@@ -114,7 +122,8 @@ impl CmAgent {
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let core = self.lock();
-        core.deadline().into_iter().chain(core.resolving.values().map(|(_, t)| *t)).min()
+        let resolving = core.resolving.values().map(|(_, t)| *t);
+        core.deadline().into_iter().chain(resolving).chain(core.sa_queries.deadline()).min()
     }
 
     /// The first data on a queue pair establishes its connection.
@@ -146,17 +155,18 @@ impl CmAgent {
     /// something that it knows.
     pub(crate) fn expects(
         &self,
-        device: DeviceId,
+        device: &Device,
         from: Origin,
         request: &Mad,
         service: Option<Service>,
     ) -> bool {
         let mut core = self.lock();
-        let listens = |service| from.dest.ip().is_some_and(|ip| core.listener(service, ip).is_some());
+        let at = asked_at(device, from.dest, request);
+        let listens = |service| at.is_some_and(|ip| core.listener(service, ip).is_some());
         service.is_some_and(listens)
             || core
                 .cms
-                .get_mut(&device)
+                .get_mut(&device.config.id)
                 .and_then(|cm| cm.mads())
                 .is_some_and(|it| it.has_asked(from, request))
     }
@@ -357,7 +367,9 @@ impl<W: Env> Node<W> {
                 Output::Transmit { conn: None, path, mad, .. } => self.answer_unsolicited(now, &path, &mad),
                 Output::Transmit { conn, path, mad, attempt } => {
                     let way = self.way(core, now, (device, conn), &path, &mad, attempt);
-                    self.send_mad(&way, path.pkey, &mad, &mut core.batch);
+                    if self.send_mad(&way, &path, &mad, &mut core.batch) == HandedOver::Unclaimed {
+                        self.unclaimed(core, now, device, (&path, &mad));
+                    }
                 }
                 Output::Stream { stream, action } => {
                     self.act_on_stream(core, now, (device, stream), action);

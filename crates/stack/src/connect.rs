@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use cm::{PathRecord, PrivateData, Refusal, Service};
+use cm::{PathRecord, PrivateData, Refusal};
 use nic::Device;
 use nic::rdma_cm::{ConnParam, EventKind};
 use wire::Psn;
@@ -182,7 +182,7 @@ fn asked(
         return Err(inner.progress.refuses());
     };
     let connect = cm::Connect {
-        service: Service { space: id.space, port: dest.port() },
+        service: inner.wanted_service(id.space, dest.port()),
         source_port: source.port(),
         path: path(device, &route, &inner),
         transport_service: id.transport_service(),
@@ -194,6 +194,9 @@ fn asked(
 
 /// The way that messages and data take, with what the program said about it.
 pub(crate) fn path(device: &Device, route: &Route, inner: &Inner) -> PathRecord {
+    if let Some(record) = inner.record {
+        return PathRecord { traffic_class: inner.tos.unwrap_or(record.traffic_class), ..record };
+    }
     let mtu = wire::Mtu::for_link(route.mtu).unwrap_or(wire::Mtu::M256).min(device.port().mtu);
     let path = PathRecord::new(route.source.into(), route.dest.into(), device.config.interface, mtu);
     let path = match &inner.path {

@@ -1,6 +1,6 @@
-//! Datagram services (RDMA_PS_UDP, RDMA_PS_IPOIB, and RDMA_PS_IB with datagram queue pairs):
-//! identifiers whose queue pairs have no peer. Connecting is one question, SIDR_REQ, for the number
-//! and Q_Key of the queue pair that serves; accepting or rejecting is the answer.
+//! Datagram services (RDMA_PS_UDP, on InfiniBand RDMA_PS_IPOIB, and RDMA_PS_IB with datagram queue
+//! pairs): identifiers whose queue pairs have no peer. Connecting is one question, SIDR_REQ, for
+//! the number and Q_Key of the queue pair that serves; accepting or rejecting is the answer.
 //!
 //! | private data | bytes |
 //! |---|---|
@@ -11,9 +11,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use cm::{Cm, ConnId, PortSpace, PrivateData, Refusal, Service, SidrAnswer};
+use cm::{Cm, ConnId, PortSpace, PrivateData, Refusal, SidrAnswer};
 use nic::rdma_cm::{EventKind, UDP_QKEY, UdParam};
-use nic::{AddressVector, Qp, QpAttr, QpState, QpType, mask};
+use nic::{AddressVector, Device, Qp, QpAttr, QpState, QpType, Transport, mask};
 use wire::{Qkey, Qpn};
 
 use crate::cm_agent::{Core, plain};
@@ -29,6 +29,8 @@ pub const ASK_DATA: usize = PrivateData::MAX.question;
 /// Consumer private data of its answer, accept or reject, in bytes (rdma_accept(3)): what the most
 /// spacious protocol takes.
 pub const ANSWER_DATA: usize = PrivateData::MAX.answer;
+/// The Q_Key of the group to which IPoIB sends broadcasts, as subnet managers make it.
+const IPOIB_QKEY: Qkey = Qkey(0xb1b);
 /// Hop limit of the addresses that events bear, as the kernel's.
 const HOP_LIMIT: u8 = 64;
 
@@ -38,11 +40,12 @@ impl Id {
         self.kind == QpType::Ud
     }
 
-    /// The Q_Key of its queue pair and its groups. ENODEV in RDMA_PS_IPOIB: there it is the IPoIB
-    /// broadcast group's, and no device here has an IPoIB interface.
+    /// The Q_Key of its queue pair and its groups. In RDMA_PS_IPOIB that of IPoIB's group for
+    /// broadcasts; ENODEV there on a device without an IPoIB interface.
     pub(crate) fn qkey(&self) -> Result<Qkey, Error> {
         match self.space {
             PortSpace::Udp | PortSpace::Ib => Ok(UDP_QKEY),
+            PortSpace::Ipoib if self.lock().device.as_ref().is_some_and(has_ipoib) => Ok(IPOIB_QKEY),
             _ => Err(Error::System(Errno::ENODEV)),
         }
     }
@@ -76,6 +79,12 @@ impl<W: Env> Node<W> {
         Ok((attr, bits))
     }
 
+    /// The way to the destination of an identifier whose route is resolved, for datagrams of its
+    /// device; `None` where the device does not bear the source any more.
+    pub fn datagram_path(&self, id: &Id) -> Option<AddressVector> {
+        toward(id, Qpn::default(), UDP_QKEY).map(|ud| ud.av)
+    }
+
     /// `rdma_connect`: asks for the service's queue pair. Established or Unreachable follows.
     /// EINVAL for more private data than the device's protocol takes ([`ASK_DATA`] at most).
     pub(crate) fn ask(&self, id: &Arc<Id>, private_data: &[u8]) -> Result<(), Error> {
@@ -96,7 +105,7 @@ impl<W: Env> Node<W> {
                 ));
             }
             let ask = cm::SidrAsk {
-                service: Service { space: id.space, port: dest.port() },
+                service: inner.wanted_service(id.space, dest.port()),
                 source_port: source.port(),
                 path: path(device, &route, &inner),
                 private_data: private_data.to_vec(),
@@ -176,6 +185,11 @@ impl<W: Env> Node<W> {
     }
 }
 
+/// Whether a device's port has an interface of IPoIB.
+pub(crate) fn has_ipoib(device: &Arc<Device>) -> bool {
+    device.config.transport == Transport::Ib
+}
+
 /// The answer to a question of ours. One that says no leaves the queue pair as it is: it may have
 /// other peers.
 pub(crate) fn on_sidr_reply(
@@ -202,6 +216,10 @@ pub(crate) fn on_sidr_reply(
 pub(crate) fn toward(id: &Id, qpn: Qpn, qkey: Qkey) -> Option<UdParam> {
     let inner = id.lock();
     let (source, dest, device) = (inner.source?.ip(), inner.dest?.ip(), inner.device.as_ref()?);
+    if let Some(record) = &inner.record {
+        let av = crate::address_vector::address_vector(&device.port(), record).ok()?;
+        return Some(UdParam { av, qpn, qkey, context: 0 });
+    }
     let sgid_index = device.port().gids.index_of(source)?;
     let av = address_vector(dest, sgid_index, inner.tos);
     Some(UdParam { av, qpn, qkey, context: 0 })

@@ -10,11 +10,12 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use nic::device::Port;
+use nic::device::port::PortState;
 use nic::{Device, DeviceConfig, DeviceId, GidTable, Transport};
 use wire::{Gid, Guid, Mtu};
 
 use crate::Node;
-use crate::env::{Env, Interface, Route};
+use crate::env::{Env, IbLink, Interface, Route};
 
 /// Stands for each interface that is up and has an address, and in a device's name for its name.
 const ANY: &str = "*";
@@ -118,9 +119,10 @@ pub fn parse(text: &str) -> Result<Vec<DeviceSpec>, ConfigError> {
     Ok(specs)
 }
 
-/// The devices of a host: those configured, in that order, or by default one for each interface
-/// that is up and has an address, loopback last: programs take the first, and that shall reach
-/// others. `host_id` makes the GUIDs, see [`guid`].
+/// The devices of a host: those of its InfiniBand ports, under the names that these have, then
+/// those configured, in that order. By default that is one for each other interface that is up and
+/// has an address, loopback last: programs take the first, and that shall reach others. `host_id`
+/// makes the GUIDs, see [`guid`].
 pub fn choose(
     specs: Option<&[DeviceSpec]>,
     interfaces: &[Interface],
@@ -128,13 +130,14 @@ pub fn choose(
 ) -> Vec<(DeviceConfig, Port)> {
     let every =
         [DeviceSpec { name: format!("rxe_{ANY}"), transport: Transport::Roce, interface: ANY.into() }];
-    let mut usable: Vec<_> = interfaces.iter().filter(|i| i.up && !i.addresses.is_empty()).collect();
+    let is_usable = |i: &&Interface| i.up && !i.addresses.is_empty() && is_ethernet(i);
+    let mut usable: Vec<_> = interfaces.iter().filter(is_usable).collect();
     usable.sort_by_key(|i| i.loopback);
     let mut chosen: Vec<(String, Transport, &Interface)> = Vec::new();
     for spec in specs.unwrap_or(&every) {
         let meant: Vec<&Interface> = match spec.is_of_each() {
             true => usable.clone(),
-            false => interfaces.iter().filter(|i| i.name == spec.interface).collect(),
+            false => interfaces.iter().filter(|i| i.name == spec.interface && is_ethernet(i)).collect(),
         };
         for i in meant {
             let name = spec.name.replace(ANY, &i.name);
@@ -146,23 +149,41 @@ pub fn choose(
             }
         }
     }
+    let of_ports = interfaces.iter().filter_map(|i| Some((i.infiniband.as_ref()?, i)));
+    let mut all: Vec<_> = of_ports.map(|(ib, i)| (ib.device.clone(), Transport::Ib, i)).collect();
+    chosen.retain(|(name, ..)| !all.iter().any(|(other, ..)| other == name));
+    all.append(&mut chosen);
     let device = |(id, (name, transport, i)): (u32, (String, Transport, &Interface))| {
         let config = DeviceConfig {
             id: DeviceId(id),
             name,
             transport,
-            guid: guid(host_id, transport, i.index),
+            guid: i.infiniband.as_ref().map_or(guid(host_id, transport, i.index), |ib| ib.port.node_guid),
             interface: i.index,
             interface_name: i.name.clone(),
             mac: i.mac,
         };
         (config, port(&GidTable::default(), i))
     };
-    (0..).zip(chosen).map(device).collect()
+    (0..).zip(all).map(device).collect()
+}
+
+/// Whether UDP and TCP go by an interface: a port of InfiniBand has a device of its own only.
+fn is_ethernet(i: &Interface) -> bool {
+    i.infiniband.is_none()
 }
 
 /// The port over an interface as it is now.
 pub fn port(before: &GidTable, i: &Interface) -> Port {
+    if let Some(IbLink { port, .. }) = &i.infiniband {
+        return Port {
+            up: i.up && port.state == PortState::Active,
+            mtu: port.mtu_active,
+            speed_mbps: None,
+            gids: GidTable::of_infiniband(port, &i.addresses),
+            ib: Some(Box::new(port.clone())),
+        };
+    }
     Port {
         up: i.up,
         mtu: Mtu::for_link(i.mtu).unwrap_or(Mtu::M256),
@@ -221,11 +242,11 @@ impl<W: Env> Node<W> {
     }
 
     /// The device that a packet or a frame is for, which came by an interface. All that arrives so
-    /// is RoCE's, or a frame for a raw packet queue pair of the same device.
+    /// is of RoCE or InfiniBand, or a frame for a raw packet queue pair of the same device.
     #[inline]
     pub(crate) fn device_of_arrival(&self, interface: u32) -> Option<&Arc<Device>> {
         let is_it =
-            |d: &&Arc<Device>| (d.config.interface, d.config.transport) == (interface, Transport::Roce);
+            |d: &&Arc<Device>| d.config.interface == interface && d.config.transport != Transport::Iwarp;
         self.devices.iter().find(is_it)
     }
 
@@ -258,7 +279,17 @@ mod tests {
     fn interface(index: u32, name: &str, loopback: bool) -> Interface {
         let addresses = vec![IpAddr::from([10, 0, 0, index as u8])];
         let name = name.to_owned();
-        Interface { index, name, mac: [0; 6], mtu: 1500, up: true, loopback, speed_mbps: None, addresses }
+        Interface {
+            index,
+            name,
+            mac: [0; 6],
+            mtu: 1500,
+            up: true,
+            loopback,
+            speed_mbps: None,
+            addresses,
+            infiniband: None,
+        }
     }
 
     #[test]

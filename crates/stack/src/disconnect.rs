@@ -49,7 +49,7 @@ impl<W: Env> Node<W> {
     /// `rdma_destroy_id`, whatever the state: peers are told what their state calls for, events not
     /// yet fetched vanish, and with a listener the requests that wait.
     pub fn destroy(&self, id: &Arc<Id>) {
-        self.detach_all(id);
+        self.leave_all(id);
         let now = self.env.now();
         // No further stream is accepted.
         let streams = id.lock().stream_claim.take();
@@ -161,7 +161,7 @@ impl<W: Env> Node<W> {
                 if let Output::Transmit { path, mad, attempt, .. } = output {
                     // A thread that has a queue pair in hand may never let it go.
                     let way = graceful_close::way(&path, &mad, attempt, None);
-                    self.send_mad(&way, path.pkey, &mad, &mut batch);
+                    self.send_mad(&way, &path, &mad, &mut batch);
                 }
             }
         }

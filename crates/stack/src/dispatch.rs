@@ -87,7 +87,7 @@ impl Counters {
 impl Counters {
     /// Takes apart what lies between the UDP header and the ICRC, or counts why not.
     #[inline]
-    fn parse<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
+    pub(crate) fn parse<'a>(&self, bytes: &'a [u8]) -> Option<Packet<'a>> {
         match Packet::parse(bytes) {
             Ok(packet) => return Some(packet),
             Err(Malformed::Opcode(_)) => self.unknown_opcode.add(1),
@@ -130,6 +130,7 @@ impl<W: Env> InputHandler for Node<W> {
                     self.peer_unreachable(now, dest, packet.ours, nobody.flatten());
                 }
             }
+            Input::Mad { interface, bytes } => self.subnet_administration(interface, bytes),
             Input::Interfaces(interfaces) => self.update_interfaces(now, interfaces),
             Input::Gone(name, watch) => self.peer_gone(now, name, watch),
         }
@@ -251,6 +252,7 @@ impl<W: Env> Node<W> {
         for id in self.cm_agent.overdue(now) {
             self.finish_resolve(&id, Err(Errno::ETIMEDOUT));
         }
+        self.expire_sa_queries(now);
         self.expire_connections(now);
     }
 
@@ -288,6 +290,14 @@ impl<W: Env> Node<W> {
 
     /// Packets of a process of this host, for this one: no other way leads here.
     fn unsealed(&self, now: Instant, run: &Datagram<'_>, size: usize) {
+        match run.dest.address().lid() {
+            None => self.without_icrc(now, run, size),
+            Some(lid) => self.by_lid(now, run, size, lid.has_grh()),
+        }
+    }
+
+    /// Packets without a GRH, whose ICRC says nothing.
+    pub(crate) fn without_icrc(&self, now: Instant, run: &Datagram<'_>, size: usize) {
         let mut packets = Packets { rest: run.bytes, size, icrc: None, counters: &self.counters };
         while let Some(first) = packets.next(|_| true) {
             let packet = first.first();

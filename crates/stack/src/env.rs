@@ -5,12 +5,14 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use cm::PortSpace;
+use nic::device::IbPort;
 pub use nic::qp::streams::StreamRead;
 use nic::{Errno, Frames, Link, Path, Platform, Qp, Stream};
 use transport::TxBatch;
 use transport::op::SharedBytes;
 pub use transport::rc::AckDelay;
-use wire::{Address, Endpoint, Qpn};
+use wire::mad::MAD_LEN;
+use wire::{Address, Endpoint, Gid, LidAddress, Qpn};
 
 /// A network interface with its addresses, as the system reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,18 @@ pub struct Interface {
     pub speed_mbps: Option<u32>,
     /// Addresses in the order the system lists them.
     pub addresses: Vec<IpAddr>,
+    /// The InfiniBand port that the interface is of, with IPoIB's addresses; `None` for every other
+    /// link layer.
+    pub infiniband: Option<IbLink>,
+}
+
+/// The InfiniBand port of an interface, and the name of the device that it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IbLink {
+    /// The device's name, such as `mlx5_0`.
+    pub device: String,
+    /// The port as it is now.
+    pub port: IbPort,
 }
 
 /// A name that one process of this host claims; it vanishes with the process. Names are scoped like
@@ -191,6 +205,14 @@ pub enum Input<'a> {
         /// The first bytes of the packet, from BTH on; may be short.
         sent: &'a [u8],
     },
+    /// A management datagram of another class than the connection manager's, to QP1 of an
+    /// InfiniBand port: an answer to [`Env::send_mad`].
+    Mad {
+        /// The port's interface.
+        interface: u32,
+        /// The datagram, [`MAD_LEN`] bytes.
+        bytes: &'a [u8],
+    },
     /// The interfaces or their addresses changed; all of them, as they are now.
     Interfaces(&'a [Interface]),
     /// A name that [`Env::watch`] watches is gone: the process ended that bore it when that call
@@ -231,6 +253,19 @@ impl Watch {
     pub const NONE: Self = Self(0);
 }
 
+/// What has become of packets that were to be handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandedOver {
+    /// A process has the packets, or they are lost on their way.
+    Done,
+    /// Packets have to go by [`Link::send`]: no process of this host and user bears one of the
+    /// names, or packets shall be seen on the wire.
+    NotHere,
+    /// Packets have come to a host where no process bears one of the names, and an answer would
+    /// come back. The connection manager of that host is left to the sender.
+    Unclaimed,
+}
+
 /// The environment around a node. No call waits (a bounded system call such as a netlink request is
 /// not waiting).
 pub trait Env: Link + Frames + Platform {
@@ -248,17 +283,25 @@ pub trait Env: Link + Frames + Platform {
     /// follows, never from inside this call; for a neighbour already known, or a local address,
     /// at once.
     fn resolve_neighbour(&self, ticket: u64, route: &Route);
+    /// The GID of the port that bears an address of IPoIB, from a port of its subnet: what a
+    /// neighbour table says there in place of a hardware address (RFC 4391 §9.1.1). `None` where no
+    /// port does.
+    fn gid_of(&self, _interface: u32, _address: IpAddr) -> Option<Gid> {
+        None
+    }
+    /// Sends a management datagram from QP1 of an InfiniBand port to QP1 of another. What can not
+    /// be sent is lost. [`Input::Mad`] brings the answer; of its transaction id the upper half may
+    /// be the environment's.
+    fn send_mad(&self, _interface: u32, _to: LidAddress, _mad: &[u8; MAD_LEN]) {}
     /// Claims a name.
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError>;
     /// The names other processes and this one hold for a port, shared ones too.
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name>;
     /// Hands a packet to the process that bears `name`; false where no process of this user does.
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool;
-    /// Hands packets for QP1 to the process that bears one of `names`, past any network. False
-    /// where they have to go by [`Link::send`]: no process of this host and user bears one, or
-    /// packets shall be seen on the wire.
-    fn hand_over(&self, _names: &[Name], _path: &Path, _batch: &mut TxBatch) -> bool {
-        false
+    /// Hands packets for QP1 to the process that bears one of `names`, past any network.
+    fn hand_over(&self, _names: &[Name], _path: &Path, _batch: &mut TxBatch) -> HandedOver {
+        HandedOver::NotHere
     }
     /// Whether packets on this path left lately, from a port of this path. The peer's kernel may
     /// deliver packets from that port to one process directly.

@@ -87,7 +87,11 @@ impl<W: Env> Node<W> {
         let &Arrival { source, dest, interface, forwarded, bytes } = packet;
         let ack_delay = AckDelay::No;
         let datagram = Datagram { source, dest, interface, forwarded, ack_delay, bytes };
-        self.datagrams(now, &datagram, bytes.len().max(1));
+        let size = bytes.len().max(1);
+        match dest.address().lid() {
+            None => self.datagrams(now, &datagram, size),
+            Some(lid) => self.by_lid_untapped(now, &datagram, size, lid.has_grh()),
+        }
     }
 
     /// A connection request was lost: its sender hears that it was rejected.

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use cm::ConnId;
 use cm::mads::{Origin, is_question};
 use nic::{DeviceId, Path, Qp};
-use wire::Qpn;
 use wire::mad::{Mad, Message};
+use wire::{Address, LidAddress, Qpn};
 
 use crate::Node;
 use crate::cm_agent::{ConnKey, Core};
@@ -180,9 +180,15 @@ fn is_last_message(mad: &Mad) -> bool {
 
 /// The path from a port that messages to all peers share.
 pub(crate) fn gsi_path(path: &cm::PathRecord, attempt: u32) -> Path {
+    let at_level = |address: Address| match address {
+        Address::Lid(lid) => {
+            LidAddress::new(lid.lid(), path.service_level, lid.path_bits()).map_or(address, Address::Lid)
+        }
+        Address::Ip(_) => address,
+    };
     Path {
-        source: path.source(),
-        dest: path.dest(),
+        source: at_level(path.source()),
+        dest: at_level(path.dest()),
         interface: path.link,
         dest_qpn: Qpn::GSI,
         traffic_class: path.traffic_class,

@@ -2,20 +2,24 @@
 //! connection manager, or to the process of this host that they are for; the connection manager's
 //! leave (IBA 1.4 §13.5).
 
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use cm::PathRecord;
 use cm::mads::{self, Destination, Origin};
-use nic::{Device, Path};
+use nic::{Device, DeviceId, Path};
 use transport::TxBatch;
 use wire::bth::{Bth, Deth};
 use wire::icrc;
 use wire::mad::{GSI_QKEY, MAD_LEN, Mad};
 use wire::roce::{Header, Op, Packet, SendAt, SendTail, Service};
-use wire::{Address, CommId, Pkey, Psn, Qpn};
+use wire::{Address, CommId, Psn, Qpn};
 
+use crate::address_vector::pkey_index;
+use crate::cm_agent::Core;
 use crate::dispatch::count;
-use crate::env::{Datagram, Env, Name};
+use crate::env::{Datagram, Env, HandedOver, Name};
 use crate::number_blocks::{block_of, comm_owner, qpn_owner};
 use crate::ports::places_for;
 use crate::unsolicited::{PORTS, PassedOn};
@@ -65,18 +69,23 @@ impl<W: Env> Node<W> {
         service: Option<cm::Service>,
     ) {
         let from = origin(d);
-        if self.cm_agent.expects(device.config.id, from, mad, service) {
+        if self.cm_agent.expects(device, from, mad, service) {
             return self.on_mad(now, device, from, mad);
         }
-        if service.is_some_and(|service| self.cm_agent.lock().keeps(service, d.dest.address())) {
-            // The name would lead to this process again.
+        if self.keeps(device, d, mad, service) {
             return self.refuse_unknown_service(now, from, mad);
         }
-        let names = service.and_then(|service| names_of(service, d.dest.address()));
-        let names = names.as_ref().map_or(&[][..], |names| &names[..]);
-        if self.pass_message_on(now, names, d) == PassedOn::NotBorne {
+        let at = asked_at(device, d.dest.address(), mad);
+        if self.pass_message_on(now, &owner_names(at, mad), d) == PassedOn::NotBorne {
             self.refuse_unknown_service(now, from, mad);
         }
+    }
+
+    /// Whether the name of the service would lead to this process, which has no listener for it any
+    /// more.
+    fn keeps(&self, device: &Device, d: &Datagram<'_>, mad: &Mad, service: Option<cm::Service>) -> bool {
+        let at = asked_at(device, d.dest.address(), mad);
+        service.zip(at).is_some_and(|(service, at)| self.cm_agent.lock().keeps(service, at))
     }
 
     /// Refuses a request for a service that no process here has.
@@ -87,20 +96,34 @@ impl<W: Env> Node<W> {
     }
 
     /// Sends an answer that belongs to no connection, where that is allowed.
-    pub(crate) fn answer_unsolicited(&self, now: Instant, path: &cm::PathRecord, mad: &Mad) {
+    pub(crate) fn answer_unsolicited(&self, now: Instant, path: &PathRecord, mad: &Mad) {
         if self.unsolicited.answers.take(now, path.dest()) {
             let source_port = self.cm_agent.gsi_psn.load(Ordering::Relaxed) % PORTS;
             let way = graceful_close::way(path, mad, source_port, None);
-            self.send_mad(&way, path.pkey, mad, &mut TxBatch::new());
+            self.send_mad(&way, path, mad, &mut TxBatch::new());
         } else {
             count(&self.counters.unsolicited);
         }
     }
 
-    /// Sends a MAD from QP1 to QP1; `batch` is what it is made in, whatever was in it before.
-    pub(crate) fn send_mad(&self, way: &Path, pkey: Pkey, mad: &Mad, batch: &mut TxBatch) {
+    /// Sends a MAD from QP1 to QP1, on the way of a path; `batch` is what it is made in, whatever
+    /// was in it before. Done, or unclaimed.
+    pub(crate) fn send_mad(
+        &self,
+        way: &Path,
+        path: &PathRecord,
+        mad: &Mad,
+        batch: &mut TxBatch,
+    ) -> HandedOver {
         // No receiver looks at the sequence number, but it counts.
         let psn = Psn::new(self.cm_agent.gsi_psn.fetch_add(1, Ordering::Relaxed));
+        // A limited member hears our own P_Key, which is not the one that it asked with.
+        let own = self.device_of_arrival(path.link).map(|device| device.port());
+        let pkey = own.and_then(|port| {
+            let index = pkey_index(&port, path.pkey).ok()?;
+            port.pkeys().get(usize::from(index)).copied()
+        });
+        let pkey = pkey.unwrap_or(path.pkey);
         let header = Header {
             bth: Bth { dest_qp: Qpn::GSI, psn, pkey, ..Bth::default() },
             service: Service::Ud(Deth { qkey: GSI_QKEY, source_qp: Qpn::GSI }),
@@ -113,34 +136,80 @@ impl<W: Env> Node<W> {
             Ok(())
         });
         let is_local = way.dest_qpn == Qpn::GSI && self.link.local().is_some();
-        if filled.is_ok() && !(is_local && self.hand_over(way, mad, batch)) {
+        if filled.is_err() {
+            return HandedOver::Done;
+        }
+        let outcome = if is_local { self.hand_over(way, path, mad, batch) } else { HandedOver::NotHere };
+        if outcome == HandedOver::NotHere {
             self.link.send(way, batch);
+            return HandedOver::Done;
+        }
+        outcome
+    }
+
+    /// A message of a connection manager has come to a host where no process takes it. A request is
+    /// refused, as the kernel of such a host refuses it: its connection manager needs no process.
+    pub(crate) fn unclaimed(
+        &self,
+        core: &mut Core,
+        now: Instant,
+        device: DeviceId,
+        sent: (&PathRecord, &Mad),
+    ) {
+        let (path, mad) = sent;
+        let device = self.devices.iter().find(|own| own.config.id == device);
+        if let (Some(refusal), Some(device)) = (mads::refuse_unknown_service(mad), device) {
+            let from = Origin { source: path.dest().bare(), dest: path.source().bare(), link: path.link };
+            self.hear(core, now, device, from, &refusal);
         }
     }
 
     /// Hands a message to the process that it is for, where that is one of this host and can be had
     /// so.
-    fn hand_over(&self, way: &Path, mad: &Mad, batch: &mut TxBatch) -> bool {
-        match mads::destination(mad) {
-            Destination::CommId(id) => self.env.hand_over(&[comm_owner(id)], way, batch),
-            Destination::Service(None) => false,
-            Destination::Service(Some(service)) => {
-                names_of(service, way.dest).is_some_and(|names| self.env.hand_over(&names, way, batch))
-            }
+    fn hand_over(&self, way: &Path, path: &PathRecord, mad: &Mad, batch: &mut TxBatch) -> HandedOver {
+        let at = way.dest.ip().unwrap_or(path.remote_ip());
+        self.env.hand_over(&owner_names(Some(at), mad), way, batch)
+    }
+}
+
+/// The names of which the process that a message is for bears one. `packet` is a message to QP1
+/// from its BTH to its ICRC. Empty for what is no message, and for a service that none can have.
+pub fn owner_names_of(dest: Address, packet: &[u8]) -> Vec<Name> {
+    let packet =
+        packet.split_last_chunk::<{ icrc::ICRC_LEN }>().and_then(|(rest, _)| Packet::parse(rest).ok());
+    let mad = packet.and_then(|packet| Mad::parse(packet.payload).ok());
+    mad.map_or_else(Vec::new, |mad| owner_names(dest.ip().or_else(|| mads::asked_ip(&mad)), &mad))
+}
+
+/// Likewise, of a message about a service at this address.
+fn owner_names(at: Option<IpAddr>, mad: &Mad) -> Vec<Name> {
+    match mads::destination(mad) {
+        Destination::CommId(id) => vec![comm_owner(id)],
+        Destination::Service(service) => {
+            let names = service.zip(at).map(|(service, at)| names_of(service, at));
+            names.into_iter().flatten().collect()
         }
     }
 }
 
 /// The names under which a listener for requests to a service at an address may have claimed its
-/// port. Ports are those of IP addresses.
-fn names_of(service: cm::Service, at: Address) -> Option<[Name; 3]> {
+/// port.
+fn names_of(service: cm::Service, at: IpAddr) -> [Name; 3] {
     let cm::Service { space, port } = service;
-    Some(places_for(at.ip()?).map(|addr| Name::Port { space, addr, port }))
+    places_for(at).map(|addr| Name::Port { space, addr, port })
 }
 
-/// Where a packet came from, as the connection manager wants it.
+/// The IP address or GID that a request to a device is for: the one that it was sent to, or between
+/// LIDs the one that it names, else the GID of the port.
+pub(crate) fn asked_at(device: &Device, dest: Address, request: &Mad) -> Option<IpAddr> {
+    let own = || device.gid(0).map(|own| own.gid.ip());
+    dest.ip().or_else(|| mads::asked_ip(request)).or_else(own)
+}
+
+/// Where a packet came from, as the connection manager wants it. Of an address between LIDs only
+/// the LID tells peers apart.
 fn origin(d: &Datagram<'_>) -> Origin {
-    Origin { source: d.source.address(), dest: d.dest.address(), link: d.interface }
+    Origin { source: d.source.address().bare(), dest: d.dest.address().bare(), link: d.interface }
 }
 
 /// What is known of a packet of ours that could not be delivered.

@@ -15,7 +15,7 @@
 //!          | AddrResolved
 //!          v
 //!     AddressResolved                               a request: ConnectRequest
-//!          | resolve_route, choose_path                        v
+//!          | resolve_route (RouteQuery), choose_path           v
 //!          v                                               Requested
 //!     RouteResolved                                            |
 //!          | connect                                           | accept
@@ -37,11 +37,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use cm::{Ece, PortSpace};
+use cm::{Ece, PortSpace, Service};
 use locks::{Mutex, MutexGuard, Rank};
 use nic::rdma_cm::{ConnParam, EventKind};
 use nic::{Device, Error, Qp, QpType};
-use wire::{Mtu, Psn};
+use wire::{Gid, Mtu, Pkey, Psn};
 
 use crate::Node;
 use crate::address::everywhere;
@@ -64,6 +64,8 @@ pub enum Progress {
     AddressQuery,
     /// Has a device and a peer address.
     AddressResolved,
+    /// The administration of the subnet is asked for a path.
+    RouteQuery,
     /// Has a path.
     RouteResolved,
     /// Takes requests.
@@ -88,7 +90,12 @@ impl Progress {
     pub fn has_route(self) -> bool {
         !matches!(
             self,
-            Self::Idle | Self::Bound | Self::AddressQuery | Self::AddressResolved | Self::Listening
+            Self::Idle
+                | Self::Bound
+                | Self::AddressQuery
+                | Self::AddressResolved
+                | Self::RouteQuery
+                | Self::Listening
         )
     }
 
@@ -99,6 +106,7 @@ impl Progress {
             Self::Bound => "bound",
             Self::AddressQuery => "resolving an address",
             Self::AddressResolved => "address resolved",
+            Self::RouteQuery => "resolving a route",
             Self::RouteResolved => "route resolved",
             Self::Listening => "listening",
             Self::Connecting => "connecting",
@@ -144,6 +152,11 @@ pub struct Inner {
     pub device: Option<Arc<Device>>,
     /// Route to the peer.
     pub route: Option<Route>,
+    /// The GIDs of both ends, ours first, where these are not the addresses: on InfiniBand.
+    pub gids: Option<(Gid, Gid)>,
+    /// The path that the administration of the subnet gave, or that a request came by: on
+    /// InfiniBand.
+    pub record: Option<cm::PathRecord>,
     /// The queue pair that connects, where the program gave one.
     pub qp: Option<Arc<Qp>>,
     /// A type of service set by rdma_set_option.
@@ -161,6 +174,8 @@ pub struct Inner {
     pub reuse: bool,
     /// The service it is bound to, where that was said by an `AF_IB` address.
     pub ib: Option<IbService>,
+    /// The service of its peer, where the destination is an `AF_IB` address.
+    pub ib_dest: Option<IbService>,
     /// What the identifier's queue pair, which it does not own, offers to the peer's.
     pub local_ece: Ece,
     /// What the peer's offers.
@@ -207,6 +222,12 @@ pub struct PathChoice {
     pub service_level: u8,
     /// Code of the packet life time, 4.096 us * 2^code.
     pub packet_life_time: u8,
+    /// LIDs of both ends, ours first; those of RoCE mean nothing.
+    pub lids: [u16; 2],
+    /// Static rate, 6 bits; 0 is the port's own. RoCE has none.
+    pub packet_rate: u8,
+    /// Partition; RoCE has one.
+    pub pkey: Pkey,
 }
 
 /// A claimed name (a wrapper, because a claim shows nothing).
@@ -239,6 +260,8 @@ impl Id {
                     dest: None,
                     device: None,
                     route: None,
+                    gids: None,
+                    record: None,
                     qp: None,
                     tos: None,
                     ack_timeout: None,
@@ -247,6 +270,7 @@ impl Id {
                     v6_only: false,
                     reuse: false,
                     ib: None,
+                    ib_dest: None,
                     local_ece: Ece::default(),
                     remote_ece: Ece::default(),
                     path: None,
@@ -290,9 +314,9 @@ impl Id {
     }
 }
 
-/// RDMA_PS_IPOIB is for devices with an IPoIB interface, of which there is none; the kernel says
-/// the same of RoCE.
-pub(crate) const NO_IPOIB: Error = Error::Invalid("no device here has an IPoIB interface");
+/// RDMA_PS_IPOIB is for devices with an IPoIB interface, which RoCE has not; the kernel says the
+/// same.
+pub(crate) const NO_IPOIB: Error = Error::Invalid("the device has no IPoIB interface");
 
 /// The options of an identifier that a name for its port depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,6 +332,12 @@ impl Inner {
     pub(crate) fn listens_at(&self) -> Option<ListenKey> {
         let (place, source) = self.place.zip(self.source)?;
         Some((place.space, everywhere(source.ip()), source.port()))
+    }
+
+    /// The service that it asks its peer for.
+    pub(crate) fn wanted_service(&self, own: PortSpace, port: u16) -> Service {
+        let space = self.ib_dest.and_then(|service| service.space_for(own)).unwrap_or(own);
+        Service { space, port }
     }
 
     /// What a name for its port depends on, where it is not bound yet.

@@ -10,7 +10,6 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use cm::{PortSpace, Service};
-use wire::Address;
 
 use crate::Node;
 use crate::cm_agent::{ConnKey, Core, ListenKey};
@@ -69,8 +68,7 @@ impl Core {
     }
 
     /// Whether the name of a service at an address leads here although nothing listens.
-    pub(crate) fn keeps(&self, service: Service, dest: Address) -> bool {
-        let Some(dest) = dest.ip() else { return false };
+    pub(crate) fn keeps(&self, service: Service, dest: IpAddr) -> bool {
         let takes = |addr: IpAddr| addr == dest || addr.is_unspecified() && addr.is_ipv4() == dest.is_ipv4();
         self.kept_ports.iter().any(|kept| kept.service == service && takes(kept.addr))
     }

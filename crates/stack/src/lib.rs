@@ -8,24 +8,29 @@
 //! | [`mod@env`] | what a node asks of the environment around it, and what the environment tells it |
 //! | `dispatch` | packets and everything else that the environment tells: to queue pairs, to QP1, to the part it concerns |
 //! | `tapped` | packets and frames as they arrive, past the link's tap |
+//! | `global` | InfiniBand packets with a GRH |
 //! | `gsi` | QP1: management datagrams come in and leave; which process of the host they are for |
 //! | `streams` | streams of iWARP devices: for the connection manager, then for queue pairs |
 //! | `unsolicited` | what is for no process, and how much is done about it |
 //! | [`number_blocks`] | queue pair numbers and communication ids, and whose they are |
 //! | [`devices`] | which devices there are |
+//! | [`fabric_ports`] | ports of a host of a simulated fabric as interfaces |
 //! | `faults` | faults that the link brings about on purpose |
 //! | `device_events` | what identifiers learn of their device |
 //! | [`id`] | rdma_cm identifiers |
 //! | [`event`] | rdma_cm events and their channels |
 //! | `bind`, `ports`, `af_ib`, `address` | addresses and ports: which identifier may have which |
 //! | `resolve` | rdma_resolve_addr, rdma_resolve_route |
+//! | `sa_client` | questions to the administration of an InfiniBand subnet |
+//! | `route_query` | the question for a path |
+//! | `address_vector` | a path as a queue pair has it |
 //! | [`connect`] | the side that connects |
 //! | [`accept`] | the side that is asked: rdma_listen, requests, rdma_accept, rdma_reject |
 //! | [`listener`] | requests that wait at a listener |
 //! | `disconnect` | how connections end |
 //! | `flows` | which port a message of a connection leaves from |
 //! | `graceful_close` | what was acknowledged before a connection ends |
-//! | [`datagram`], `multicast` | datagram services and groups |
+//! | [`datagram`], `multicast`, `ib_groups` | datagram services and groups |
 //! | [`queue_pair`] | the queue pair of an identifier, moved to RTS |
 //! | [`objects`] | how many there are of what it has given out |
 //! | `cm_agent` | the tables that all of these use, and what the connection manager's outputs do |
@@ -63,6 +68,7 @@
 
 pub mod accept;
 mod address;
+mod address_vector;
 mod af_ib;
 mod bind;
 mod cm_agent;
@@ -74,10 +80,13 @@ mod disconnect;
 mod dispatch;
 pub mod env;
 pub mod event;
+pub mod fabric_ports;
 mod faults;
 mod flows;
+mod global;
 mod graceful_close;
 mod gsi;
+mod ib_groups;
 pub mod id;
 mod kept_ports;
 pub mod listener;
@@ -87,6 +96,8 @@ pub mod objects;
 mod ports;
 pub mod queue_pair;
 mod resolve;
+mod route_query;
+mod sa_client;
 mod streams;
 mod tapped;
 mod unsolicited;
@@ -101,11 +112,14 @@ use nic::faults::PortFault;
 use nic::{Device, GidTable, Transport};
 
 pub use af_ib::IbService;
+pub use cm::PathRecord;
 pub use devices::DeviceSpec;
 pub use dispatch::Counters;
 pub use env::{AcceptedStream, Env, Input, InputHandler, Interface, Name, StreamInput, StreamRead, Watch};
 pub use event::{Event, EventChannel};
+pub use gsi::owner_names_of;
 pub use id::{Id, PathChoice, Progress};
+pub use multicast::Group;
 pub use nic::{Errno, Error};
 pub use number_blocks::NumberBlocks;
 
@@ -238,7 +252,11 @@ impl<W: Env> Node<W> {
             if interface.is_some() {
                 device.restore();
             }
+            let are_lost = ib_groups::are_lost(&before, &port);
             device.set_port(port);
+            if are_lost {
+                self.groups_lost(device);
+            }
             if removed {
                 self.device_removed(now, device);
             } else {

@@ -7,6 +7,7 @@ use std::time::Instant;
 use nic::memory::Access;
 use nic::{Qp, QpAttr, QpState, Transport, mask};
 
+use crate::address_vector::{address_vector, pkey_index};
 use crate::cm_agent::{ConnKey, Core};
 use crate::env::Env;
 use crate::id::{Id, Progress};
@@ -134,8 +135,6 @@ impl<W: Env> Node<W> {
         device: &nic::Device,
         wants: &cm::QpAttributes,
     ) -> Result<QpAttr, Error> {
-        let source = wants.path.local_gid.ip();
-        let sgid_index = device.port().gids.index_of(source);
         let (ack_timeout, more_access, min_rnr_timer) = {
             let inner = id.lock();
             (inner.ack_timeout, inner.more_access, inner.min_rnr_timer)
@@ -162,18 +161,8 @@ impl<W: Env> Node<W> {
             timeout: ack_timeout.unwrap_or(wants.timeout),
             retry_cnt: wants.retry_cnt,
             rnr_retry: wants.rnr_retry,
-            av: nic::AddressVector {
-                dgid: wants.path.remote_gid,
-                sgid_index: sgid_index
-                    .ok_or(Error::address("the device does not bear the address any more", source))?,
-                flow_label: wants.path.flow_label,
-                hop_limit: wants.path.hop_limit,
-                traffic_class: wants.path.traffic_class,
-                sl: wants.path.service_level,
-                is_global: true,
-                port: 1,
-                ..nic::AddressVector::default()
-            },
+            pkey_index: pkey_index(&device.port(), wants.path.pkey)?,
+            av: address_vector(&device.port(), &wants.path)?,
             ..QpAttr::default()
         })
     }

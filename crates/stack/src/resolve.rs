@@ -6,13 +6,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cm::PortSpace;
+use nic::Transport;
 use nic::rdma_cm::EventKind;
 use wire::Gid;
 
 use crate::address::{everywhere, normal, scope_of, with_scope};
 use crate::cm_agent::CmAgent;
+use crate::datagram::has_ipoib;
 use crate::env::{Env, Route, RouteQuery};
+use crate::ib_groups::mgid;
 use crate::id::{Id, NO_IPOIB, PathChoice, Progress};
+use crate::multicast::Group;
 use crate::{Errno, Error, Node};
 
 impl<W: Env> Node<W> {
@@ -57,7 +61,9 @@ impl<W: Env> Node<W> {
         }
         match device {
             None => self.finish_resolve(id, Err(Errno::ENODEV)),
-            Some(_) if id.space == PortSpace::Ipoib => self.finish_resolve(id, Err(NO_IPOIB.errno())),
+            Some(device) if id.space == PortSpace::Ipoib && !has_ipoib(&device) => {
+                self.finish_resolve(id, Err(NO_IPOIB.errno()));
+            }
             Some(device) => {
                 if let Err(e) = self.attach(&device) {
                     let mut inner = id.lock();
@@ -108,6 +114,10 @@ impl<W: Env> Node<W> {
     /// Finds the neighbour that a route leads to; `finish_resolve` follows, at the latest after
     /// `timeout`.
     fn resolve_neighbour(&self, id: &Arc<Id>, route: &Route, timeout: Duration) {
+        let is_ib = id.lock().device.as_ref().is_some_and(|d| d.config.transport == Transport::Ib);
+        if is_ib {
+            return self.finish_resolve(id, self.find_gids(id, route));
+        }
         if route.dest.is_multicast() || self.env.is_resolved(route) {
             // There is nothing to wait for: a group's hardware address follows from its own.
             return self.finish_resolve(id, Ok(()));
@@ -115,6 +125,22 @@ impl<W: Env> Node<W> {
         let ticket = self.cm_agent.start_resolving(id, self.env.now() + timeout);
         self.env.wake_at(self.env.now() + timeout);
         self.env.resolve_neighbour(ticket, route);
+    }
+
+    /// The GIDs of a route between addresses of IPoIB.
+    fn find_gids(&self, id: &Id, route: &Route) -> Result<(), Errno> {
+        let theirs = match Group::Ip(route.dest) {
+            group if route.dest.is_multicast() => {
+                let device = id.lock().device.clone().ok_or(Errno::ENODEV)?;
+                let pkey = device.port().pkeys().first().copied().unwrap_or_default();
+                mgid(group, pkey, id.space)
+            }
+            _ => self.env.gid_of(route.interface, route.dest).ok_or(Errno::EHOSTUNREACH)?,
+        };
+        let mut inner = id.lock();
+        let ours = inner.device.as_ref().and_then(|device| device.gid(0)).ok_or(Errno::ENODEV)?;
+        inner.gids = Some((ours.gid, theirs));
+        Ok(())
     }
 
     /// Which of our addresses leads to a destination; `None` for a multicast group, without a
@@ -164,9 +190,12 @@ impl<W: Env> Node<W> {
     }
 
     /// `rdma_resolve_route`: on RoCE the route follows from the address; RouteResolved comes at
-    /// once.
-    pub fn resolve_route(&self, id: &Arc<Id>) -> Result<(), Error> {
-        self.take_route(id, None)
+    /// once. On InfiniBand the administration of the subnet is asked for a path; RouteResolved or
+    /// RouteError follows, at the latest after `timeout`. EAGAIN there as long as the port has no
+    /// subnet manager.
+    pub fn resolve_route(&self, id: &Arc<Id>, timeout: Duration) -> Result<(), Error> {
+        let asks = id.lock().gids.is_some();
+        if asks { self.ask_for_path(id, timeout) } else { self.take_route(id, None) }
     }
 
     fn take_route(&self, id: &Arc<Id>, path: Option<PathChoice>) -> Result<(), Error> {
@@ -193,6 +222,7 @@ impl<W: Env> Node<W> {
             None => Err(Error::Invalid("a path is given before the address is resolved")),
             Some((source, _)) if source != ends.0 => wrong(ends.0),
             Some((_, dest)) if dest != ends.1 => wrong(ends.1),
+            Some(_) if id.lock().gids.is_some() => self.take_record(id, ends, &path),
             Some(_) => self.take_route(id, Some(path)),
         }
     }
@@ -200,7 +230,7 @@ impl<W: Env> Node<W> {
     /// The GIDs of both ends, where the identifier has them.
     pub fn gids(&self, id: &Id) -> Option<(Gid, Gid)> {
         let inner = id.lock();
-        Some((inner.source?.ip().into(), inner.dest?.ip().into()))
+        inner.gids.or_else(|| Some((inner.source?.ip().into(), inner.dest?.ip().into())))
     }
 }
 

@@ -35,6 +35,31 @@ impl<W: Env> Node<W> {
         }
     }
 
+    /// Packets between LIDs, as they arrive. A fabric gives them to the process that they are for.
+    pub(crate) fn by_lid(&self, now: Instant, run: &Datagram<'_>, size: usize, has_grh: bool) {
+        let Some(tap) = self.link.tap() else { return self.by_lid_untapped(now, run, size, has_grh) };
+        let &Datagram { source, dest, interface, forwarded, .. } = run;
+        tap.arrive(&Arrival { source, dest, interface, forwarded, bytes: run.bytes }, size);
+        if !tap.sees_each() {
+            return self.by_lid_untapped(now, run, size, has_grh);
+        }
+        for bytes in run.bytes.chunks(size) {
+            tap.arrived(&Arrival { source, dest, interface, forwarded, bytes }, &mut |bytes| {
+                Fate::take();
+                self.by_lid_untapped(now, &Datagram { bytes, ..*run }, bytes.len().max(1), has_grh);
+                Fate::take()
+            });
+        }
+    }
+
+    /// Packets between LIDs, which no tap sees, or which it has seen.
+    pub(crate) fn by_lid_untapped(&self, now: Instant, run: &Datagram<'_>, size: usize, has_grh: bool) {
+        match has_grh {
+            true => run.bytes.chunks(size).for_each(|bytes| self.global(now, &Datagram { bytes, ..*run })),
+            false => self.without_icrc(now, run, size),
+        }
+    }
+
     /// A whole Ethernet frame. A tap sees those alone that a rule of this process takes.
     pub(crate) fn frame(&self, now: Instant, frame: &FrameArrival<'_>) {
         let &FrameArrival { interface, outgoing, bytes } = frame;

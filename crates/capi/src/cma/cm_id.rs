@@ -49,8 +49,8 @@ pub(crate) struct Saved {
     pub init: ibv_qp_init_attr,
 }
 
-/// Source, destination, and what they say beside their GIDs in `AF_IB`.
-type Addresses = (Option<SocketAddr>, Option<SocketAddr>, Option<IbService>);
+/// Source, destination, what they say beside their GIDs in `AF_IB`, and their GIDs on InfiniBand.
+type Addresses = (Option<SocketAddr>, Option<SocketAddr>, [Option<IbService>; 2], Option<(Gid, Gid)>);
 
 /// An identifier as C sees it, and the node's.
 #[repr(C)]
@@ -302,10 +302,12 @@ impl CmId {
             let (has_device, has_path) = unsafe { (!(*c).verbs.is_null(), (*c).route.num_paths > 0) };
             let path_is_due = !has_path && inner.progress.has_route();
             let device = inner.device.as_ref().filter(|_| !has_device || path_is_due).cloned();
-            let path = inner.route.filter(|_| path_is_due).map(|route| (route.mtu, inner.path));
+            let path = inner.route.filter(|_| path_is_due).map(|route| (route.mtu, inner.path, inner.record));
             // Nearly every call finds what C was shown before.
-            let is_shown = (&shown.0, &shown.1, &shown.2) == (&inner.source, &inner.dest, &inner.ib);
-            (device, (!is_shown).then_some((inner.source, inner.dest, inner.ib)), path)
+            let is_shown = (&shown.0, &shown.1, &shown.2, &shown.3)
+                == (&inner.source, &inner.dest, &[inner.ib, inner.ib_dest], &inner.gids);
+            let now = (inner.source, inner.dest, [inner.ib, inner.ib_dest], inner.gids);
+            (device, (!is_shown).then_some(now), path)
         };
         // SAFETY: as the caller says.
         unsafe {
@@ -327,8 +329,10 @@ impl CmId {
                     (*c).pd = pd;
                 }
             }
-            if let Some((mtu, chosen)) = path {
-                self.show_path(mtu, device.port().mtu, chosen);
+            match path {
+                Some((_, _, Some(record))) => self.show_record(&record),
+                Some((mtu, chosen, None)) => self.show_path(mtu, device.port().mtu, chosen),
+                None => {}
             }
         }
         Ok(())
@@ -339,24 +343,26 @@ impl CmId {
     /// # Safety
     ///
     /// As for [`CmId::take_in_qp`].
-    unsafe fn show(&self, (source, dest, ib): Addresses) {
+    unsafe fn show(&self, (source, dest, [ib, ib_dest], gids): Addresses) {
         let c = self.c();
         // SAFETY: C-visible fields, which C reads after the call or event that this precedes.
         unsafe {
             if let Some(source) = source {
                 sockaddr::write(&source, &mut (*c).route.addr.src);
-                (*c).route.addr.addr.ibaddr.sgid = ibv_gid { raw: Gid::from(source.ip()).0 };
+                (*c).route.addr.addr.ibaddr.sgid =
+                    ibv_gid { raw: gids.map_or(source.ip().into(), |(ours, _)| ours).0 };
                 (*c).route.addr.addr.ibaddr.pkey = wire::Pkey::default().0.to_be();
             }
             if let Some(dest) = dest {
                 sockaddr::write(&dest, &mut (*c).route.addr.dst);
-                (*c).route.addr.addr.ibaddr.dgid = ibv_gid { raw: Gid::from(dest.ip()).0 };
+                (*c).route.addr.addr.ibaddr.dgid =
+                    ibv_gid { raw: gids.map_or(dest.ip().into(), |(_, theirs)| theirs).0 };
             }
             if let (Some(ib), Some(source)) = (ib, source) {
                 let gid = |ip: IpAddr| if ip.is_unspecified() { Gid::default() } else { ip.into() };
                 sockaddr::write_ib(gid(source.ip()), &ib, &mut (*c).route.addr.src);
                 if let Some(dest) = dest {
-                    let theirs = IbService { sid: 0, sid_mask: 0, ..ib };
+                    let theirs = ib_dest.unwrap_or(IbService { sid: 0, sid_mask: 0, ..ib });
                     sockaddr::write_ib(gid(dest.ip()), &theirs, &mut (*c).route.addr.dst);
                 }
             }
@@ -395,6 +401,39 @@ impl CmId {
             }
             (*c).route.path_rec = path;
             (*c).route.num_paths = 1;
+        }
+    }
+}
+
+impl CmId {
+    /// Shows C the path that the administration of an InfiniBand subnet gave, or that a request
+    /// came by.
+    ///
+    /// # Safety
+    ///
+    /// As for [`CmId::take_in_qp`].
+    unsafe fn show_record(&self, record: &stack::PathRecord) {
+        let c = self.c();
+        let lid = |end: usize| record.lids.map_or(0, |lids| lids[end].lid());
+        // SAFETY: as for `show`.
+        unsafe {
+            let path = self.path.get();
+            (*path).sgid = ibv_gid { raw: record.local_gid.0 };
+            (*path).dgid = ibv_gid { raw: record.remote_gid.0 };
+            ((*path).slid, (*path).dlid) = (lid(0).to_be(), lid(1).to_be());
+            (*path).flow_label = record.flow_label.to_be();
+            (*path).hop_limit = record.hop_limit;
+            (*path).traffic_class = record.traffic_class;
+            ((*path).reversible, (*path).numb_path) = (1, 1);
+            (*path).pkey = record.pkey.0.to_be();
+            (*path).sl = record.service_level;
+            ((*path).mtu_selector, (*path).mtu) = (SELECT_EXACTLY, record.mtu.code());
+            ((*path).rate_selector, (*path).rate) = (SELECT_EXACTLY, record.packet_rate);
+            (*path).packet_life_time_selector = SELECT_EXACTLY;
+            (*path).packet_life_time = record.packet_life_time;
+            (*c).route.path_rec = path;
+            (*c).route.num_paths = 1;
+            (*c).route.addr.addr.ibaddr.pkey = (*path).pkey;
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::ffi_guard::{self, Errno};
 /// rdma_bind_addr(3). errno: EINVAL for NULL or a bound identifier, another address family, a
 /// link-local address without its interface; what opening the device said (EMFILE, ENFILE, ENOMEM);
 /// EADDRINUSE where the same address has the port, EADDRNOTAVAIL where a wildcard or loopback
-/// address has or wants it. Of `AF_IB` addresses only those without a GID: ENODEV for others,
+/// address has or wants it. Of `AF_IB` addresses: ENODEV for a GID that no InfiniBand port bears,
 /// EPROTONOSUPPORT for a service id of another port space. Unlike the kernel: ports below 1024 need
 /// no privilege.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
@@ -46,7 +46,8 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::so
 }
 
 /// rdma_resolve_addr(3): an event follows. errno: EINVAL for NULL or a wrong state, ENETUNREACH
-/// without a route, EADDRNOTAVAIL for a source that is not ours, ENODEV for an `AF_IB` address.
+/// without a route, EADDRNOTAVAIL for a source that is not ours. ENODEV for an `AF_IB` address
+/// where no InfiniBand port leads there, EPROTONOSUPPORT for a service id of another port space.
 pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
     src: *mut libc::sockaddr,
@@ -62,7 +63,19 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
         let (src, dst) = match (src, dst) {
             (None, Address::Ip(dst)) => (None, dst),
             (Some(Address::Ip(src)), Address::Ip(dst)) => (Some(src), dst),
-            _ => return ours.instance.node().resolve_service(&ours.node).map(|()| 0).map_err(Errno::from),
+            (src, Address::Ib(gid, service)) => {
+                let src = match src {
+                    Some(Address::Ib(gid, service)) => Some((gid, service)),
+                    Some(Address::Ip(_)) => return Err(Errno(libc::EINVAL)),
+                    None => None,
+                };
+                ours.instance.node().resolve_service(&ours.node, src, (gid, service))?;
+                // SAFETY: a program calls on an identifier from one thread at a time, as with
+                // librdmacm.
+                let _ = unsafe { ours.refresh() };
+                return Ok(0);
+            }
+            (Some(Address::Ib(..)), Address::Ip(_)) => return Err(Errno(libc::EINVAL)),
         };
         let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
         ours.instance
@@ -78,12 +91,14 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     unsafe { complete(id, started) }
 }
 
-/// rdma_resolve_route(3): an event follows. errno: EINVAL for NULL or a wrong state. Unlike the
-/// kernel: the event comes at once, because RoCE has no path to ask for.
-pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+/// rdma_resolve_route(3): an event follows. errno: EINVAL for NULL or a wrong state, EAGAIN where
+/// an InfiniBand port has no subnet manager yet. Unlike the kernel: on RoCE, which has no path to
+/// ask for, the event comes at once.
+pub unsafe extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int {
     let started = ffi_guard::or_minus_one(|| {
         let ours = CmId::checked(id)?;
-        ours.instance.node().resolve_route(&ours.node).inspect_err(tell("rdma_resolve_route"))?;
+        let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+        ours.instance.node().resolve_route(&ours.node, timeout).inspect_err(tell("rdma_resolve_route"))?;
         // Where the device can not be opened, the event says so.
         // SAFETY: a program calls on an identifier from one thread at a time, as with librdmacm.
         let _ = unsafe { ours.refresh() };

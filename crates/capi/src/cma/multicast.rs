@@ -1,26 +1,25 @@
 //! Multicast groups (rdma_join_multicast(3), rdma_join_multicast_ex(3), rdma_leave_multicast(3)).
 
 use std::ffi::{c_int, c_void};
-use std::net::IpAddr;
 
 use rdma_core_abi::cma::{self, rdma_cm_id, rdma_cm_join_mc_attr_ex};
+use stack::Group;
 
 use crate::cma::cm_id::CmId;
 use crate::cma::id::complete;
 use crate::cma::sockaddr::{self, Address};
 use crate::ffi_guard::{self, Errno};
 
-/// The group of an address; of one of the family `AF_IB` that of its GID, as a RoCE v2 group's GID
-/// is its address.
+/// The group of an address; of one of the family `AF_IB` that of its GID.
 ///
 /// # Safety
 ///
 /// An address or NULL.
-unsafe fn group_at(addr: *const libc::sockaddr) -> Result<IpAddr, Errno> {
+unsafe fn group_at(addr: *const libc::sockaddr) -> Result<Group, Errno> {
     // SAFETY: as the caller says.
     Ok(match unsafe { sockaddr::read(addr)? } {
-        Address::Ip(addr) => addr.ip(),
-        Address::Ib(gid, _) => gid.ip(),
+        Address::Ip(addr) => addr.ip().into(),
+        Address::Ib(gid, _) => Group::Gid(gid),
     })
 }
 
@@ -48,7 +47,8 @@ unsafe fn join(
 /// either bears `context` as its private data. errno: EINVAL for NULL, an address that is no
 /// multicast group's or of another family than the identifier's, an identifier without a device,
 /// beyond address resolution, or of a connected port space; EADDRNOTAVAIL where the device has lost
-/// the identifier's address, ENODEV in RDMA_PS_IPOIB, ENOMEM for too many groups.
+/// the identifier's address, or an InfiniBand port has no subnet manager; ENODEV in RDMA_PS_IPOIB,
+/// ENOMEM for too many groups.
 pub unsafe extern "C-unwind" fn rdma_join_multicast(
     id: *mut rdma_cm_id,
     addr: *mut libc::sockaddr,

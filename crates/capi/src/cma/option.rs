@@ -101,6 +101,9 @@ unsafe fn chosen(paths: *const ibv_path_data, bytes: usize) -> Result<((Gid, Gid
         hop_limit: flow as u8,
         service_level: (u16::from_be(path.qosclass_sl) & 0xf) as u8,
         packet_life_time: (path.packetlifetime & CODE_MASK).min(MAX_LIFE_TIME),
+        lids: [u16::from_be(path.slid), u16::from_be(path.dlid)],
+        packet_rate: path.rate & CODE_MASK,
+        pkey: wire::Pkey(u16::from_be(path.pkey)),
     };
     // SAFETY: any sixteen bytes are a GID.
     Ok((unsafe { (Gid(path.sgid.raw), Gid(path.dgid.raw)) }, choice))

@@ -245,6 +245,7 @@ fn state(progress: Progress) -> &'static str {
         Progress::Bound => "ADDR_BOUND",
         Progress::AddressQuery => "ADDR_QUERY",
         Progress::AddressResolved => "ADDR_RESOLVED",
+        Progress::RouteQuery => "ROUTE_QUERY",
         Progress::RouteResolved => "ROUTE_RESOLVED",
         Progress::Listening => "LISTEN",
         Progress::Connecting | Progress::Requested | Progress::Answered | Progress::Connected => "CONNECT",

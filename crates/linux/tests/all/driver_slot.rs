@@ -9,7 +9,7 @@ use crate::support::{Recording, TIMEOUT, Told, V4, alone, batch, path, start_wit
 use linux::Config;
 use linux::eventfd::{self, Counter, Wait};
 use nic::{Link, Platform, Signal};
-use stack::env::Claim;
+use stack::env::{Claim, HandedOver};
 use stack::{Env, Name};
 
 /// A process that sends by a ring, one that reads, and what counts its packets. One has come.
@@ -215,7 +215,10 @@ fn a_wake_that_is_owed_is_paid_when_the_thread_gets_up_and_by_the_engine_where_i
     for gets_up in [true, false] {
         for n in 0..20 {
             assert!(matches!(sender.wait_as_driver(&own), Wait::InDriverSlot(_)));
-            assert!(sender.env().hand_over(&[Name::Block(0x123)], &to_qp1, &mut batch(n, &[64])));
+            assert!(
+                sender.env().hand_over(&[Name::Block(0x123)], &to_qp1, &mut batch(n, &[64]))
+                    == HandedOver::Done
+            );
             if gets_up {
                 sender.release_driver(Some(&own), false);
             }

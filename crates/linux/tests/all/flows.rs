@@ -117,7 +117,7 @@ fn connect(client: &mut Process, servers: &mut [Process]) {
     let dest = SocketAddr::from(([127, 0, 0, 1], PORT));
     client.node().resolve_addr(&id, None, dest, TIMEOUT).unwrap();
     expect(client, servers, EventKind::AddrResolved);
-    client.node().resolve_route(&id).unwrap();
+    client.node().resolve_route(&id, Duration::from_secs(2)).unwrap();
     expect(client, servers, EventKind::RouteResolved);
     client.equip(&id);
     client.node().connect(&id, &param(), &[]).unwrap();

@@ -8,6 +8,7 @@ use crate::support::{
     LO, Recording, V4, V6, alone, batch, counter, keeps_busy, number, overfill, pair, path,
 };
 use nic::Link;
+use stack::env::HandedOver;
 use stack::{Env, Name};
 use transport::op::{Fault, FragmentOutcome, SharedBytes};
 
@@ -165,7 +166,7 @@ fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reade
     let _own = sender.env().claim(own).unwrap();
     *sender.handler().thinks.lock().unwrap() = Duration::from_millis(1500);
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
-    assert!(reader.env().hand_over(&[own], &to_qp1, &mut support::message()));
+    assert!(reader.env().hand_over(&[own], &to_qp1, &mut support::message()) == HandedOver::Done);
     std::thread::sleep(Duration::from_millis(50));
     // Half a ring more than a ring holds; the reader takes that out, and sleeps.
     keeps_busy(&reader, &sender);

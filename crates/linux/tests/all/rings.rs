@@ -10,7 +10,7 @@ use crate::support::{
 };
 use linux::{Config, name_messages};
 use nic::{Link, PathCache};
-use stack::env::ClaimError;
+use stack::env::{ClaimError, HandedOver};
 use stack::{Env, Name};
 use transport::short::{Short, What};
 use wire::{Pkey, Psn, Qpn, Rkey};
@@ -114,20 +114,20 @@ fn messages_are_handed_to_their_process_and_take_the_ring_where_there_is_one() {
     // No process bears the first name.
     let elsewhere = Name::Port { space: wire::mad::PortSpace::Tcp, addr: Some(V4), port: 7174 };
     for names in [&[elsewhere, port][..], &[BLOCK]] {
-        assert!(sender.env().hand_over(names, &to_qp1, &mut message()));
+        assert!(sender.env().hand_over(names, &to_qp1, &mut message()) == HandedOver::Done);
         let packet = reader.handler().packet().unwrap();
         assert_eq!((packet.forwarded, packet.interface, packet.dest.ip()), (true, LO, V4));
         assert_eq!(packet.psn(), 0, "sealed");
     }
     sender.env().send(&path(V4), &mut batch(1, &[64]));
     assert_eq!(number(&reader.handler().packet().unwrap()), 1);
-    assert!(sender.env().hand_over(&[BLOCK], &to_qp1, &mut message()));
+    assert!(sender.env().hand_over(&[BLOCK], &to_qp1, &mut message()) == HandedOver::Done);
     assert!(!reader.handler().packet().unwrap().forwarded, "by the ring");
     let sent = |name| counter(&sender, name);
     assert_eq!((sent("messages_handed_over"), sent("ring_packets_sent"), sent("packets_sent")), (2, 2, 0));
     // They are no reason for a socket of their own.
     for _ in 0..10 {
-        assert!(sender.env().hand_over(&[port], &to_qp1, &mut message()));
+        assert!(sender.env().hand_over(&[port], &to_qp1, &mut message()) == HandedOver::Done);
         assert!(
             !reader.handler().packet().unwrap().forwarded,
             "by the ring of the process that has the service"
@@ -154,18 +154,18 @@ fn messages_stay_with_the_network_where_nobody_bears_the_name_or_either_end_want
     let to_qp1 = nic::Path { dest_qpn: Qpn::GSI, ..path(V4) };
     {
         let (sender, _reader, _claim) = pair();
-        assert!(!sender.env().hand_over(&[Name::Block(0x456)], &to_qp1, &mut message()));
+        assert!(sender.env().hand_over(&[Name::Block(0x456)], &to_qp1, &mut message()) != HandedOver::Done);
         let not_here = nic::Path { dest: [192, 0, 2, 1].into(), ..to_qp1 };
-        assert!(!sender.env().hand_over(&[BLOCK], &not_here, &mut message()));
+        assert!(sender.env().hand_over(&[BLOCK], &not_here, &mut message()) != HandedOver::Done);
     }
     let (sender, reader) = (start_with(off()), start_with(Config::default()));
     let claim = reader.env().claim(BLOCK).unwrap();
-    assert!(!sender.env().hand_over(&[BLOCK], &to_qp1, &mut message()));
+    assert!(sender.env().hand_over(&[BLOCK], &to_qp1, &mut message()) != HandedOver::Done);
     drop((claim, sender, reader));
     let (sender, reader) = (start_with(Config::default()), start_with(off()));
     let _claim = reader.env().claim(BLOCK).unwrap();
     let end = Instant::now() + support::TIMEOUT;
-    while sender.env().hand_over(&[BLOCK], &to_qp1, &mut message()) {
+    while sender.env().hand_over(&[BLOCK], &to_qp1, &mut message()) == HandedOver::Done {
         assert!(Instant::now() < end, "it does not hear that the reader wants none");
         assert!(reader.handler().packet().is_some());
     }

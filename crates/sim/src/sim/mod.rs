@@ -134,6 +134,7 @@ impl Sim {
             loopback: false,
             speed_mbps: None,
             addresses: addresses.to_vec(),
+            infiniband: None,
         };
         hosts.push(Host {
             interface,

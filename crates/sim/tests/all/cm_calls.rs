@@ -69,7 +69,7 @@ fn without_a_listener_a_request_is_rejected_with_reason_8() {
         client.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
         sim.run_for(Duration::from_millis(10));
         assert_eq!(client.next().unwrap().kind, EventKind::AddrResolved);
-        client.node.resolve_route(&id).unwrap();
+        client.node.resolve_route(&id, Duration::from_secs(2)).unwrap();
         assert_eq!(client.next().unwrap().kind, EventKind::RouteResolved);
         client.node.connect(&id, &param(), &[]).unwrap();
         sim.run_for(Duration::from_millis(10));

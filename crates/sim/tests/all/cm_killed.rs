@@ -91,7 +91,7 @@ impl Pair {
     fn advance(&mut self, stage: Stage) {
         assert_eq!(self.wait(false).kind, EventKind::AddrResolved);
         let id = self.ours.id.clone().unwrap();
-        self.client.node.resolve_route(&id).unwrap();
+        self.client.node.resolve_route(&id, Duration::from_secs(2)).unwrap();
         assert_eq!(self.wait(false).kind, EventKind::RouteResolved);
         // A client without a queue pair says itself when it is ready.
         let param = match stage {
@@ -239,7 +239,7 @@ fn at_any_moment_of_the_handshake_it_is_known_within_two_seconds() {
         let mut pair = Pair::new(seed + 23_000_000, Way::Wire, Faults::none().delay(delay), &case);
         assert_eq!(pair.wait(false).kind, EventKind::AddrResolved);
         let id = pair.ours.id.clone().unwrap();
-        pair.client.node.resolve_route(&id).unwrap();
+        pair.client.node.resolve_route(&id, Duration::from_secs(2)).unwrap();
         assert_eq!(pair.wait(false).kind, EventKind::RouteResolved);
         pair.ours.equip(&pair.client.node);
         pair.client.node.connect(&id, &param(), &[]).unwrap();
@@ -271,7 +271,7 @@ fn a_request_that_lay_with_a_stopped_process_is_dropped_where_its_sender_has_end
         let mut pair = Pair::new(1, Way::Wire, Faults::none(), &case);
         assert_eq!(pair.wait(false).kind, EventKind::AddrResolved);
         let id = pair.ours.id.clone().unwrap();
-        pair.client.node.resolve_route(&id).unwrap();
+        pair.client.node.resolve_route(&id, Duration::from_secs(2)).unwrap();
         assert_eq!(pair.wait(false).kind, EventKind::RouteResolved);
         pair.ours.equip(&pair.client.node);
         // The server reads nothing for a second.

@@ -314,7 +314,7 @@ fn a_request_with_a_longer_mtu_than_the_port_is_refused() {
     let dest: SocketAddr = "10.0.0.2:7471".parse().unwrap();
     client.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
     sim.run_for(10 * MS);
-    client.node.resolve_route(&id).unwrap();
+    client.node.resolve_route(&id, Duration::from_secs(2)).unwrap();
     Side::new(id.clone()).equip(&client.node);
     client.node.connect(&id, &param(), &[]).unwrap();
     sim.run_for(10 * MS);

@@ -242,7 +242,7 @@ fn starting_psns_cannot_be_foreseen() {
         assert!(caller.resolve(2, 2));
         sim.run_for(Duration::from_millis(10));
         assert_eq!(caller.told(), Some((EventKind::AddrResolved, 0)));
-        client.resolve_route(&caller.id).unwrap();
+        client.resolve_route(&caller.id, Duration::from_secs(2)).unwrap();
         assert_eq!(caller.told(), Some((EventKind::RouteResolved, 0)));
         let (ours, theirs) = (Endpoint::new(&client), Endpoint::new(&server));
         client.set_qp(&caller.id, &ours.qp).unwrap();

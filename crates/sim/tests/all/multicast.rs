@@ -161,8 +161,8 @@ fn what_is_no_group_or_no_datagram_identifier_is_invalid() {
     let (_sim, [a, ..]) = three(group());
     let invalid =
         |r: Result<(), stack::Error>| assert_eq!(r.map_err(stack::Error::errno), Err(stack::Errno::EINVAL));
-    invalid(a.node.join_multicast(&a.id, [10, 0, 0, 2].into(), false, 0));
-    invalid(a.node.join_multicast(&a.id, GROUP_6.into(), false, 0));
+    invalid(a.node.join_multicast(&a.id, IpAddr::from([10, 0, 0, 2]), false, 0));
+    invalid(a.node.join_multicast(&a.id, IpAddr::from(GROUP_6), false, 0));
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
     let here = SocketAddr::from(([10, 0, 0, 1], 0));
     let tcp = a.node.create_id(&a.channel, PortSpace::Tcp);
@@ -185,7 +185,7 @@ fn what_is_no_group_or_no_datagram_identifier_is_invalid() {
 #[test]
 fn a_group_answers_no_questions() {
     let (_sim, [a, ..]) = three(group());
-    a.node.resolve_route(&a.id).unwrap();
+    a.node.resolve_route(&a.id, Duration::from_secs(2)).unwrap();
     assert_eq!(a.node.next_event(&a.channel).unwrap().kind, EventKind::RouteResolved);
     let asked = a.node.connect(&a.id, &nic::rdma_cm::ConnParam::default(), &[]);
     assert_eq!(asked.map_err(stack::Error::errno), Err(stack::Errno::EINVAL));

@@ -53,7 +53,7 @@ impl Party {
         self.node.resolve_addr(&id, None, SocketAddr::new(dest, PORT), Duration::from_secs(2)).unwrap();
         sim.run_for(Duration::from_millis(10));
         assert_eq!(self.next().unwrap().kind, EventKind::AddrResolved);
-        self.node.resolve_route(&id).unwrap();
+        self.node.resolve_route(&id, Duration::from_secs(2)).unwrap();
         assert_eq!(self.next().unwrap().kind, EventKind::RouteResolved);
         let param = ConnParam { qp_num, ..ConnParam::default() };
         self.node.connect(&id, &param, &[]).unwrap();

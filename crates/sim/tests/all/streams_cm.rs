@@ -98,7 +98,7 @@ fn hundreds_of_streams_to_one_peer_have_a_port_each() {
     let mut told = Vec::new();
     while let Some(event) = client.next() {
         match event.kind {
-            EventKind::AddrResolved => client.node.resolve_route(&event.id).unwrap(),
+            EventKind::AddrResolved => client.node.resolve_route(&event.id, Duration::from_secs(2)).unwrap(),
             EventKind::RouteResolved => client.node.connect(&event.id, &param(), &[]).unwrap(),
             kind => told.push((kind, event.status)),
         }

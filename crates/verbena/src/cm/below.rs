@@ -183,10 +183,9 @@ impl Id {
         }
     }
     /// Resolves the route, for at most so long.
-    #[cfg_attr(not(feature = "system"), allow(unused_variables, reason = "ours knows the route"))]
     pub(crate) fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
         match self {
-            Self::Ours(ours, id) => node!(ours, node => node.resolve_route(id)),
+            Self::Ours(ours, id) => node!(ours, node => node.resolve_route(id, timeout)),
             #[cfg(feature = "system")]
             Self::System(id) => id.resolve_route(timeout),
         }

@@ -112,7 +112,7 @@ async fn ask(host: &'static str) -> i32 {
         node!(stack.ours().unwrap(), node => node.resolve_addr(&id, None, dest, Duration::from_secs(2)))
             .unwrap();
         assert_eq!(channel.next().await.kind, EventKind::AddrResolved);
-        node!(stack.ours().unwrap(), node => node.resolve_route(&id)).unwrap();
+        node!(stack.ours().unwrap(), node => node.resolve_route(&id, Duration::from_secs(2))).unwrap();
         assert_eq!(channel.next().await.kind, EventKind::RouteResolved);
         node!(stack.ours().unwrap(), node => node.connect(&id, &nic::rdma_cm::ConnParam::default(), b"please"))
             .unwrap();

@@ -238,7 +238,7 @@ pub(crate) fn resolved(sim: &mut Sim, party: &Party, dest: IpAddr) -> Arc<Id> {
     party.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
     sim.run_for(Duration::from_millis(10));
     assert_eq!(party.next().unwrap().kind, EventKind::AddrResolved);
-    party.node.resolve_route(&id).unwrap();
+    party.node.resolve_route(&id, Duration::from_secs(2)).unwrap();
     assert_eq!(party.next().unwrap().kind, EventKind::RouteResolved);
     id
 }

@@ -133,7 +133,7 @@ impl Run {
         side.events.push((event.kind, event.status));
         let end = self.sim.elapsed() + plan.destroy_after;
         match event.kind {
-            EventKind::AddrResolved => node.resolve_route(&event.id).unwrap(),
+            EventKind::AddrResolved => node.resolve_route(&event.id, Duration::from_secs(2)).unwrap(),
             EventKind::RouteResolved => {
                 side.equip(node);
                 node.connect(&event.id, &param(), &[n as u8]).unwrap();

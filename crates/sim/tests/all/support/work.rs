@@ -184,7 +184,7 @@ impl Run {
         let dest = SocketAddr::new(self.parties[1].address, PORT);
         client.node.resolve_addr(&id, None, dest, Duration::from_secs(2)).unwrap();
         assert_eq!(client.wait(&mut self.sim).kind, EventKind::AddrResolved);
-        client.node.resolve_route(&id).unwrap();
+        client.node.resolve_route(&id, Duration::from_secs(2)).unwrap();
         assert_eq!(client.wait(&mut self.sim).kind, EventKind::RouteResolved);
         self.equip(0, &id);
         self.parties[0].node.connect(&id, &param, &[]).unwrap();

@@ -158,13 +158,14 @@ impl Id {
         check_timeout(CALL, timeout)?;
         self.call(CALL, |ours, id| node!(ours, node => node.resolve_addr(id, from, to, timeout)))
     }
-    /// Finds the path: `RouteResolved` follows.
+    /// Finds the path, on InfiniBand within two seconds: `RouteResolved` follows.
     ///
     /// # Errors
     ///
     /// `WrongState`, `Forked`.
     pub fn resolve_route(&self) -> Result<()> {
-        self.call("rdma_resolve_route", |ours, id| node!(ours, node => node.resolve_route(id)))
+        const TIMEOUT: Duration = Duration::from_secs(2);
+        self.call("rdma_resolve_route", |ours, id| node!(ours, node => node.resolve_route(id, TIMEOUT)))
     }
     /// Takes requests: a `ConnectRequest` each. One that is not bound gets a free port of all
     /// addresses. So many may wait until their events are taken, 1 to [`limits::BACKLOG_MAX`].
