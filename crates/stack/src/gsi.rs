@@ -81,6 +81,28 @@ impl<W: Env> Node<W> {
         }
     }
 
+    /// Whether another process has a message now, or the sender may not have this one looked for.
+    pub(crate) fn is_message_handed_on(&self, now: Instant, d: &Datagram<'_>, packet: &Packet<'_>) -> bool {
+        let Ok(mad) = Mad::parse(packet.payload) else { return false };
+        let names = match mads::destination(&mad) {
+            Destination::CommId(id) if self.blocks.owns(comm_owner(id)) => return false,
+            Destination::CommId(id) => vec![comm_owner(id)],
+            Destination::Service(service) => {
+                let Some(device) = self.device_of_arrival(d.interface) else { return false };
+                if self.is_own(device, d, &mad, service) {
+                    return false;
+                }
+                owner_names(asked_at(device, d.dest.address(), &mad), &mad)
+            }
+        };
+        self.pass_message_on(now, &names, d) != PassedOn::NotBorne
+    }
+
+    /// Whether this process answers a request itself.
+    fn is_own(&self, device: &Device, d: &Datagram<'_>, mad: &Mad, service: Option<cm::Service>) -> bool {
+        self.cm_agent.expects(device, origin(d), mad, service) || self.keeps(device, d, mad, service)
+    }
+
     /// Whether the name of the service would lead to this process, which has no listener for it any
     /// more.
     fn keeps(&self, device: &Device, d: &Datagram<'_>, mad: &Mad, service: Option<cm::Service>) -> bool {

@@ -3,9 +3,14 @@
 use std::time::Instant;
 
 use nic::{Arrival, Fate, FrameArrival, Tap};
+use wire::Qpn;
+use wire::bth::Bth;
+use wire::icrc::{Flow, Icrc};
+use wire::roce::Packet;
 
 use crate::Node;
 use crate::env::{Datagram, Env};
+use crate::number_blocks::qpn_owner;
 
 impl<W: Env> Node<W> {
     /// Packets of one sender, as they arrive.
@@ -27,9 +32,14 @@ impl<W: Env> Node<W> {
             return self.datagrams(now, run, size);
         }
         for bytes in run.bytes.chunks(size) {
+            if self.is_handed_on(now, &Datagram { bytes, ..*run }) {
+                continue;
+            }
+            // No other process has it, so none is asked again.
+            let kept = Datagram { forwarded: true, ..*run };
             tap.arrived(&Arrival { source, dest, interface, forwarded, bytes }, &mut |bytes| {
                 Fate::take();
-                self.datagrams(now, &Datagram { bytes, ..*run }, bytes.len().max(1));
+                self.datagrams(now, &Datagram { bytes, ..kept }, bytes.len().max(1));
                 Fate::take()
             });
         }
@@ -57,6 +67,22 @@ impl<W: Env> Node<W> {
         match has_grh {
             true => run.bytes.chunks(size).for_each(|bytes| self.global(now, &Datagram { bytes, ..*run })),
             false => self.without_icrc(now, run, size),
+        }
+    }
+
+    /// Whether another process of this host has a packet now. That process's tap sees the packet:
+    /// a tap of this process would count for its rules what is not its own.
+    fn is_handed_on(&self, now: Instant, d: &Datagram<'_>) -> bool {
+        let of_another = |qpn| qpn != Qpn::MULTICAST && !self.blocks.owns(qpn_owner(qpn));
+        let Some(dest_qp) = Bth::peek_dest_qp(d.bytes).filter(|qpn| !d.forwarded && of_another(*qpn)) else {
+            return false;
+        };
+        let flow = Flow::between(&d.source, &d.dest);
+        let Some(bytes) = flow.and_then(|flow| Icrc::of(flow).open(d.bytes).ok()) else { return false };
+        match Packet::parse(bytes) {
+            Ok(packet) if dest_qp == Qpn::GSI => self.is_message_handed_on(now, d, &packet),
+            Ok(_) => self.is_forwarded(now, qpn_owner(dest_qp), d),
+            Err(_) => false,
         }
     }
 

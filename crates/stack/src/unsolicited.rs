@@ -137,19 +137,27 @@ pub(crate) enum PassedOn {
 }
 
 impl<W: Env> Node<W> {
-    /// Hands a packet of a queue pair to the process it is for. What came from another process goes
-    /// no further: no loops.
+    /// Hands a packet of a queue pair to the process it is for, or counts that there is none.
     pub(crate) fn pass_on(&self, now: Instant, owner: Name, d: &Datagram<'_>) {
-        let Name::Block(block) = owner else { return self.counters.unknown_owner.add(1) };
-        if d.forwarded || self.unsolicited.absent.has(now, block) {
-            return self.counters.unknown_owner.add(1);
-        }
-        if self.env.forward(owner, d) {
+        if self.is_forwarded(now, owner, d) {
             Fate::PassedOn.set();
         } else {
-            self.unsolicited.absent.note(now, block);
             self.counters.unknown_owner.add(1);
         }
+    }
+
+    /// Whether the process that a packet of a queue pair is for has the packet now. What came from
+    /// another process goes no further: no loops.
+    pub(crate) fn is_forwarded(&self, now: Instant, owner: Name, d: &Datagram<'_>) -> bool {
+        let Name::Block(block) = owner else { return false };
+        if d.forwarded || self.unsolicited.absent.has(now, block) {
+            return false;
+        }
+        let is_taken = self.env.forward(owner, d);
+        if !is_taken {
+            self.unsolicited.absent.note(now, block);
+        }
+        is_taken
     }
 
     /// Hands a message to the first of `names` that a process bears.

@@ -120,3 +120,39 @@ fn an_unreliable_request_fails_by_a_rule_and_the_queue_pair_goes_on_from_sqe() {
         assert_eq!(pair.outcome(), (vec![(5, ok)], 1));
     }
 }
+
+#[test]
+fn a_rule_befalls_no_packet_that_its_process_hands_on_to_another() {
+    let mut sim = Sim::new(1, Faults::none());
+    let addresses = [1, 2].map(|n| IpAddr::from([10, 0, 0, n]));
+    let hosts = addresses.map(|address| sim.add_host(&[address], 1500));
+    // Of the processes of the second host the first one loses all that arrives.
+    let nodes = [(hosts[0], "loss=0%"), (hosts[1], "loss=100%,dir=in"), (hosts[1], "loss=0%")].map(
+        |(host, rules)| {
+            let process = sim.start_on(host, &stack::Config::default(), |env| {
+                let link = FaultLink::new(env.clone(), env);
+                link.set(&rules.parse().unwrap_or_else(|error| panic!("{error}")), 7);
+                Arc::new(link)
+            });
+            sim.node(process).unwrap()
+        },
+    );
+    let bystander = Endpoint::of(&nodes[1], QpType::Ud);
+    ready(&nodes[1], &bystander);
+    let receiver = Endpoint::of(&nodes[2], QpType::Ud);
+    ready(&nodes[2], &receiver);
+    let inbox = Buffer::new(&receiver.pd, 256, 0x1000, RIGHTS).unwrap();
+    for wr_id in 0..16 {
+        let sges = [inbox.sge(0, 256)].into_iter().collect();
+        receiver.qp.post_receive(RecvWr { wr_id, sges }).unwrap();
+    }
+    // Each sender has a port of its own, by which the system chooses the process that gets packets.
+    let senders: Vec<_> = (0..16).map(|_| Endpoint::of(&nodes[0], QpType::Ud)).collect();
+    for sender in &senders {
+        ready(&nodes[0], sender);
+        let to = way(&nodes[0], sender, addresses, &receiver);
+        sender.qp.post_datagram(stack::Env::now(&**nodes[0].env()), send(0, b"a message"), &to).unwrap();
+    }
+    sim.run_for(MS);
+    assert_eq!(Endpoint::poll(&receiver.receives).len(), 16);
+}
