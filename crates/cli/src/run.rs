@@ -117,7 +117,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
     }
     if let Some(on) = &on {
         on.present(&mut command, !args.no_sysfs);
-    } else if !args.no_sysfs {
+    } else if !args.no_sysfs && linux::process::environment::fabric().is_none() {
         // A kernel that refuses, or devices that the command cannot list, are no reason not to run:
         // the library works without.
         let devices = args.iwarp.then_some(IWARP);

@@ -177,6 +177,22 @@ fn a_file_includes_others_by_names_that_begin_at_its_own_directory() {
 }
 
 #[test]
+fn the_commands_know_the_devices_of_the_host_that_they_run_on() {
+    let place = Place::new("devices");
+    let net = place.file("small.net", NET);
+    let (mut fabric, _) = place.run(&place.name, &net);
+    let own = env!("CARGO_BIN_EXE_verbena");
+    let said = place.says(&["run", "--on", "a", "--", own, "devices"]);
+    let devices: Vec<&str> = said.lines().filter(|line| !line.starts_with(' ')).collect();
+    assert!(devices[0].starts_with("mlx5_0 ") && devices[1].starts_with("same host"), "{said}");
+    let said = place.says(&["run", "--on", "a", "--", "rdma", "link", "show"]);
+    let link = "link mlx5_0/1 subnet_prefix fe80:0000:0000:0000 lid 0 sm_lid 0 lmc 0 state INIT physical_state LINK_UP \n";
+    assert_eq!(said, link);
+    place.says(&["fabric", "stop"]);
+    assert!(fabric.ends_well());
+}
+
+#[test]
 fn a_program_on_a_host_loads_the_library_and_knows_its_fabric() {
     let place = Place::new("on");
     let net = place.file("small.net", NET);

@@ -1,5 +1,6 @@
 //! The real environment, as a node sees it.
 
+mod by_lid;
 mod local_link;
 mod rings;
 
@@ -20,11 +21,12 @@ use sys::WakeFd;
 use sys::clock::Clock;
 use sys::fork;
 use transport::TxBatch;
-use wire::Address;
-use wire::mad::PortSpace;
+use wire::mad::{MAD_LEN, PortSpace};
+use wire::{Address, Gid, LidAddress};
 
 use crate::alarm::Alarm;
 use crate::counters::Counters;
+use crate::fabric::{FabricHost, ipoib};
 use crate::frames::Frames;
 use crate::interfaces::Interfaces;
 use crate::names::{self, Names};
@@ -58,6 +60,8 @@ pub struct LinuxEnv {
     pub(crate) alarm: Arc<Alarm>,
     pub(crate) requests: Mutex<Netlink>,
     pub(crate) interfaces: Interfaces,
+    /// The fabric that this process is on a host of.
+    pub(crate) fabric: Option<Arc<FabricHost>>,
     routes: Mutex<Routes>,
     random: Mutex<Randomness>,
     pub(crate) neighbours: Neighbours,
@@ -81,15 +85,28 @@ impl LinuxEnv {
         let alarm = Arc::new(Alarm::new(WakeFd::new()?));
         reactor.add(reactor.token(), &alarm.wake_fd, IN, Source::WakeFd)?;
         let mut requests = Netlink::for_requests()?;
-        let interfaces = Interfaces::open(&mut requests)?;
-        reactor.add(reactor.token(), &*interfaces.changes(), IN, Source::Interfaces)?;
+        let (interfaces, fabric) = match &config.fabric {
+            None => (Interfaces::open(&mut requests)?, None),
+            Some(place) => {
+                let (host, ports) = FabricHost::enter(place)?;
+                (Interfaces::given(ports), Some(Arc::new(host)))
+            }
+        };
+        if let Some(changes) = interfaces.changes() {
+            reactor.add(reactor.token(), &*changes, IN, Source::Interfaces)?;
+        }
+        if let Some(fabric) = &fabric {
+            by_lid::listen(fabric, &reactor)?;
+        }
         let tx = Arc::new(Tx::default());
+        let names = Names::new(tx.clone(), fabric.is_some());
         let clock = Clock::start();
         let streams = Arc::new(Streams::new(reactor.clone(), clock, alarm.clone()));
         Ok(Self {
             generation: fork::generation(),
             host_id: host_id::host_id(),
-            rings: Rings::new(config.same_host)?,
+            // Packets between hosts of a fabric have no other way.
+            rings: Rings::new(config.same_host || fabric.is_some())?,
             config,
             clock,
             counters: Counters::default(),
@@ -97,13 +114,14 @@ impl LinuxEnv {
             alarm,
             requests: Mutex::new(Rank::NetlinkRequests, requests),
             interfaces,
+            fabric,
             routes: Mutex::new(Rank::Routes, Routes::default()),
             random: Mutex::new(Rank::Random, Randomness::default()),
             neighbours: Neighbours::default(),
             rx_sockets: RxSockets::default(),
             streams,
             told_of_port: AtomicBool::new(false),
-            names: Names::new(tx.clone(), false),
+            names,
             tx,
             idle_at: AtomicU64::new(u64::MAX),
             frames: Frames::default(),
@@ -146,7 +164,9 @@ impl LinuxEnv {
             return false;
         }
         let is_by_ring = self.rings.send(path, batch, self);
-        if !is_by_ring {
+        if let (false, Some(fabric)) = (is_by_ring, &self.fabric) {
+            self.send_by_fabric(fabric, path, batch);
+        } else if !is_by_ring {
             let Self { config, clock, reactor, counters, .. } = self;
             self.rx_sockets.sends(batch.len_bytes() >= BULK || batch.len() >= MANY, clock);
             if self.tx.send(path, batch, &Sender { config, clock, reactor, counters }) {
@@ -160,7 +180,7 @@ impl LinuxEnv {
     #[inline]
     pub(crate) fn delivery<'a, G>(&'a self, handler: &'a G) -> Delivery<'a, G> {
         let Self { clock, counters, rings, alarm, .. } = self;
-        Delivery { handler, clock, counters, rings, alarm }
+        Delivery { handler, clock, counters, rings, alarm, env: self }
     }
 
     /// The addresses of an interface whose UDP port another user or the kernel's rdma_rxe has.
@@ -218,13 +238,6 @@ impl LinuxEnv {
         self.tx.retain(|_| false, &self.reactor);
     }
 
-    /// Has a range of memory watched by userfaultfd(2), as `watch` does: no other process touches
-    /// it from then on, and none is in a copy when `watch` is called.
-    pub fn watched<T>(&self, range: std::ops::Range<u64>, watch: impl FnOnce() -> T) -> T {
-        let _coming = self.rings.coming(range, self);
-        watch()
-    }
-
     fn check_ours(&self) -> Result<(), Errno> {
         if self.is_ours() { Ok(()) } else { Err(Errno::ENODEV) }
     }
@@ -236,7 +249,8 @@ impl Link for LinuxEnv {
     }
 
     fn can_reach(&self, dest: Address) -> Result<(), Errno> {
-        dest.ip().map(drop).ok_or(Errno::ENETUNREACH)
+        // A wrong LID is found out by retries.
+        if dest.ip().is_some() != self.fabric.is_some() { Ok(()) } else { Err(Errno::ENETUNREACH) }
     }
 
     fn source_port(&self, path: &Path) -> Option<u16> {
@@ -380,6 +394,9 @@ impl Env for LinuxEnv {
 
     fn route(&self, query: RouteQuery) -> Result<Route, Errno> {
         self.check_ours()?;
+        if self.fabric.is_some() {
+            return ipoib::route(&self.interfaces.current().list, query);
+        }
         self.routes.lock().ask(query, self.clock.now(), &self.interfaces, &self.requests)
     }
 
@@ -411,36 +428,47 @@ impl Env for LinuxEnv {
         }
     }
 
+    fn gid_of(&self, _interface: u32, address: IpAddr) -> Option<Gid> {
+        self.fabric.as_ref().filter(|_| self.is_ours())?.gid_of(address)
+    }
+
+    fn send_mad(&self, interface: u32, to: LidAddress, mad: &[u8; MAD_LEN]) {
+        self.send_mad_by_fabric(interface, to, mad);
+    }
+
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {
         self.check_ours().map_err(ClaimError::System)?;
-        self.names.claim(name, self.config.same_host, &self.reactor)
+        let claim = self.names.claim(self.as_shared(name), self.config.same_host, &self.reactor)?;
+        match &self.fabric {
+            Some(fabric) => fabric.claimed(name, claim),
+            None => Ok(claim),
+        }
     }
 
     fn port_names(&self, space: PortSpace, port: u16) -> Vec<Name> {
-        names::port_names(space, port)
+        self.as_own(names::port_names(space, port))
     }
 
     fn forward(&self, name: Name, datagram: &Datagram<'_>) -> bool {
-        self.is_ours() && self.names.forward(name, datagram, &self.reactor, &self.counters)
+        self.is_ours() && self.names.forward(self.as_shared(name), datagram, &self.reactor, &self.counters)
     }
 
     fn hand_over(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> HandedOver {
-        let is_taken = self.is_ours() && self.hand_over_here(names, path, batch);
-        if is_taken { HandedOver::Done } else { HandedOver::NotHere }
+        if self.is_ours() { self.hand_over_here(names, path, batch) } else { HandedOver::NotHere }
     }
 
     fn has_flow(&self, path: &Path) -> bool {
         // A ring to a process of this host is no port: a request must not go to its reader by it.
-        let by_ring = || self.config.same_host && self.interfaces.current().at_end(path).is_some();
+        let by_ring = || self.config.same_host && self.leads_here(path);
         self.is_ours() && self.tx.has_flow(path) && !by_ring()
     }
 
     fn is_known(&self, name: Name) -> bool {
-        self.names.known(name).is_some()
+        self.names.known(self.as_shared(name)).is_some()
     }
 
     fn watch(&self, name: Name) -> Option<Watch> {
-        if self.is_ours() { self.names.watch(name, &self.reactor) } else { None }
+        if self.is_ours() { self.names.watch(self.as_shared(name), &self.reactor) } else { None }
     }
 
     fn open_stream(&self, from: SocketAddr, to: SocketAddr) -> Result<(u64, Arc<dyn nic::Stream>), Errno> {

@@ -19,6 +19,7 @@ use transport::likely::unlikely;
 use transport::op::Completion;
 
 use crate::env::LinuxEnv;
+use crate::fabric::FabricPlace;
 use crate::progress;
 
 /// What can be chosen about a host.
@@ -35,6 +36,8 @@ pub struct Config {
     pub promote_after: u32,
     /// Send to other processes of this host by memory that both map, where they are our user's.
     pub same_host: bool,
+    /// Be on a host of a simulated InfiniBand fabric, whose ports are the only interfaces then.
+    pub fabric: Option<FabricPlace>,
     /// Have registered memory lie in large pages where it can, which other processes of this host
     /// copy faster.
     pub large_pages: bool,
@@ -54,6 +57,7 @@ impl Default for Config {
             send_buffer_bytes: 4 << 20,
             promote_after: 4,
             same_host: true,
+            fabric: None,
             large_pages: true,
             on_failure: || {},
             on_port_in_use: |_, _| {},
@@ -236,7 +240,9 @@ impl<G: InputHandler> Host<G> {
         let by_rings = rings.poll(&list, at, now, &to.of_rings());
         drop(list);
         let mut drained = by_rings.unwrap_or(Drained::Empty);
-        if drained == Drained::Empty && (by_rings.is_none() || rings.sockets_are_due(now)) {
+        // Nothing comes by a socket to a host of a fabric.
+        let has_sockets = || self.env.fabric.is_none();
+        if drained == Drained::Empty && (by_rings.is_none() || rings.sockets_are_due(now)) && has_sockets() {
             drained = self.poll_sockets(at, now);
             if matches!(drained, Drained::Some { .. }) {
                 rings.sockets_brought(now);

@@ -45,6 +45,17 @@ impl Known {
         self.list.iter().find(bears).or_else(|| self.list.iter().find(loopback))
     }
 
+    /// The interface of the port that has a LID.
+    pub(crate) fn with_lid(&self, lid: u16) -> Option<u32> {
+        let has = |interface: &&Interface| {
+            interface
+                .infiniband
+                .as_ref()
+                .is_some_and(|ib| ib.port.lid != 0 && lid & !((1 << (ib.port.lmc & 7)) - 1) == ib.port.lid)
+        };
+        self.list.iter().find(has).map(|interface| interface.index)
+    }
+
     /// The interface of this host at the end of a path, where the path ends here.
     pub(crate) fn at_end(&self, path: &nic::Path) -> Option<&Interface> {
         self.bearing(path.dest.ip()?, path.interface)
@@ -64,8 +75,8 @@ pub(crate) struct Interfaces {
     changing: Mutex<()>,
     /// How often the interfaces have changed.
     changed: AtomicU64,
-    /// Told of changes; the engine reads it.
-    changes: Mutex<Netlink>,
+    /// Told of changes of the system's; the engine reads it.
+    changes: Option<Mutex<Netlink>>,
 }
 
 impl Interfaces {
@@ -78,8 +89,18 @@ impl Interfaces {
             current,
             changing: Mutex::new(Rank::Interfaces, ()),
             changed: AtomicU64::new(0),
-            changes: Mutex::new(Rank::InterfaceChanges, changes),
+            changes: Some(Mutex::new(Rank::InterfaceChanges, changes)),
         })
+    }
+
+    /// Interfaces that are not the system's: [`Interfaces::set`] says how they change.
+    pub(crate) fn given(list: Vec<Interface>) -> Self {
+        Self {
+            current: ArcSwap::from_pointee(Known { list, ..Known::default() }),
+            changing: Mutex::new(Rank::Interfaces, ()),
+            changed: AtomicU64::new(0),
+            changes: None,
+        }
     }
 
     #[inline]
@@ -94,17 +115,26 @@ impl Interfaces {
         self.changed.load(Ordering::Acquire)
     }
 
-    /// The descriptor to wait on.
-    pub(crate) fn changes(&self) -> MutexGuard<'_, Netlink> {
-        self.changes.lock()
+    /// The descriptor to wait on, of the system's interfaces.
+    pub(crate) fn changes(&self) -> Option<MutexGuard<'_, Netlink>> {
+        Some(self.changes.as_ref()?.lock())
     }
 
     /// Takes the notifications that have come; the interfaces where they differ from those known.
     pub(crate) fn follow(&self, requests: &Mutex<Netlink>) -> Option<Arc<Known>> {
         // What they say is not looked at: they can be lost (ENOBUFS), the tables themselves can
         // not.
-        let _ = self.changes().notifications(|_| {});
+        let _ = self.changes()?.notifications(|_| {});
         let known = read(&mut requests.lock()).ok()?;
+        self.replace(known)
+    }
+
+    /// The interfaces are these now; all of them where that is another list.
+    pub(crate) fn set(&self, list: Vec<Interface>) -> Option<Arc<Known>> {
+        self.replace(Known { list, ..Known::default() })
+    }
+
+    fn replace(&self, known: Known) -> Option<Arc<Known>> {
         let _changing = self.changing.lock();
         if **self.current.load() == known {
             return None;

@@ -25,6 +25,7 @@
 //! | `frames` over `packet` | whole frames of an interface |
 //! | `capture` | packets, to the collector of `verbena run --capture` |
 //! | `faults` | packets that are lost, damaged and repeated on purpose |
+//! | [`fabric`] | the process on a host of a simulated InfiniBand fabric |
 //! | `packets` | what goes to a process of this host in another form, as packets |
 //! | `meter`, [`port_counters`] | what passes the ports, and the files that say so |
 //! | `inspected`, [`inspector`] | what this process has, told to `verbena ps` and `verbena show`; how they ask |
@@ -76,6 +77,7 @@ mod capture;
 mod counters;
 mod env;
 pub mod eventfd;
+pub mod fabric;
 mod faults;
 mod frames;
 mod host;
@@ -126,6 +128,9 @@ pub use names::other_builds;
 ///
 /// What netlink refused.
 pub fn interfaces() -> io::Result<Vec<Interface>> {
+    if let Some(place) = process::environment::fabric() {
+        return fabric::interfaces(&place);
+    }
     let mut requests = netlink::Netlink::for_requests()?;
     let interfaces = interfaces::Interfaces::open(&mut requests)?;
     Ok(interfaces.current().list.clone())

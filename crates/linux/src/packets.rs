@@ -16,6 +16,9 @@ const RETH: u64 = 16;
 const ATOMIC_ETH: u64 = 28;
 const ATOMIC_ANSWER: u64 = 4 + 8;
 
+/// An acknowledgement: its AETH.
+pub(crate) const ACK: u64 = 4;
+
 /// What a message of `len` bytes would be as packets.
 #[inline]
 fn as_packets(len: u64, mtu: Mtu) -> Passed {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use locks::{Mutex, MutexGuard, Rank};
 use sys::Epoll;
 
+use crate::fabric::{FabricHost, MadPort};
 use crate::frames::FrameSocket;
 use crate::inspected::Inspected;
 use crate::names::{Connection, Listener, NameOwner};
@@ -49,6 +50,10 @@ pub(crate) enum Source {
     NameOwner(Arc<NameOwner>),
     /// Commands that ask for what this process has.
     Inspected(Arc<Inspected>),
+    /// The fabric that this process is on a host of, by its own token.
+    Fabric(u64, Arc<FabricHost>),
+    /// QP1 of a port of that host, by its own token.
+    MadPort(u64, Arc<MadPort>),
     /// A stream of an iWARP device.
     Stream(Arc<TcpStream>),
     /// Peers that connect to an iWARP device.

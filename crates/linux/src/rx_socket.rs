@@ -25,6 +25,7 @@ use sys::{ControlBuffer, Room};
 
 use crate::alarm::Alarm;
 use crate::counters::{Counters, add};
+use crate::env::LinuxEnv;
 use crate::leased::{Armed, Leased};
 use crate::management::Management;
 use crate::reactor::{IN, Reactor};
@@ -84,13 +85,16 @@ pub(crate) struct Delivery<'a, G> {
     pub(crate) rings: &'a Rings<Origin>,
     /// Wakes the engine.
     pub(crate) alarm: &'a Alarm,
+    /// Which interface bears a LID.
+    pub(crate) env: &'a LinuxEnv,
 }
 
 impl<'a, G: InputHandler> Delivery<'a, G> {
     /// Where what comes by rings goes.
     #[inline(always)]
     pub(crate) fn of_rings(&self) -> local::Delivery<'a, ToHandler<'a, G>> {
-        self.rings.delivery(ToHandler(self.handler), &self.counters.local)
+        let to = ToHandler { handler: self.handler, env: self.env };
+        self.rings.delivery(to, &self.counters.local)
     }
 }
 

@@ -9,6 +9,8 @@ use stack::{Input, InputHandler};
 use transport::Short;
 use transport::op::SharedBytes;
 
+use crate::env::LinuxEnv;
+
 /// Where the packets of a ring came from last, and the queue pairs of its short messages.
 pub(crate) struct Origin {
     from: Datagram<'static>,
@@ -16,13 +18,17 @@ pub(crate) struct Origin {
 }
 
 /// Hands what comes by rings to an input handler.
-pub(crate) struct ToHandler<'a, G>(pub(crate) &'a G);
+pub(crate) struct ToHandler<'a, G> {
+    pub(crate) handler: &'a G,
+    /// Which interface bears a LID.
+    pub(crate) env: &'a LinuxEnv,
+}
 
 impl<G: InputHandler> PacketHandler for ToHandler<'_, G> {
     type Origin = Origin;
 
     fn come_from(&self, ends: &Ends, origin: &mut Option<Origin>) {
-        let from = datagram(ends);
+        let from = self.env.at_interface(datagram(ends));
         match origin {
             Some(origin) => origin.from = from,
             None => *origin = Some(Origin { from, before: Before::default() }),
@@ -31,12 +37,12 @@ impl<G: InputHandler> PacketHandler for ToHandler<'_, G> {
 
     #[inline(always)]
     fn packets(&self, now: Instant, origin: &Origin, ack_delay: AckDelay, bytes: &[u8], size: usize) {
-        self.0.input(now, Input::Unsealed { run: Datagram { ack_delay, bytes, ..origin.from }, size });
+        self.handler.input(now, Input::Unsealed { run: Datagram { ack_delay, bytes, ..origin.from }, size });
     }
 
     #[inline(always)]
     fn short(&self, now: Instant, origin: &mut Origin, ack_delay: AckDelay, short: &Short, bytes: &[u8]) {
-        self.0.short(now, &origin.from, ack_delay, short, bytes, &mut origin.before);
+        self.handler.short(now, &origin.from, ack_delay, short, bytes, &mut origin.before);
     }
 
     #[inline(always)]
@@ -48,11 +54,12 @@ impl<G: InputHandler> PacketHandler for ToHandler<'_, G> {
         headers: &[u8],
         payload: SharedBytes<'_>,
     ) {
-        self.0.input(now, Input::Fragment(Datagram { ack_delay, bytes: headers, ..origin.from }, payload));
+        self.handler
+            .input(now, Input::Fragment(Datagram { ack_delay, bytes: headers, ..origin.from }, payload));
     }
 
     fn release(&self) {
-        self.0.release(false);
+        self.handler.release(false);
     }
 }
 

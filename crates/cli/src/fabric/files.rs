@@ -3,9 +3,9 @@
 //!
 //! | in the host's directory | shown as |
 //! |---|---|
-//! | class/infiniband, class/infiniband_mad | below /sys/class, read-only; a file that changes is replaced by rename(2), which programs see at once |
+//! | class/infiniband, class/infiniband_mad, class/infiniband_verbs | below /sys/class, read-only; a file that changes is replaced by rename(2), which programs see at once. Counters do so once a second |
 //! | dev/issmK | /dev/infiniband/issmK: a named pipe, which a subnet manager keeps open |
-//! | cache | /var/cache/infiniband-diags, where scripts keep the topology of their last run |
+//! | cache | /var/cache/infiniband-diags and opensm: the last run's topology, LIDs given |
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,12 @@ use fabric::describe::{DeviceDescription, PortDescription, physical_state_name, 
 use wire::mad::perf::PortCounters;
 
 use crate::object;
-use crate::sysfs::{groups, guid};
+use crate::sysfs::{DEVICE_ABI, UVERBS_BASE_MINOR, UVERBS_MAJOR, VERBS_ABI, groups, guid};
 
 /// IB_USER_MAD_ABI_VERSION (rdma/ib_user_mad.h).
 const MAD_ABI: u32 = 5;
+/// NodeInfo's number of a channel adapter: what has verbs.
+const CHANNEL_ADAPTER: u8 = 1;
 /// The names that the kernel's files have for the counters of [`SELECTION`]
 /// (Documentation/ABI/stable/sysfs-class-infiniband).
 const COUNTER_FILES: [&str; SELECTION.len()] = [
@@ -57,7 +59,14 @@ impl HostFiles {
     ///
     /// What the system refused.
     pub(crate) fn create(dir: PathBuf, devices: &[DeviceDescription]) -> io::Result<Self> {
-        for sub in ["class/infiniband", "class/infiniband_mad", "dev", "cache"] {
+        for sub in [
+            "class/infiniband",
+            "class/infiniband_mad",
+            "class/infiniband_verbs",
+            "dev",
+            "cache/infiniband-diags",
+            "cache/opensm",
+        ] {
             fs::create_dir_all(dir.join(sub))?;
         }
         for port in devices.iter().flat_map(|device| &device.ports) {
@@ -114,6 +123,11 @@ impl HostFiles {
     }
 }
 
+/// The devices that have verbs, in the order of their uverbsN.
+pub(crate) fn adapters(devices: &[DeviceDescription]) -> impl Iterator<Item = &DeviceDescription> {
+    devices.iter().filter(|device| device.kind == CHANNEL_ADAPTER)
+}
+
 /// The named pipe of a port.
 pub(crate) fn issm(dir: &Path, umad: u32) -> PathBuf {
     dir.join("dev").join(format!("issm{umad}"))
@@ -148,6 +162,14 @@ fn tree(devices: &[DeviceDescription]) -> Vec<(PathBuf, String)> {
             tree.push(file(&umad, "port", port.number));
         }
     }
+    let verbs = Path::new("infiniband_verbs");
+    tree.push(file(verbs, "abi_version", VERBS_ABI));
+    for (index, device) in adapters(devices).enumerate() {
+        let at = verbs.join(format!("uverbs{index}"));
+        tree.push(file(&at, "ibdev", &device.name));
+        tree.push(file(&at, "abi_version", DEVICE_ABI));
+        tree.push(file(&at, "dev", format_args!("{UVERBS_MAJOR}:{}", UVERBS_BASE_MINOR as usize + index)));
+    }
     tree
 }
 
@@ -169,6 +191,8 @@ fn port_files(tree: &mut Vec<(PathBuf, String)>, at: &Path, port: &PortDescripti
     tree.push(file(at, "rate", rate(port)));
     let gid = u128::from(port.gid_prefix) << 64 | u128::from(port.guid);
     tree.push(file(&at.join("gids"), "0", groups(gid.to_be_bytes())));
+    // The kernel's word for all that is not RoCE v2.
+    tree.push(file(&at.join("gid_attrs/types"), "0", "IB/RoCE v1"));
     for (index, key) in port.pkeys.iter().enumerate() {
         tree.push(file(&at.join("pkeys"), &index.to_string(), format_args!("{key:#06x}")));
     }
@@ -205,6 +229,7 @@ mod tests {
             ("infiniband/mlx5_0/ports/1/gids/0", "fe80:0000:0000:0000:0002:c903:0010:0005\n"),
             ("infiniband/mlx5_0/ports/1/pkeys/0", "0xffff\n"),
             ("infiniband_mad/abi_version", "5\n"),
+            ("infiniband_verbs/uverbs0/ibdev", "mlx5_0\n"),
             ("infiniband_mad/umad0/ibdev", "mlx5_0\n"),
             ("infiniband_mad/umad0/port", "1\n"),
         ] {

@@ -11,7 +11,7 @@ use ::fabric::protocol::{Reply, Request};
 use linux::mount_namespace::{self, View};
 
 use super::call::call;
-use super::files::issm;
+use super::files::{adapters, issm};
 use super::place::{Place, VARIABLE};
 use crate::{dev, object};
 
@@ -20,7 +20,8 @@ const HOST: &str = "VERBENA_HOST";
 const CLASS: &str = "/sys/class";
 const DEV: &str = "/dev";
 const CACHE: &str = "/var/cache";
-const DIAGS: &str = "infiniband-diags";
+/// What scripts know of a topology, and the LIDs that OpenSM gave.
+pub(super) const CACHES: [&str; 2] = ["infiniband-diags", "opensm"];
 
 /// A host of a fabric that runs.
 pub(crate) struct On {
@@ -53,7 +54,7 @@ impl On {
         if shows_files {
             let _ = mount_namespace::enter(object::roster().as_deref(), |view| {
                 view.attempt(|view| self.classes(view))?;
-                // Scripts without it mix what they know of several fabrics. Programs run all the
+                // Programs without it mix what they know of several fabrics. Programs run all the
                 // same.
                 let _ = view.attempt(|view| self.cache(view));
                 view.attempt(|view| self.devices(view))
@@ -62,7 +63,7 @@ impl On {
     }
 
     fn classes(&self, view: &mut View) -> io::Result<()> {
-        let names = ["infiniband", "infiniband_mad"];
+        let names = ["infiniband", "infiniband_mad", "infiniband_verbs"];
         let class = Path::new(CLASS);
         let missing: Vec<_> = names.into_iter().filter(|name| !class.join(name).is_dir()).collect();
         if !missing.is_empty() {
@@ -76,18 +77,23 @@ impl On {
     }
 
     fn cache(&self, view: &mut View) -> io::Result<()> {
-        let at = Path::new(CACHE).join(DIAGS);
-        if !at.is_dir() {
-            view.extend(Path::new(CACHE))?;
-            DirBuilder::new().mode(0o755).create(&at)?;
+        let all = Path::new(CACHE);
+        let missing: Vec<_> = CACHES.into_iter().filter(|name| !all.join(name).is_dir()).collect();
+        if !missing.is_empty() {
+            view.extend(all)?;
+            missing.iter().try_for_each(|name| DirBuilder::new().mode(0o755).create(all.join(name)))?;
         }
-        view.share(&File::open(self.dir.join("cache"))?, &at)
+        CACHES
+            .into_iter()
+            .try_for_each(|name| view.share(&File::open(self.dir.join("cache").join(name))?, &all.join(name)))
     }
 
     fn devices(&self, view: &mut View) -> io::Result<()> {
         let ports: Vec<u32> =
             self.devices.iter().flat_map(|device| device.ports.iter().map(|port| port.umad)).collect();
         dev::show(view, Path::new(DEV), |view, dir, model| {
+            (0..adapters(&self.devices).count())
+                .try_for_each(|index| view.show(model, &dir.join(format!("uverbs{index}"))))?;
             ports.iter().try_for_each(|umad| {
                 view.show(model, &dir.join(format!("umad{umad}")))?;
                 view.show(&issm(&self.dir, *umad), &dir.join(format!("issm{umad}")))

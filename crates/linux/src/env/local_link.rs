@@ -141,7 +141,7 @@ impl nic::LocalLink for LinuxEnv {
     }
 
     fn is_local(&self, path: &Path) -> bool {
-        self.interfaces.current().at_end(path).is_some()
+        self.leads_here(path) && (self.fabric.is_none() || !self.is_shown_packets(path))
     }
 
     fn carries(&self, path: &Path) -> bool {

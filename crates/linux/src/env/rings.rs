@@ -7,12 +7,15 @@ use local::Counters;
 use local::record::Ends;
 use nic::Path;
 use stack::Name;
-use stack::env::Datagram;
+use stack::env::{Datagram, HandedOver};
 use sys::clock::Clock;
 use transport::TxBatch;
+use wire::Address;
 use wire::icrc::{self, Flow};
 
 use super::LinuxEnv;
+use crate::counters::add;
+use crate::fabric::FabricHost;
 use crate::sockets::{ROCE_PORT, endpoint};
 use crate::to_handler::datagram;
 
@@ -23,6 +26,13 @@ impl local::Env for LinuxEnv {
     }
 
     fn ends(&self, path: &Path) -> Option<Ends> {
+        if let (Address::Lid(source), Address::Lid(dest)) = (path.source, path.dest) {
+            return self.fabric.as_ref().map(|_| Ends {
+                source: source.into(),
+                dest: dest.into(),
+                interface: 0,
+            });
+        }
         let known = self.interfaces.current();
         let interface = known.at_end(path)?.index;
         Some(Ends {
@@ -51,9 +61,51 @@ impl local::Env for LinuxEnv {
 }
 
 impl LinuxEnv {
+    /// Has a range of memory watched by userfaultfd(2), as `watch` does: no other process touches
+    /// it from then on, and none is in a copy when `watch` is called.
+    pub fn watched<T>(&self, range: std::ops::Range<u64>, watch: impl FnOnce() -> T) -> T {
+        let _coming = self.rings.coming(range, self);
+        watch()
+    }
+
     /// Hands messages of the connection manager to the process of this host that bears one of
-    /// `names`; false where they have to go by the network.
-    pub(super) fn hand_over_here(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {
+    /// `names`. Hosts of a fabric have no network: there they take their way through the plane.
+    pub(super) fn hand_over_here(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> HandedOver {
+        let Some(fabric) = &self.fabric else {
+            let is_taken = self.hand_to_owner(names, path, batch);
+            return if is_taken { HandedOver::Done } else { HandedOver::NotHere };
+        };
+        let before = batch.len();
+        fabric.pass_shared(path, batch);
+        let has_come = !batch.is_empty();
+        let is_taken = has_come && self.hand_to_host(fabric, names, path, batch);
+        if has_come && !is_taken && fabric.is_answered(path, batch) {
+            return HandedOver::Unclaimed;
+        }
+        let lost = if is_taken { before - batch.len() } else { before };
+        add(&self.counters.packets_dropped_sending, lost);
+        HandedOver::Done
+    }
+
+    /// Hands messages to the process of a fabric's host that bears one of `names`, as that host
+    /// knows them.
+    pub(super) fn hand_to_host(
+        &self,
+        fabric: &FabricHost,
+        names: &[Name],
+        path: &Path,
+        batch: &mut TxBatch,
+    ) -> bool {
+        // The first name says the address that the listener is asked at.
+        let at = names.iter().find_map(|name| match name {
+            Name::Port { addr, .. } => *addr,
+            Name::Block(_) | Name::Shared { .. } => None,
+        });
+        let names: Vec<Name> = names.iter().map(|name| fabric.name(*name, at)).collect();
+        self.hand_to_owner(&names, path, batch)
+    }
+
+    fn hand_to_owner(&self, names: &[Name], path: &Path, batch: &mut TxBatch) -> bool {
         let version = self.interfaces.version();
         let ends = self.rings.ends_here(path, self);
         let Some(ends) = ends.filter(|_| !path.dest.is_multicast()) else { return false };

@@ -6,6 +6,7 @@
 //! | `VERBENA_CM_TIMEOUT` | for how long connection requests are repeated, in seconds, 0.1 to 3600 | the default |
 //! | `VERBENA_SAME_HOST` | `off`: what is for other processes of this host goes by the network, too; `ptracer`: any process of the user may trace this one | on |
 //! | `VERBENA_LARGE_PAGES` | `off`: registered memory stays in the pages in which it is | on, unless the system says `never` |
+//! | `VERBENA_FABRIC`, `VERBENA_HOST` | the socket of a fabric, and a host of it whose ports are the devices | the system's interfaces |
 //! | `VERBENA_CAPTURE`, `VERBENA_CAPTURE_FILTER` | the socket of `verbena run --capture`, its filter | no capture |
 //! | `VERBENA_FAULTS`, `VERBENA_FAULTS_SEED` | rules for lost packets and others, their seed | a message |
 //! | `VERBENA_PORT_COUNTERS` | the directory of devices whose counters this process adds to ([`crate::port_counters`]) | no counters |
@@ -17,6 +18,8 @@ use std::time::Duration;
 
 use stack::DeviceSpec;
 use stack::devices::ConfigError;
+
+use crate::fabric::FabricPlace;
 
 /// The page that helps, in messages.
 pub(super) const SEE: &str = "See the guide, Environment variables";
@@ -42,6 +45,14 @@ pub(super) fn config() -> stack::Config {
 pub fn devices() -> Result<Option<Vec<DeviceSpec>>, ConfigError> {
     let text = std::env::var_os("VERBENA_DEVICES");
     text.map(|text| stack::devices::parse(&text.to_string_lossy())).transpose()
+}
+
+/// The host of a fabric that this process is on: `VERBENA_FABRIC` is the path of its socket then,
+/// as `verbena run --on` has it.
+pub fn fabric() -> Option<FabricPlace> {
+    let socket = PathBuf::from(std::env::var_os("VERBENA_FABRIC")?);
+    let host = std::env::var("VERBENA_HOST").ok().filter(|host| !host.is_empty())?;
+    socket.is_absolute().then_some(FabricPlace { socket, host })
 }
 
 /// For how long a connection request, or an answer to one, is repeated that the peer does not

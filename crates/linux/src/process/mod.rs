@@ -35,6 +35,7 @@ use stack::Node;
 use sys::per_process::PerProcess;
 
 use crate::capture::{self, ToCollector};
+use crate::fabric::PlaneLink;
 use crate::faults::Faults;
 use crate::inspected::Inspected;
 use crate::meter::{Meter, MeterLink};
@@ -180,7 +181,9 @@ fn start() -> io::Result<Instance> {
     let config = environment::config();
     let faults = if is_secure() { None } else { Faults::from_environment() };
     let captured = if is_secure() { None } else { capture::from_environment() };
-    let class = counting::class();
+    let fabric = if is_secure() { None } else { environment::fabric() };
+    // The fabric counts what passes its ports.
+    let class = counting::class().filter(|_| fabric.is_none());
     let mut counted = None;
     let make = |env: Arc<LinuxEnv>| {
         let interfaces = env.interfaces();
@@ -218,7 +221,7 @@ fn start() -> io::Result<Instance> {
     let same_host = wish != Wish::Off && captured.is_none() && faults.is_none();
     let large_pages = environment::large_pages();
     let (on_failure, on_port_in_use) = (fail as fn(), explain_port_in_use as fn(&str, &[IpAddr]));
-    let config = Config { on_failure, on_port_in_use, same_host, large_pages, ..Config::default() };
+    let config = Config { on_failure, on_port_in_use, same_host, fabric, large_pages, ..Config::default() };
     let host = Host::start(make, config)?;
     // A forked child inherits the function. No `Once`, which a child could inherit as taken; one
     // thread at a time is here.
@@ -239,14 +242,18 @@ fn start() -> io::Result<Instance> {
     Ok(Instance { host, recorder, counting, fatal: AtomicBool::new(false) })
 }
 
-/// The environment's link, with what decorates it: what captures, what loses, and what counts.
+/// The environment's link, with what decorates it: what leads through a fabric, what captures, what
+/// loses, and what counts.
 fn link_over(
     env: &Arc<LinuxEnv>,
     captured: Option<&(Arc<ToCollector>, Filter)>,
     faults: Option<&Faults>,
     counted: Option<&Arc<Meter>>,
 ) -> Arc<dyn Link> {
-    let mut link: Arc<dyn Link> = env.clone();
+    let mut link: Arc<dyn Link> = match &env.fabric {
+        Some(fabric) => Arc::new(PlaneLink::new(env.clone(), fabric.clone())),
+        None => env.clone(),
+    };
     if let Some((recorder, filter)) = captured {
         link = Arc::new(CaptureLink::new(link, recorder.clone(), filter.clone()));
     }

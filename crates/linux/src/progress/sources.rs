@@ -1,5 +1,6 @@
 //! What an event makes the engine do, by its [`Source`].
 
+use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -9,10 +10,12 @@ use local::lease::LEASE_NANOS;
 use stack::env::Datagram;
 use stack::{Input, InputHandler};
 use sys::Room;
+use wire::Endpoint;
 
 use super::{Engine, Gone, READS_PER_EVENT, STREAM_NANOS};
 use crate::counters::add;
 use crate::env::LinuxEnv;
+use crate::fabric::{FabricHost, MadPort, News, Said};
 use crate::leased::Leased;
 use crate::management::Management;
 use crate::names::{Answer, Connection, Listener, Message, More, NameOwner};
@@ -32,6 +35,8 @@ impl<G: InputHandler> Engine<G> {
         match source {
             Source::WakeFd => self.wake_fd(),
             Source::Interfaces => self.interfaces(),
+            Source::Fabric(token, fabric) => self.fabric(token, &fabric),
+            Source::MadPort(token, port) => self.mads(token, &port),
             Source::Neighbours => env.neighbours.follow(),
             Source::Receive(socket) => self.packets(events, &socket),
             Source::Frames(socket) => {
@@ -74,6 +79,36 @@ impl<G: InputHandler> Engine<G> {
             env.rx_sockets.follow(&known, &env.opener());
             env.tx.retain(|address| known.bearing(address, 0).is_some(), &env.reactor);
             self.guarded(|handler| handler.input(Instant::now(), Input::Interfaces(&known.list)));
+        }
+    }
+
+    /// The fabric says how the ports of this host are now, or has ended. Devices without a fabric
+    /// have failed.
+    fn fabric(&mut self, token: u64, fabric: &FabricHost) {
+        let env = self.env.clone();
+        match fabric.news() {
+            News::Ports(ports) => {
+                if let Some(known) = env.interfaces.set(ports) {
+                    self.guarded(|handler| handler.input(Instant::now(), Input::Interfaces(&known.list)));
+                }
+            }
+            News::Nothing => {}
+            News::Ended => {
+                env.reactor.remove(token, fabric);
+                let _ = catch_unwind(env.config.on_failure);
+            }
+        }
+    }
+
+    /// A management datagram has come to QP1 of a port of a fabric's host.
+    fn mads(&mut self, token: u64, port: &MadPort) {
+        match port.hear() {
+            Said::Mad(mad) => {
+                let input = Input::Mad { interface: port.interface, bytes: &mad[..] };
+                self.guarded(|handler| handler.input(Instant::now(), input));
+            }
+            Said::Nothing => {}
+            Said::Ended => self.env.reactor.remove(token, port),
         }
     }
 
@@ -234,9 +269,16 @@ fn handed_over<G: InputHandler>(
     to: &Delivery<'_, G>,
 ) {
     // No further one is wanted where all goes by the wire.
-    if !env.config.same_host {
+    if !env.config.same_host && env.fabric.is_none() {
         connection.decline_ring();
     }
     env.rings.drain_all(&to.of_rings());
-    to.handler.input(Instant::now(), Input::Datagram(datagram));
+    let input = match datagram.dest {
+        Endpoint::Udp(_) => Input::Datagram(datagram),
+        // No ICRC covers it.
+        Endpoint::Lid(_) => {
+            Input::Unsealed { run: env.at_interface(datagram), size: datagram.bytes.len().max(1) }
+        }
+    };
+    to.handler.input(Instant::now(), input);
 }

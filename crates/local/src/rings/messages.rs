@@ -34,6 +34,21 @@ impl<O: Send> Rings<O> {
         Some(self.push_message(&ring, Head::new(path, version, ends), batch, env))
     }
 
+    /// Sends a batch to the process of this host that bears a block, which is to take it in at an
+    /// interface that this number says; false where it is lost.
+    pub fn send_to_port(
+        &self,
+        block: u16,
+        (path, interface): (&Path, u32),
+        batch: &mut TxBatch,
+        env: &impl Env,
+    ) -> bool {
+        let version = env.version();
+        let Some(ends) = self.ends_here(path, env) else { return false };
+        let Some(ring) = self.to(block, env) else { return false };
+        self.push(&ring, Head::new(path, version, &Ends { interface, ..ends }), batch, env)
+    }
+
     /// Hands messages to the process at the end of a connection to a name of a service, by the ring
     /// to it. False where they have to go another way.
     pub fn hand_to_process(
