@@ -11,10 +11,11 @@ use nic::{Errno, Frames, Link, LocalLink, Path, Persist, Platform, Stream};
 use stack::env::{Claim, ClaimError, Datagram, Env, HandedOver, Interface, Name, Route, RouteQuery, Watch};
 use transport::{Short, TxBatch};
 use wire::icrc::{self, Flow};
-use wire::mad::PortSpace;
-use wire::{Address, Qpn};
+use wire::mad::{MAD_LEN, PortSpace};
+use wire::{Address, Gid, LidAddress, Qpn};
 
 use crate::Dice;
+use crate::by_lid::ByLid;
 use crate::clock::Clock;
 use crate::same_host::{SameHost, block};
 use crate::storage::Storage;
@@ -104,6 +105,10 @@ pub(crate) enum Action {
         bytes: Vec<u8>,
         quiet: bool,
     },
+    /// A packet from a LID to another.
+    SendByLid(ByLid),
+    /// A question to the administration of the subnet.
+    Mad(LidAddress, Box<[u8; MAD_LEN]>),
     LocalLink {
         ticket: u64,
         route: Route,
@@ -266,10 +271,12 @@ pub(crate) fn ends(path: &Path) -> Option<[SocketAddr; 2]> {
 
 impl Link for SimEnv {
     fn send(&self, path: &Path, batch: &mut TxBatch) {
+        if let Some(source) = path.source.lid() {
+            return self.send_by_lid(source, path, batch);
+        }
         if path.dest_qpn != Qpn::GSI && self.put(block(path.dest_qpn), path, batch) {
             return;
         }
-        // A LID has no UDP form.
         let Some([mut source, dest]) = ends(path) else { return };
         source.set_port(self.port(path.source_port_epoch));
         let flow = Flow { source, dest };
@@ -294,7 +301,9 @@ impl Link for SimEnv {
     }
 
     fn can_reach(&self, dest: Address) -> Result<(), Errno> {
-        dest.ip().map(drop).ok_or(Errno::ENETUNREACH)
+        // A wrong LID is found out by packets that are lost.
+        let has_lids = self.with_host(|h| h.interface.infiniband.is_some());
+        if dest.lid().is_some() == has_lids { Ok(()) } else { Err(Errno::ENETUNREACH) }
     }
 
     fn local(&self) -> Option<&dyn LocalLink> {
@@ -391,6 +400,15 @@ impl Env for SimEnv {
 
     fn resolve_neighbour(&self, ticket: u64, route: &Route) {
         self.act(Action::LocalLink { ticket, route: *route });
+    }
+
+    fn gid_of(&self, _interface: u32, address: IpAddr) -> Option<Gid> {
+        let host = self.shared.host_of(address)?;
+        self.shared.hosts()[host.0].interface.infiniband.as_ref()?.port.gid(0)
+    }
+
+    fn send_mad(&self, _interface: u32, to: LidAddress, mad: &[u8; MAD_LEN]) {
+        self.act(Action::Mad(to, Box::new(*mad)));
     }
 
     fn claim(&self, name: Name) -> Result<Box<dyn Claim>, ClaimError> {

@@ -11,6 +11,7 @@
 //! | [`mod@env`] | [`SimEnv`]: what a node sees of it; names, routes, neighbours of a host |
 //! | `same_host`, `peer_memory` | processes of one host: channels between them, and memory that they reach by themselves |
 //! | `streams` | ordered streams of bytes between processes, as TCP's: cut, delayed, half closed, reset |
+//! | `by_lid` | packets of an InfiniBand subnet; [`Sim::add_ib_host`] is a host on one, [`Sim::add_fabric_host`] on one with switches |
 //! | `network` | links between hosts, and the fate of each packet |
 //! | [`storage`] | files of hosts, which outlive processes, and what a loss of power leaves of them |
 //! | [`dice`] | [`Dice`]: seeded randomness |
@@ -44,6 +45,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod by_lid;
 mod clock;
 pub mod dice;
 pub mod env;

@@ -3,7 +3,9 @@
 use nic::{Errno, Persist};
 use stack::env::{Interface, Name, Watch};
 use wire::icrc::Flow;
+use wire::mad::MAD_LEN;
 
+use crate::by_lid::ByLid;
 use crate::env::{HostId, ProcessId, Record};
 use crate::streams::StreamDue;
 
@@ -19,6 +21,9 @@ pub(super) struct Due {
 #[derive(Debug)]
 pub(super) enum What {
     Arrival { from: ProcessId, at: HostId, flow: Flow, bytes: Vec<u8> },
+    ByLid { to: HostId, packet: ByLid },
+    Fabric,
+    Mad { to: ProcessId, mad: Box<[u8; MAD_LEN]> },
     Forwarded { to: ProcessId, flow: Flow, bytes: Vec<u8> },
     ByChannel { from: ProcessId, to: ProcessId, record: Record },
     Resolved { to: ProcessId, ticket: u64, result: Result<(), Errno> },

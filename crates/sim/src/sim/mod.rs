@@ -2,9 +2,12 @@
 
 mod channels;
 mod due;
+mod fabric;
 mod packets;
 mod power;
 mod streams;
+mod subnet;
+mod subnet_administration;
 mod trace;
 
 use std::cmp::Reverse;
@@ -60,7 +63,7 @@ pub struct Counters {
     pub copied: u64,
     /// WRITEs, READs and pieces whose copy was begun and did not come about.
     pub not_copied: u64,
-    /// Packets to a host on which no process has the port open, or to no host.
+    /// Packets to a host on which no process has the port open or the queue pair, or to no host.
     pub refused: u64,
     /// Pieces of streams that arrived.
     pub pieces: u64,
@@ -85,6 +88,11 @@ pub struct Sim {
     /// Wakes since time last passed.
     wakes: u32,
     power: Vec<Power>,
+    /// The administration of the InfiniBand subnet answers.
+    administers: bool,
+    /// In place of a subnet of neighbours.
+    fabric: Option<Box<fabric::LaidFabric>>,
+    groups: subnet_administration::Groups,
 }
 
 impl std::fmt::Debug for Sim {
@@ -113,6 +121,9 @@ impl Sim {
             counters: Counters::default(),
             wakes: 0,
             power: Vec::new(),
+            administers: true,
+            fabric: None,
+            groups: subnet_administration::Groups::default(),
         }
     }
 
@@ -123,9 +134,7 @@ impl Sim {
 
     /// A host with one interface, `eth0`, that bears `addresses`; `mtu` is the link's, in bytes.
     pub fn add_host(&mut self, addresses: &[IpAddr], mtu: u32) -> HostId {
-        let mut hosts = self.shared.hosts();
-        let n = hosts.len();
-        let interface = Interface {
+        self.add_host_with(|n| Interface {
             index: INTERFACE,
             name: "eth0".to_owned(),
             mac: [2, 0, 0, 0, (n >> 8) as u8, n as u8],
@@ -135,9 +144,15 @@ impl Sim {
             speed_mbps: None,
             addresses: addresses.to_vec(),
             infiniband: None,
-        };
+        })
+    }
+
+    /// A host with the interface that `interface` makes for its number.
+    fn add_host_with(&mut self, interface: impl FnOnce(usize) -> Interface) -> HostId {
+        let mut hosts = self.shared.hosts();
+        let n = hosts.len();
         hosts.push(Host {
-            interface,
+            interface: interface(n),
             names: Default::default(),
             watchers: BTreeSet::new(),
             processes: BTreeSet::new(),
@@ -208,6 +223,7 @@ impl Sim {
             );
         }
         self.leave_streams(process);
+        self.fabric.iter_mut().for_each(|fabric| fabric.forget(process));
         // Queue pairs and their device hold each other: all memory of a process goes with it.
         node.devices().iter().flat_map(|d| d.qps()).for_each(|qp| qp.destroy());
         // Names it still holds are dropped here, without the hosts' lock.
@@ -405,6 +421,8 @@ impl Sim {
             }
             match action {
                 Action::Send { flow, bytes, quiet } => self.send(process, flow, bytes, quiet),
+                Action::SendByLid(packet) => self.send_by_lid(process, &packet),
+                Action::Mad(to, mad) => self.ask_administration(process, to, &mad),
                 Action::LocalLink { ticket, route } => {
                     let found = self.shared.host_of(route.next_hop).is_some();
                     let (after, result) =
@@ -432,6 +450,12 @@ impl Sim {
                 self.arrive_at_group(at, &flow, &bytes);
             }
             What::Arrival { from, flow, bytes, .. } => self.arrive(from, flow, bytes),
+            What::ByLid { to, packet } => self.arrive_by_lid(to, &packet),
+            What::Fabric => self.work_of_fabric(),
+            What::Mad { to, mad } => {
+                self.note("mad", &[to.0 as u64]);
+                self.tell(to, Input::Mad { interface: INTERFACE, bytes: &mad[..] });
+            }
             What::Forwarded { to, flow, bytes } => self.deliver(to, &flow, &bytes, bytes.len(), true),
             What::ByChannel { from, to, record } => self.arrive_by_channel(from, to, &record),
             What::Resolved { to, ticket, result } => {

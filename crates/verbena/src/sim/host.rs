@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ::sim::{Faults, HostId};
 
+use super::fabric::Fabric;
 use super::task::Task;
 use super::world::World;
 use crate::error::{Error, ErrorKind, RejectReason, Result, Value};
@@ -253,6 +254,15 @@ impl Host {
         if let (Some(from), Some(to)) = (self.world.host_id(self.place), self.world.host_id(to.place)) {
             self.world.with_sim(|sim| f(sim, from, to));
         }
+    }
+
+    /// The InfiniBand fabric that the hosts of the test are on.
+    ///
+    /// # Errors
+    ///
+    /// `WrongState` in a test without `fabric = "..."`.
+    pub fn fabric(&self) -> Result<Fabric> {
+        Fabric::new(&self.world).ok_or_else(|| Error::new(ErrorKind::WrongState, "Host::fabric"))
     }
 
     /// Ends all partitions and delays of links of the network.

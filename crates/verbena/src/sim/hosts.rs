@@ -4,9 +4,14 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
-use ::sim::{HostId, Power};
+use ::fabric::net::Net;
+use ::sim::{HostId, Power, Sim};
 
+use super::fabric::host_named;
 use super::world::World;
+
+/// MTU of each link of an IP network, in bytes.
+const MTU: u32 = 1500;
 
 /// A host, or a neighbour on one: what stays when its process is killed.
 pub(super) struct HostState {
@@ -28,6 +33,26 @@ pub(super) fn addresses(host: usize) -> [IpAddr; 2] {
     let [.., high, low] = (host + 1).to_be_bytes();
     let v6 = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, u16::from_be_bytes([high, low]));
     [Ipv4Addr::new(10, 0, high, low).into(), v6.into()]
+}
+
+/// Adds the hosts of a test: to a fabric, or to an IP network.
+///
+/// # Panics
+///
+/// Where the fabric has no host of a name, or has more subnets than subnet managers.
+pub(super) fn add_hosts(sim: &mut Sim, seed: u64, net: Option<&Net>, names: &[&str]) -> Vec<HostId> {
+    let Some(net) = net else {
+        return (0..names.len()).map(|n| sim.add_host(&addresses(n), MTU)).collect();
+    };
+    sim.lay_fabric(net, seed).unwrap_or_else(|why| panic!("{why}"));
+    let add = |(n, name): (usize, &&str)| {
+        let there = sim.with_fabric(|fabric, _| host_named(fabric, name)).flatten();
+        there.and_then(|there| sim.add_fabric_host(&there, &addresses(n))).unwrap_or_else(|| {
+            let all = sim.with_fabric(|fabric, _| fabric.hosts().collect::<Vec<_>>().join(", "));
+            panic!("the fabric has no host `{name}`, but {}", all.unwrap_or_default())
+        })
+    };
+    names.iter().enumerate().map(add).collect()
 }
 
 impl World {

@@ -42,6 +42,7 @@
 //! |---|---|---|
 //! | `seeds = 1000` | the test runs with the seeds 0 to 999 | 100 |
 //! | `faults = "loss=1%, ..."` | what happens to packets between hosts | nothing but a delay of 20 us |
+//! | `fabric = "fat-tree 2,4"` | the hosts are on an InfiniBand fabric; see below | an IP network |
 //! | `limit = "30s"` | virtual time after which a test that has not ended fails: ns, us, ms, s, min | 10 min |
 //!
 //! The compiler checks them. Rates are for each packet; the fields of [`Faults`] tell more:
@@ -74,6 +75,34 @@
 //! | [`Host::refuse_request`] | its system refuses the n-th request for a connection, for a reason |
 //! | [`Host::set_faults`] | the table above, from now on |
 //! | [`Host::inject_faults`] | the rules of `verbena run --faults` on one host, from now on: completion errors, rejections, ports and devices that go |
+//!
+//! # An InfiniBand fabric
+//!
+//! `fabric = "..."` puts the hosts on a fabric with switches, as `verbena fabric` has them: a
+//! generator (`fat-tree 2,4`, `torus 3x3`), or a net file, which is also what `ibnetdiscover`
+//! prints, by its path from the package on. Parameters are hosts of it by name; `node-01` is
+//! `node_01` here. Devices are InfiniBand ports. Packets follow the tables of a subnet manager that
+//! has brought the fabric up before the test begins. It learns of what changes up to 2 ms later.
+//! [`Host::fabric`] is the fabric, with its cables, rules of loss and counters:
+//!
+//! ```
+//! use verbena::sim::Host;
+//!
+//! #[verbena::test(seeds = 20, fabric = "fat-tree 2,4")]
+//! async fn a_message_passes_the_leaf(host0: Host, host7: Host) -> verbena::Result<()> {
+//!     let server = host7.spawn(async { verbena::listen("0.0.0.0:7000").await?.accept().await?.recv().await });
+//!     let client = host0.spawn(async { verbena::connect("host7:7000").await?.send_inline(b"hello").await });
+//!     client.await?;
+//!     server.await?;
+//!     let fabric = host0.fabric()?;
+//!     let (leaf, port) = fabric.trace("host0", "host7")?.pop().expect("a way");
+//!     assert!(fabric.counter(&leaf, port, "PortXmitPkts")? > 0);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! What `faults` says comes to packets between hosts as well. Of a host with several ports the
+//! first has verbs. Groups of [`UdSocket`](crate::UdSocket) are not built there.
 //!
 //! # Power failures
 //!
@@ -142,11 +171,12 @@
 //! | file | what |
 //! |---|---|
 //! | `world` | the executor |
-//! | `task`, `host` | [`Task`], [`Host`] |
+//! | `task`, `host`, `fabric` | [`Task`], [`Host`], [`Fabric`] |
 //! | `hosts` | what stays of a host when its process is killed |
 //! | `settings` | the text of the attribute |
 //! | `run` | seeds, and the command that repeats one |
 
+mod fabric;
 mod host;
 mod hosts;
 mod run;
@@ -184,6 +214,7 @@ pub use ::sim::Faults;
 pub use macros::test;
 use nic::program::Kept;
 
+pub use fabric::Fabric;
 pub use host::Host;
 pub use run::Outcome;
 #[doc(hidden)]

@@ -4,6 +4,9 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, resume_unwind};
 use std::pin::Pin;
 
+use ::fabric::net::Net;
+
+use super::fabric;
 use super::host::Host;
 use super::settings::{Settings, Wrong};
 use super::world::{Entered, World};
@@ -61,8 +64,11 @@ pub fn run_seeds(
     let settings = Settings::parse(args).unwrap_or_else(|Wrong { why, left }| {
         panic!("#[verbena::test({args})]: {why}, at `{}`", args.get(args.len() - left..).unwrap_or(""))
     });
+    let net = settings
+        .fabric
+        .map(|text| fabric::net(text).unwrap_or_else(|why| panic!("#[verbena::test({args})]: {why}")));
     ::sim::each_seed_of(&command(module, test), settings.seeds, |seed| {
-        simulate(seed, &settings, hosts, at, &run);
+        simulate(seed, (&settings, net.as_ref()), hosts, at, &run);
     });
 }
 
@@ -76,12 +82,12 @@ fn command(module: &str, test: &str) -> String {
 
 pub(super) fn simulate(
     seed: u64,
-    settings: &Settings,
+    (settings, net): (&Settings<'_>, Option<&Net>),
     hosts: &[&'static str],
     at: &'static Location<'static>,
     run: &impl Fn(Vec<Host>) -> Pin<Box<dyn Future<Output = ()>>>,
 ) {
-    let world = World::new(seed, settings, hosts);
+    let world = World::new(seed, (settings, net), hosts);
     let _entered = Entered::new(&world);
     // Tasks are dropped when nothing unwinds any more: what they hold may panic, too.
     let result = catch_unwind(AssertUnwindSafe(|| {

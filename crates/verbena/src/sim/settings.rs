@@ -4,6 +4,7 @@
 //! ```text
 //! settings = [ setting { "," setting } ]
 //! setting  = "seeds" "=" whole | "limit" "=" '"' time '"' | "faults" "=" '"' faults '"'
+//!          | "fabric" "=" '"' text '"'
 //! faults   = [ fault { "," fault } ]
 //! fault    = rate-name "=" number "%" | time-name "=" time | ( "delay" | "flush" ) "=" time [ ".." time ]
 //! time     = number ("ns" | "us" | "ms" | "s" | "min")
@@ -20,10 +21,12 @@ const LIMIT: Duration = Duration::from_secs(600);
 
 /// What the arguments of the attribute say.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Settings {
+pub(super) struct Settings<'t> {
     pub seeds: u64,
     pub limit: Duration,
     pub faults: Faults,
+    /// What the hosts are on, if that is no IP network.
+    pub fabric: Option<&'t str>,
 }
 
 /// What is wrong, and how many bytes are left from there on.
@@ -43,10 +46,10 @@ macro_rules! get {
     };
 }
 
-impl Settings {
-    pub(super) const fn parse(text: &str) -> Result<Self, Wrong> {
+impl<'t> Settings<'t> {
+    pub(super) const fn parse(text: &'t str) -> Result<Self, Wrong> {
         let mut rest = Text { bytes: text.as_bytes(), behind: 0 };
-        let mut settings = Self { seeds: SEEDS, limit: LIMIT, faults: Faults::none() };
+        let mut settings = Self { seeds: SEEDS, limit: LIMIT, faults: Faults::none(), fabric: None };
         while !rest.at_end() {
             let before = rest.left();
             let name = rest.word();
@@ -59,8 +62,10 @@ impl Settings {
                 get!(text.end());
             } else if matches!(name, b"faults") {
                 settings.faults = get!(get!(rest.quoted()).faults());
+            } else if matches!(name, b"fabric") {
+                settings.fabric = Some(get!(get!(rest.quoted()).text()));
             } else {
-                return Err(Wrong { why: "the arguments are seeds, faults and limit", left: before });
+                return Err(Wrong { why: "the arguments are seeds, faults, fabric and limit", left: before });
             }
             get!(rest.comma());
         }
@@ -203,6 +208,14 @@ impl<'a> Text<'a> {
         Ok(Text { bytes: text, behind: self.left() + 1 })
     }
 
+    /// All that is left, which is not nothing.
+    const fn text(&self) -> Result<&'a str, Wrong> {
+        match std::str::from_utf8(self.bytes) {
+            Ok(text) if !text.is_empty() => Ok(text),
+            _ => self.wrong("a fabric is `fat-tree 2,4`, `torus 3x3` or a net file"),
+        }
+    }
+
     const fn word(&mut self) -> &'a [u8] {
         self.skip_space();
         let mut len = 0;
@@ -286,19 +299,24 @@ mod tests {
             .reorder(0.025)
             .reorder_delay(Duration::from_millis(1));
         let limit = Duration::from_millis(1500);
-        assert_eq!(Settings::parse(text), Ok(Settings { seeds: 1000, limit, faults }));
+        let settings = Settings { seeds: 1000, limit, faults, fabric: None };
+        assert_eq!(Settings::parse(text), Ok(settings));
+        let text = "fabric = \"fat-tree 2,4\", seeds = 3";
+        assert_eq!(Settings::parse(text).unwrap().fabric, Some("fat-tree 2,4"));
     }
 
     #[test]
     fn nothing_said_is_a_perfect_network_on_a_hundred_seeds() {
-        let settings = Settings { seeds: 100, limit: Duration::from_secs(600), faults: Faults::none() };
+        let settings =
+            Settings { seeds: 100, limit: Duration::from_secs(600), faults: Faults::none(), fabric: None };
         assert_eq!(Settings::parse(" "), Ok(settings));
     }
 
     #[test]
     fn what_is_wrong_is_said_with_its_place() {
         for (text, why, from) in [
-            ("seed = 3", "the arguments are seeds, faults and limit", "seed = 3"),
+            ("seed = 3", "the arguments are seeds, faults, fabric and limit", "seed = 3"),
+            ("fabric = \"\"", "a fabric is `fat-tree 2,4`, `torus 3x3` or a net file", "\""),
             ("seeds 3", "`=` and a value are missing", "3"),
             ("seeds = 0", "seeds is a whole number from 1", ""),
             ("seeds = 1.5", "seeds is a whole number from 1", ""),

@@ -205,10 +205,13 @@ fn trace_of(seed: u64) -> u64 {
         seeds: 1,
         limit: Duration::from_secs(600),
         faults: Faults::lossy().corrupt(0.01).partition(0.01),
+        fabric: None,
     };
     let trace = Rc::new(Cell::new(0));
     let (out, at) = (trace.clone(), std::panic::Location::caller());
-    super::run::simulate(seed, &settings, &["left", "right", "other"], at, &move |hosts: Vec<Host>| {
+    super::run::simulate(seed, (&settings, None), &["left", "right", "other"], at, &move |hosts: Vec<
+        Host,
+    >| {
         let out = out.clone();
         Box::pin(async move {
             let served = hosts[1].spawn(requests(6));

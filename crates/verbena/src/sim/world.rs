@@ -21,19 +21,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
+use ::fabric::net::Net;
 use ::faults::{FaultLink, Spec};
 use ::sim::{HostId, ProcessId, Sim, SimEnv};
 use nic::DeferredWork;
 use nic::program::{Kept, wake_all};
 
-use super::hosts::{HostState, addresses};
+use super::hosts::{HostState, add_hosts};
 use super::settings::Settings;
 use super::task::{Body, Slot, Task, TaskWaker, Woken};
 use crate::provider::{Ours, Provider, SimProcess, Stack};
 use crate::thread_safe::ThreadSafe;
 
-/// MTU of each link, in bytes.
-const MTU: u32 = 1500;
 /// Tasks that are polled so often without time passing will never stop.
 const MAX_POLLS: u32 = 1_000_000;
 /// The test function's task.
@@ -110,13 +109,17 @@ pub(crate) struct Timer {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, settings: &Settings, names: &[&'static str]) -> Rc<Self> {
+    pub(super) fn new(
+        seed: u64,
+        (settings, net): (&Settings<'_>, Option<&Net>),
+        names: &[&'static str],
+    ) -> Rc<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let mut sim = Sim::new(seed, settings.faults);
         if ::sim::seeds::single().is_some() {
             sim.log();
         }
-        let ids: Vec<HostId> = (0..names.len()).map(|n| sim.add_host(&addresses(n), MTU)).collect();
+        let ids = add_hosts(&mut sim, seed, net, names);
         let hosts = names
             .iter()
             .zip(ids)

@@ -8,6 +8,7 @@ pub(crate) mod jobs;
 pub(crate) mod misfit;
 pub(crate) mod operations;
 pub(crate) mod plans;
+pub(crate) mod subnet;
 pub(crate) mod work;
 
 use std::net::IpAddr;
@@ -140,10 +141,30 @@ pub(crate) fn wire_up(
     psns: (Psn, Psn),
 ) {
     let device = &node.devices()[0];
-    node.attach(device).unwrap();
     let family = |a: &IpAddr| a.is_ipv4() == to.is_ipv4();
     let sgid_index =
         device.port().gids.iter().find(|(_, e)| e.borne && e.address.as_ref().is_some_and(family)).unwrap().0;
+    let av = AddressVector {
+        dgid: to.into(),
+        sgid_index: sgid_index as u8,
+        hop_limit: 64,
+        is_global: true,
+        port: 1,
+        ..AddressVector::default()
+    };
+    wire_up_by(node, ours, theirs, &av, w, psns);
+}
+
+/// Like [`wire_up`], to a peer at this address.
+pub(crate) fn wire_up_by(
+    node: &SimNode,
+    ours: &Endpoint,
+    theirs: &Endpoint,
+    av: &AddressVector,
+    w: &Wiring,
+    psns: (Psn, Psn),
+) {
+    node.attach(&node.devices()[0]).unwrap();
     let attr = QpAttr {
         port: 1,
         access: RIGHTS,
@@ -157,14 +178,7 @@ pub(crate) fn wire_up(
         timeout: w.timeout,
         retry_cnt: 7,
         rnr_retry: w.rnr_retry,
-        av: AddressVector {
-            dgid: to.into(),
-            sgid_index: sgid_index as u8,
-            hop_limit: 64,
-            is_global: true,
-            port: 1,
-            ..AddressVector::default()
-        },
+        av: *av,
         ..QpAttr::default()
     };
     let now = stack::Env::now(&**node.env());
