@@ -30,6 +30,11 @@ use std::process::{Command, exit};
 /// asks for them (`capi::signals`).
 const LISTS: [&str; 3] = ["ibverbs", "rdmacm", "signals"];
 
+/// Functions of the C library's in whose place the object's own code, the standard library's among
+/// it, calls one of `capi`. So a preloaded object that stands in front of the C library's
+/// (librspreload) takes no socket of ours for a program's.
+const HIDDEN: [(&str, &str); 1] = [("socket", "capi::rsocket::own_socket")];
+
 /// The oldest node of glibc on x86-64, as the list has it, and on aarch64.
 const OLDEST: (&str, &str) = ("GLIBC_2.2.5", "GLIBC_2.17");
 
@@ -188,6 +193,14 @@ fn trampolines(exports: &[(String, String)]) -> String {
                 );
             }
         }
+    }
+    for (symbol, path) in HIDDEN {
+        let next = functions.len();
+        let f = functions.entry(path.to_owned()).or_insert(next);
+        let _ = writeln!(
+            text,
+            "    \".globl {symbol}\\n.hidden {symbol}\\n.type {symbol}, %function\\n{symbol}: {jump} {{f{f}}}\\n.size {symbol}, . - {symbol}\","
+        );
     }
     if let Some(unknown) = targets.keys().find(|k| !used.contains(*k)) {
         fail(&format!("symbols/: {unknown} is in built.txt or unsupported.txt but not exported"));

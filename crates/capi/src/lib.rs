@@ -36,6 +36,7 @@ mod checked;
 pub mod cma;
 pub mod ffi_guard;
 pub mod ioctl;
+pub mod rsocket;
 pub mod signals;
 pub mod unsupported;
 pub mod verbs;

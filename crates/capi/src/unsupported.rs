@@ -28,10 +28,6 @@ answers! {
     null_eopnotsupp -> *mut c_void = std::ptr::null_mut(), Some(libc::EOPNOTSUPP);
     /// -1 and errno.
     minus_one_eopnotsupp -> isize = -1, Some(libc::EOPNOTSUPP);
-    /// -1: `rsocket`, as socket(2) refuses a protocol.
-    minus_one_eprotonosupport -> isize = -1, Some(libc::EPROTONOSUPPORT);
-    /// -1: what takes an rsocket; there is none, so no descriptor is one.
-    minus_one_ebadf -> isize = -1, Some(libc::EBADF);
     /// The errno itself.
     eopnotsupp -> isize = libc::EOPNOTSUPP as isize, Some(libc::EOPNOTSUPP);
     /// The errno, negative: `ibv_query_gid_table`.

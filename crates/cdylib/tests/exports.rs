@@ -13,7 +13,7 @@ use object::read::elf::{FileHeader, Sym};
 
 /// How many lines of symbols/unsupported.txt there may be. The number may only fall: lower it with
 /// every function built.
-const UNSUPPORTED_AT_MOST: usize = 119;
+const UNSUPPORTED_AT_MOST: usize = 89;
 
 /// The lines of a list in symbols/, without comments, split at spaces.
 fn list(name: &str) -> Vec<Vec<String>> {

@@ -67,6 +67,8 @@ counters! {
     forward_refused,
     /// Messages from other processes that could not be understood.
     forward_errors,
+    /// Messages to datagram rsockets that were no datagrams of a peer, or found no room.
+    rsocket_refused,
     local;
     /// ICMP errors received for packets of this process.
     icmp_errors,

@@ -19,6 +19,7 @@
 //! | `tx` | the send path |
 //! | `rx_sockets`, `rx_socket`, `management` | the receive path: which sockets, one of them, the messages of connection managers that wait there |
 //! | `sockets` | how both kinds are set up |
+//! | `service_socket` | [`ServiceSocket`]: the UDP socket of a datagram rsocket |
 //! | `tcp` | streams of iWARP devices: opened, accepted, read and written |
 //! | `leased` | sockets that polling threads and the engine read by turns |
 //! | `to_handler` | what comes by the rings of [`local`] |
@@ -106,6 +107,7 @@ mod reactor;
 mod routes;
 mod rx_socket;
 mod rx_sockets;
+mod service_socket;
 mod sockets;
 mod tcp;
 mod to_handler;
@@ -121,6 +123,7 @@ pub use counters::Counters;
 pub use env::LinuxEnv;
 pub use host::{Config, Host};
 pub use names::other_builds;
+pub use service_socket::ServiceSocket;
 
 /// The interfaces of this host as they are now, with nothing started.
 ///

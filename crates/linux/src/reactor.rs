@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use locks::{Mutex, MutexGuard, Rank};
+use nic::Work;
 use sys::Epoll;
 
 use crate::fabric::{FabricHost, MadPort};
@@ -58,6 +59,8 @@ pub(crate) enum Source {
     Stream(Arc<TcpStream>),
     /// Peers that connect to an iWARP device.
     StreamListener(Arc<TcpListener>),
+    /// The UDP socket of a datagram rsocket, and what is to be done where something is there.
+    Service(Weak<dyn Work>),
 }
 
 /// The epoll instance and its descriptors, each by a token that is never used twice.

@@ -135,6 +135,12 @@ ranks! {
     Handles,
     /// The C functions: which value of flow counters goes where.
     CounterPoints,
+    /// The C functions: rsockets by their descriptors, and sets of epoll that have them.
+    Rsockets,
+    /// The C functions: an rsocket. Held while its queue pair and its identifier are used.
+    Rsocket,
+    /// The C functions: a set of epoll that has rsockets.
+    RsocketSet,
 
     /// Receiving: a socket's receive token, held while what was read is dispatched.
     ReceiveToken,

@@ -31,6 +31,6 @@ pub mod option;
 pub mod qp;
 pub mod resolve_addrinfo;
 mod shared;
-mod sockaddr;
+pub(crate) mod sockaddr;
 pub mod srq;
 pub mod strings;

@@ -1,12 +1,13 @@
 //! What an event makes the engine do, by its [`Source`].
 
 use std::panic::catch_unwind;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use local::Drained;
 use local::lease::LEASE_NANOS;
+use nic::Work;
 use stack::env::Datagram;
 use stack::{Input, InputHandler};
 use sys::Room;
@@ -53,7 +54,15 @@ impl<G: InputHandler> Engine<G> {
             Source::StreamListener(listener) => {
                 self.guarded(|handler| listener.accept(handler));
             }
+            Source::Service(work) => self.serve(&work),
             Source::Inspected(inspected) => self.unanswered = Some(inspected).filter(|asked| !asked.answer()),
+        }
+    }
+
+    /// Messages wait at the UDP socket of a datagram rsocket.
+    fn serve(&self, work: &Weak<dyn Work>) {
+        if let Some(work) = work.upgrade() {
+            self.guarded(|_| work.run());
         }
     }
 
