@@ -15,8 +15,10 @@ const FRESH: [&str; 4] = ["PerProcess<", "Kept<", "Known<", "Live"];
 /// The crates of this workspace that the shared objects are made of: `cdylib`, `librpma` and, by
 /// their manifests, all they depend on.
 fn linked(root: &Path) -> BTreeSet<String> {
-    let (mut all, mut next) =
-        (BTreeSet::new(), vec!["cdylib".to_owned(), "librpma".to_owned(), "libumad".to_owned()]);
+    let (mut all, mut next) = (
+        BTreeSet::new(),
+        vec!["cdylib".to_owned(), "librpma".to_owned(), "libumad".to_owned(), "librspreload".to_owned()],
+    );
     while let Some(name) = next.pop() {
         let manifest = fs::read_to_string(root.join(&name).join("Cargo.toml")).expect("a manifest");
         let sections = manifest.split("\n[").filter(|section| section.starts_with("dependencies]"));

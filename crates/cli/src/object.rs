@@ -20,6 +20,9 @@ pub(crate) const RPMA: &str = "libverbena_rpma.so";
 /// The name of the file that is libibumad, for programs on a simulated host.
 pub(crate) const UMAD: &str = "libverbena_umad.so";
 
+/// The name of the file that takes sockets to rsockets, which is preloaded.
+pub(crate) const RSPRELOAD: &str = "libverbena_rspreload.so";
+
 /// The names by which programs know the libraries that the object is.
 pub(crate) const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
@@ -73,6 +76,14 @@ pub(crate) fn find_rpma(object: &Path) -> Result<PathBuf, String> {
 /// A message that says what to do.
 pub(crate) fn find_umad(object: &Path) -> Result<PathBuf, String> {
     find_beside(object, UMAD, &unpack::LIBUMAD)
+}
+
+/// The object that is preloaded for rsockets, as [`find_rpma`] finds librpma.
+///
+/// # Errors
+/// A message that says what to do.
+pub(crate) fn find_rspreload(object: &Path) -> Result<PathBuf, String> {
+    find_beside(object, RSPRELOAD, &unpack::LIBRSPRELOAD)
 }
 
 fn find_beside(object: &Path, name: &str, inside: &unpack::Inside) -> Result<PathBuf, String> {

@@ -44,6 +44,10 @@ pub(crate) struct Args {
     /// another name. Set by itself where the program's file names such a library
     #[arg(long)]
     preload: bool,
+    /// Take the byte streams of programs that know sockets only to RDMA, by rsockets. A peer
+    /// without rsockets is reached by TCP
+    #[arg(long)]
+    rsockets: bool,
     /// Write the counters to FILE when the program ends. %p in FILE stands for the process id. Same
     /// as VERBENA_COUNTERS
     #[arg(long, value_name = "FILE")]
@@ -108,10 +112,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, String> {
     let libraries = before(&links, given.as_deref());
     let mut command = Command::new(program);
     command.args(rest).env("LD_LIBRARY_PATH", libraries);
-    if args.preload || brings_its_own(program, command_libraries(&command)) {
-        let object = links.join(object::NAMES[0]);
-        command.env("LD_PRELOAD", behind(env::var_os("LD_PRELOAD").as_deref(), &object));
-    }
+    preload(&mut command, &args, &links)?;
     if let Some(commands) = object::commands(&links) {
         command.env("PATH", before(&commands, Some(&path)));
     }
@@ -169,6 +170,21 @@ fn links(args: &Args) -> Result<PathBuf, String> {
     object::links(&object, rpma.as_deref(), umad.as_deref())
 }
 
+/// Sets what is loaded before all else: the object, where the program brings one of its own, and
+/// the one of rsockets.
+fn preload(command: &mut Command, args: &Args, links: &Path) -> Result<(), String> {
+    let mut given = env::var_os("LD_PRELOAD");
+    let program = command.get_program().to_owned();
+    let object = args.preload || brings_its_own(&program, set_before(command, "LD_LIBRARY_PATH"));
+    let object = object.then(|| links.join(object::NAMES[0]));
+    let rsockets = args.rsockets.then(|| object::find_rspreload(&object::find()?)).transpose()?;
+    for object in object.iter().chain(&rsockets) {
+        given = Some(behind(given.as_deref(), object));
+        command.env("LD_PRELOAD", given.as_deref().unwrap_or_default());
+    }
+    Ok(())
+}
+
 /// What `--check` and the options beside it say, for the program's environment.
 fn set_checks(command: &mut Command, args: &Args) -> Result<(), String> {
     let Some(how) = &args.check else { return Ok(()) };
@@ -222,10 +238,10 @@ fn brings_its_own(program: &OsStr, library_path: Option<OsString>) -> bool {
     !copies.is_empty()
 }
 
-/// The LD_LIBRARY_PATH that a command is given.
-fn command_libraries(command: &Command) -> Option<OsString> {
+/// What a variable of a command's environment was set to.
+fn set_before(command: &Command, variable: &str) -> Option<OsString> {
     let mut given = command.get_envs();
-    given.find(|(name, _)| *name == "LD_LIBRARY_PATH").and_then(|(_, path)| path.map(OsStr::to_owned))
+    given.find(|(name, _)| *name == variable).and_then(|(_, value)| value.map(OsStr::to_owned))
 }
 
 /// The file of a program, as execvp(3) finds it.

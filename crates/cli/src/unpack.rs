@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use crate::object::{self, OBJECT, RPMA, UMAD};
+use crate::object::{self, OBJECT, RPMA, RSPRELOAD, UMAD};
 
 /// An object that is inside: the file's name, its bytes, and a hash of them.
 pub(crate) struct Inside {
@@ -35,6 +35,9 @@ pub(crate) static LIBRPMA: Inside = Inside::of(RPMA, cli_embed::object!(verbena_
 
 /// The one that is libibumad.
 pub(crate) static LIBUMAD: Inside = Inside::of(UMAD, cli_embed::object!(verbena_umad));
+
+/// The one that is preloaded for rsockets.
+pub(crate) static LIBRSPRELOAD: Inside = Inside::of(RSPRELOAD, cli_embed::object!(verbena_rspreload));
 
 /// Objects of other builds that were not used for so long make room when one is added.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -170,7 +173,7 @@ mod tests {
 
     #[test]
     fn what_is_inside_are_shared_objects() {
-        for inside in [&VERBS, &LIBRPMA, &LIBUMAD] {
+        for inside in [&VERBS, &LIBRPMA, &LIBUMAD, &LIBRSPRELOAD] {
             assert!(inside.bytes.starts_with(b"\x7fELF"), "{}", inside.name);
             assert_ne!(inside.hash, 0);
         }
