@@ -1,15 +1,21 @@
 //! `verbena bench`: the command as a user starts it, with sizes and times that take no time.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_verbena"));
+    command.arg("bench").args(args).env("VERBENA_DEVICES", "rxe_lo=roce:lo");
+    command
+}
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_verbena"))
-        .arg("bench")
-        .args(args)
-        .env("VERBENA_DEVICES", "rxe_lo=roce:lo")
-        .output()
-        .expect("cargo has built the command")
+    command(args).output().expect("cargo has built the command")
 }
 
 fn said(out: &Output) -> String {
@@ -64,4 +70,52 @@ fn what_cannot_be_measured_is_a_message() {
         let out = bench(args);
         assert!(!out.status.success() && said(&out).contains(word), "{args:?}: {}", said(&out));
     }
+}
+
+/// `verbena bench --listen` at a free port; killed with the test.
+struct Far {
+    child: Child,
+    said: Receiver<String>,
+}
+
+impl Far {
+    fn start() -> Self {
+        let child = command(&["--listen", "--port", "0"]).stderr(Stdio::piped()).spawn();
+        let mut child = child.expect("cargo has built the command");
+        let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
+        let (sender, said) = mpsc::channel();
+        thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { child, said }
+    }
+
+    /// The next line on standard error.
+    fn next(&self) -> String {
+        self.said.recv_timeout(Duration::from_secs(60)).expect("a line in time")
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_near_end_that_leaves_before_it_connects_does_not_keep_the_far_end_from_the_next_one() {
+    let far = Far::start();
+    let port = far.next().split(' ').nth(3).expect("the port").to_owned();
+    let mut near = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+    let asked = [b"verbena-bench 1\n".as_slice(), &8_u64.to_le_bytes(), &1_u64.to_le_bytes()].concat();
+    near.write_all(&asked).expect("sent");
+    let mut rdma_port = [0; 2];
+    near.read_exact(&mut rdma_port).expect("it waits for rdma_connect");
+    assert_ne!(rdma_port, [0; 2]);
+    drop(near);
+    assert_eq!(far.next(), "verbena bench: 127.0.0.1: the connection ended early");
+    let args =
+        ["--peer", "127.0.0.1", "--port", &port, "--sizes", "8", "--ops", "send", "--seconds", "0.002"];
+    let out = bench(&args);
+    assert!(out.status.success(), "{}", said(&out));
+    assert_eq!(far.next(), "verbena bench: measured from 127.0.0.1");
 }

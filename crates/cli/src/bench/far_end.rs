@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use verbena::prelude::*;
-use verbena::{Connection, Memory, QueueConfig, RemoteWrite};
+use verbena::{Connection, Listener, Memory, QueueConfig, RemoteWrite, Request, time};
 
 use super::{MOST, MOST_UNDER_WAY};
 use crate::object;
@@ -36,6 +36,8 @@ const LEAST: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it may take between two measurements: each takes a minute at most.
 const BETWEEN: Duration = Duration::from_secs(120);
+/// How often the far end looks whether a near end that has not connected yet is still there.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// The queues for messages of so many bytes, so many at a time.
 pub(super) fn queues(largest: usize, depth: u32) -> QueueConfig {
@@ -102,7 +104,8 @@ pub(super) fn listen(port: u16) -> Result<(), String> {
     let all = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
     let v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
     let listener = TcpListener::bind(all).or_else(|_| TcpListener::bind(v4));
-    let listener = listener.map_err(|error| format!("port {port}: {error}"))?;
+    let bound = listener.and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+    let (port, listener) = bound.map_err(|error| format!("port {port}: {error}"))?;
     eprintln!("verbena bench: port {port} waits for `verbena bench --peer`; Ctrl-C ends it");
     loop {
         let (stream, from) = listener.accept().map_err(|error| format!("port {port}: {error}"))?;
@@ -173,6 +176,7 @@ fn hello(stream: &mut TcpStream) -> io::Result<(usize, u32)> {
     stream.read_exact(&mut hello)?;
     stream.read_exact(&mut asked)?;
     stream.set_read_timeout(Some(BETWEEN))?;
+    stream.set_write_timeout(Some(BETWEEN))?;
     let (largest, depth) = numbers(asked);
     let is_known = &hello == HELLO;
     allowed(largest, depth)
@@ -190,9 +194,10 @@ fn accept(
     let listening = verbena::listen(SocketAddr::new(ours.ip().to_canonical(), 0)).wait();
     let port = listening.as_ref().map_or(0, |listener| listener.local_addr().port());
     stream.write_all(&port.to_le_bytes()).map_err(|error| said(&error))?;
-    let connect = || {
+    let listener = listening.map_err(|error| error.to_string())?;
+    let request = requested(stream, &listener)?;
+    let accept = || {
         let memory = Memory::<RemoteWrite>::zeroed(largest)?;
-        let request = listening?.blocking_request()?;
         let mr = memory.mr(request.pd())?;
         request
             .accept()
@@ -201,7 +206,35 @@ fn accept(
             .wait()
             .map(|conn| (conn, memory))
     };
-    connect().map_err(|error: verbena::Error| error.to_string())
+    accept().map_err(|error: verbena::Error| error.to_string())
+}
+
+/// Waits for the near end's rdma_connect, as long as its TCP connection stands and for
+/// [`PATIENCE`] at most.
+fn requested(stream: &TcpStream, listener: &Listener) -> Result<Request, String> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        if let Ok(request) = verbena::block_on(time::timeout(LOOK, listener.request())) {
+            return request.map_err(|error| error.to_string());
+        }
+        if has_left(stream).map_err(|error| said(&error))? {
+            return Err(said(&ErrorKind::UnexpectedEof.into()));
+        }
+        if Instant::now() >= until {
+            return Err(said(&ErrorKind::WouldBlock.into()));
+        }
+    }
+}
+
+/// Whether the peer of a TCP connection has closed it.
+fn has_left(stream: &TcpStream) -> io::Result<bool> {
+    stream.set_nonblocking(true)?;
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false)?;
+    match peeked {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+        peeked => Ok(peeked? == 0),
+    }
 }
 
 /// Sends each message back, until one says that it is the last.
