@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+/// Longer than a process takes to answer on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 fn verbena(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_verbena")).args(args).output().expect("cargo has built the command")
 }
@@ -53,6 +56,18 @@ impl Drop for Server {
     }
 }
 
+/// What is shown of a process that lives, which on a busy machine may not answer in time at once.
+fn shown(args: &[&str]) -> String {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let out = verbena(args);
+        let is_late = String::from_utf8_lossy(&out.stderr).contains("does not answer");
+        if !is_late || Instant::now() > end {
+            return stdout(&out);
+        }
+    }
+}
+
 fn line_of(server: &Server) -> Vec<String> {
     let text = stdout(&verbena(&["ps"]));
     let words = text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
@@ -64,13 +79,13 @@ fn line_of(server: &Server) -> Vec<String> {
 fn a_process_that_listens_is_in_the_list_and_is_shown_with_its_identifier() {
     let server = Server::start();
     assert_eq!(line_of(&server)[1], "verbena");
-    let text = stdout(&verbena(&["show", &server.pid()]));
+    let text = shown(&["show", &server.pid()]);
     assert!(text.starts_with(&format!("process {} verbena up ", server.pid())), "{text}");
     assert!(text.contains("\ndev rxe0 netdev lo state ACTIVE "), "{text}");
     let listens =
         |line: &str| line.starts_with("cm_id ") && line.contains(" state LISTEN (listening) ps TCP ");
     assert!(text.lines().any(listens), "{text}");
-    let shown = stdout(&verbena(&["show", "--json", &server.pid()]));
+    let shown = shown(&["show", "--json", &server.pid()]);
     let json: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(json["pid"].as_u64(), Some(server.0.id().into()));
     assert_eq!(json["cm-ids"][0]["state"], "LISTEN");
@@ -81,14 +96,22 @@ fn a_process_that_listens_is_in_the_list_and_is_shown_with_its_identifier() {
 fn a_process_that_is_stopped_does_not_answer_and_holds_nothing_up() {
     let server = Server::start();
     server.signal("-STOP");
-    let began = Instant::now();
-    assert_eq!(line_of(&server)[1..], ["verbena", "does", "not", "answer"]);
-    let out = verbena(&["show", &server.pid()]);
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    // On a busy machine the commands wait for a processor, too: the shortest of a few times counts.
+    let asked = || {
+        let began = Instant::now();
+        assert_eq!(line_of(&server)[1..], ["verbena", "does", "not", "answer"]);
+        (verbena(&["show", &server.pid()]), began.elapsed())
+    };
+    let is_quick = |(_, took): &(Output, Duration)| *took < Duration::from_secs(2);
+    let (out, _) = (0..5).map(|_| asked()).find(is_quick).expect("an answer within two seconds");
     let (code, said) = refused(&out);
     assert_eq!(code, Some(1));
     assert_eq!(said, format!("verbena: process {} does not answer; is it stopped?", server.pid()));
     server.signal("-CONT");
+    let end = Instant::now() + PATIENCE;
+    while line_of(&server)[2..] == ["does", "not", "answer"] {
+        assert!(Instant::now() < end, "it does not answer again");
+    }
     assert!(line_of(&server).len() > 4);
 }
 

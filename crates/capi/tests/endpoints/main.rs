@@ -13,7 +13,8 @@ mod support;
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use capi::cma::{addrinfo, channel, connect, devices, ece, endpoint, id, qp, srq};

@@ -277,9 +277,10 @@ fn a_poll_goes_on_behind_a_run_of_packets_and_not_behind_a_few() {
         (0..3).for_each(|_| host.env().send(&path(V4), &mut batch(1, &vec![64; packets])));
         host.poll();
         let taken = || host.handler().find_within(Duration::ZERO, support::packet);
-        let mine = std::iter::from_fn(taken).filter(|packet| packet.thread == me).count();
-        while host.handler().find_within(Duration::from_millis(5), support::packet).is_some() {}
-        mine
+        let found: Vec<_> = std::iter::from_fn(taken).collect();
+        // The engine brings the others, on a busy machine late: the next poll is not to find them.
+        (found.len()..3 * packets).for_each(|_| drop(host.handler().packet().unwrap()));
+        found.iter().filter(|packet| packet.thread == me).count()
     };
     let end = Instant::now() + TIMEOUT;
     while polled(20) != 60 {

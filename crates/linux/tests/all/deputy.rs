@@ -63,14 +63,13 @@ fn takes(address: u64, says: impl FnOnce(&Offer, u64) -> [u64; 4]) -> bool {
     let says = says(&offer, raw::inode(&tables));
     map(address, says);
     raw::send(&offer.connection, &name_messages::export(address, says[0]), Some(&tables));
-    let end = std::time::Instant::now() + Duration::from_millis(200);
-    let mut refused = 0;
-    while refused == 0 && std::time::Instant::now() < end {
+    let end = std::time::Instant::now() + TIMEOUT;
+    // What a WRITE begins with; or the page is refused.
+    let outcome = || (word(address + 64) != 0, counter(&victim, "peer_memory_refused"));
+    while outcome() == (false, 0) && std::time::Instant::now() < end {
         std::thread::sleep(Duration::from_millis(5));
-        refused = counter(&victim, "peer_memory_refused");
     }
-    // What a WRITE begins with.
-    let is_written = word(address + 64) != 0;
+    let (is_written, refused) = outcome();
     assert_eq!(is_written, refused == 0, "nothing is written before the page has proven who it is");
     let remote = Remote { addr: 0, length: 8, rkey: Rkey(KEY) };
     let pieces = [Piece { addr: (&raw const says) as u64, len: 8 }];

@@ -2,15 +2,18 @@
 #![expect(clippy::undocumented_unsafe_blocks, reason = "waits in frames of a test, which nobody cancels")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::support;
-use crate::support::{Recording, TIMEOUT, Told, V4, alone, batch, path, start_with, wait};
+use crate::support::{Recording, TIMEOUT, Told, V4, alone, batch, path, start_with, until_it_sleeps, wait};
 use linux::Config;
 use linux::eventfd::{self, Counter, Wait};
 use nic::{Link, Platform, Signal};
 use stack::env::{Claim, HandedOver};
 use stack::{Env, Name};
+use sys::thread::own_thread;
+use sys::time::of_process;
 
 /// A process that sends by a ring, one that reads, and what counts its packets. One has come.
 fn pair() -> (Recording, Recording, Counter, Box<dyn Claim>) {
@@ -26,22 +29,28 @@ fn pair_with(counter: Counter) -> (Recording, Recording, Counter, Box<dyn Claim>
     (sender, reader, counter, claim)
 }
 
+/// A thread of this name, and its number.
 fn named<T: Send + 'static>(
     name: &str,
     f: impl FnOnce() -> T + Send + 'static,
-) -> std::thread::JoinHandle<T> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(f).unwrap()
+) -> (std::thread::JoinHandle<T>, u32) {
+    let (tell, number) = mpsc::channel();
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        tell.send(own_thread()).unwrap();
+        f()
+    });
+    (thread.unwrap(), number.recv().unwrap())
 }
 
-/// Where packets are dispatched that are sent one by one, each once the thread that takes it has
-/// had time to wait for it.
-fn dispatched_in(sender: &Recording, reader: &Recording, pause: Duration, wanted: &str) {
-    let end = Instant::now() + TIMEOUT;
+/// Where packets are dispatched that are sent one by one, each when `ready` has returned.
+fn dispatched_in(sender: &Recording, reader: &Recording, ready: impl Fn(), wanted: &str) {
+    // By the time that the process has computed: on a busy machine it waits for a processor.
+    let end = of_process() + TIMEOUT;
     // The other end learns how to wake a thread when the engine has told it so.
     let mut row = 0;
     while row < 10 {
-        assert!(Instant::now() < end, "not {wanted}");
-        std::thread::sleep(pause);
+        assert!(of_process() < end, "not {wanted}");
+        ready();
         sender.env().send(&path(V4), &mut batch(1, &[64]));
         row = if reader.handler().packet().unwrap().thread == wanted { row + 1 } else { 0 };
     }
@@ -52,7 +61,7 @@ fn a_thread_that_waits_takes_packets_itself_and_the_engine_takes_over_when_it_st
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();
     static STOP: AtomicBool = AtomicBool::new(false);
-    let waiter = {
+    let (waiter, number) = {
         let (reader, counter) = (reader.clone(), counter.clone());
         named("waiter", move || {
             while !STOP.load(Ordering::Relaxed) {
@@ -60,12 +69,12 @@ fn a_thread_that_waits_takes_packets_itself_and_the_engine_takes_over_when_it_st
             }
         })
     };
-    dispatched_in(&sender, &reader, Duration::from_millis(2), "waiter");
+    dispatched_in(&sender, &reader, || until_it_sleeps(number), "waiter");
     STOP.store(true, Ordering::Relaxed);
     sender.env().send(&path(V4), &mut batch(1, &[64]));
     waiter.join().unwrap();
     assert!(reader.handler().packet().is_some());
-    dispatched_in(&sender, &reader, Duration::ZERO, "verbena");
+    dispatched_in(&sender, &reader, || (), "verbena");
 }
 
 #[test]
@@ -115,9 +124,9 @@ fn comes_and_goes(counter: Counter) {
                 }
             });
         }
-        let end = Instant::now() + 6 * TIMEOUT;
         for n in 0..PACKETS {
             sender.env().send(&path(V4), &mut batch(n, &[64]));
+            let end = Instant::now() + TIMEOUT;
             // Most find no thread awake.
             while n > 2 + taken.load(Ordering::Relaxed) {
                 assert!(Instant::now() < end, "{} of {n} were told of", taken.load(Ordering::Relaxed));
@@ -134,32 +143,46 @@ fn comes_and_goes(counter: Counter) {
     }
 }
 
-#[test]
-fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
-    let _alone = alone();
-    let (sender, reader, counter, _claim) = pair_with(Counter::of(eventfd::A_STEP).unwrap());
+/// Whether of 40 packets, each sent when a thread has taken the one before and looks for the next,
+/// ten in a row wake no thread.
+fn wakes_none(sender: &Recording, reader: &Recording, counter: &Counter) -> bool {
     let (taken, stop) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                wait(&reader, &counter);
+                wait(reader, counter);
                 taken.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let (end, mut row, mut sent) = (Instant::now() + TIMEOUT, 0, 0);
-        while row < 10 {
-            let before = support::counter(&sender, "ring_wakes");
+        let (mut row, mut sent) = (0, 0);
+        while row < 10 && sent < 40 {
+            let before = support::counter(sender, "ring_wakes");
             sender.env().send(&path(V4), &mut batch(1, &[64]));
             sent += 1;
+            let end = Instant::now() + TIMEOUT;
             while taken.load(Ordering::Relaxed) < sent {
-                assert!(Instant::now() < end, "a thread is woken again and again");
+                assert!(Instant::now() < end, "a packet is not told of");
                 std::hint::spin_loop();
             }
-            row = if support::counter(&sender, "ring_wakes") == before { row + 1 } else { 0 };
+            row = if support::counter(sender, "ring_wakes") == before { row + 1 } else { 0 };
         }
         stop.store(true, Ordering::Relaxed);
         sender.env().send(&path(V4), &mut batch(1, &[64]));
-    });
+        row == 10
+    })
+}
+
+#[test]
+fn nobody_is_woken_for_what_comes_while_a_thread_looks_for_a_moment() {
+    let _alone = alone();
+    let (sender, reader, mut counter, _claim) = pair_with(Counter::of(eventfd::A_STEP).unwrap());
+    let end = of_process() + TIMEOUT;
+    // Where other threads compute, a thread hardly looks any more for a counter that has seen them.
+    while !wakes_none(&sender, &reader, &counter) {
+        assert!(of_process() < end, "a thread is woken again and again");
+        counter = Counter::of(eventfd::A_STEP).unwrap();
+        *reader.handler().counter.lock().unwrap() = Some(counter.clone());
+    }
 }
 
 #[test]
@@ -170,7 +193,7 @@ fn who_takes_one_event_behind_the_other_has_no_engine_woken_which_looks_when_it_
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     for _ in 0..5 {
         TAKEN.store(0, Ordering::Relaxed);
-        let waiter = {
+        let (waiter, _) = {
             let (reader, counter) = (reader.clone(), counter.clone());
             named("waiter", move || {
                 for _ in 0..TURNS {
@@ -252,7 +275,7 @@ fn an_event_that_a_thread_brings_itself_it_has_taken() {
 fn a_thread_that_left_its_driver_slot_without_a_word_is_not_waited_for() {
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();
-    let left = {
+    let (left, _) = {
         let (reader, counter) = (reader.clone(), counter.clone());
         named("left", move || {
             let end = Instant::now() + TIMEOUT;
@@ -282,13 +305,13 @@ fn a_thread_that_left_its_driver_slot_without_a_word_is_not_waited_for() {
         assert!(unsafe { eventfd::wait(counter.fd()) });
         counter.taken();
     }
-    let waiter = {
+    let (waiter, number) = {
         let (reader, counter) = (reader.clone(), counter.clone());
         named("waiter", move || (0..30).for_each(|_| wait(&reader, &counter)))
     };
     let mut found = 0;
     for _ in 0..30 {
-        std::thread::sleep(Duration::from_millis(2));
+        until_it_sleeps(number);
         sender.env().send(&path(V4), &mut batch(1, &[64]));
         found += u32::from(reader.handler().packet().unwrap().thread == "waiter");
     }
@@ -306,13 +329,13 @@ fn a_thread_that_is_woken_for_others_again_and_again_leaves_the_work_to_the_engi
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();
     let own = Counter::new().unwrap();
-    let waiter = {
+    let (waiter, number) = {
         let (reader, own) = (reader.clone(), own.clone());
         named("waiter", move || wait(&reader, &own))
     };
     let threads: Vec<String> = (0..60)
         .map(|n| {
-            std::thread::sleep(Duration::from_millis(2));
+            until_it_sleeps(number);
             sender.env().send(&path(V4), &mut batch(n, &[64]));
             reader.handler().packet().unwrap().thread
         })
@@ -328,7 +351,7 @@ fn a_thread_that_is_woken_for_others_again_and_again_leaves_the_work_to_the_engi
 fn timers_are_served_while_a_thread_drives() {
     let _alone = alone();
     let (sender, reader, counter, _claim) = pair();
-    let waiter = {
+    let (waiter, _) = {
         let (reader, counter) = (reader.clone(), counter.clone());
         named("waiter", move || (0..50).for_each(|_| wait(&reader, &counter)))
     };

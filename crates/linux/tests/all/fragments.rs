@@ -115,13 +115,14 @@ fn a_fragment_does_not_pass_what_waits_for_room() {
     let (sender, reader, _claim) = pair();
     sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.handler().packet().is_some());
-    keeps_busy(&reader, &sender);
+    let busy = keeps_busy(&reader, &sender);
     overfill(&sender, 100);
     let mut fill = |_: SharedBytes<'_>| -> Result<(), Fault> { panic!("there is no room") };
     assert_eq!(
         sender.env().local().unwrap().send_fragment(&path(V4), &HEADERS, 4096, &mut fill),
         Ok(FragmentOutcome::Full)
     );
+    drop(busy);
     assert_ne!(reader.handler().packet().unwrap().bytes.len(), 4112, "the message comes first");
     for n in 0..1500u32 {
         assert_eq!(number(&reader.handler().packet().unwrap()), n as u8);
@@ -141,11 +142,12 @@ fn fragments_fill_a_ring_and_none_is_lost() {
     let (sender, reader, _claim) = pair();
     sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.handler().packet().is_some());
-    keeps_busy(&reader, &sender);
+    let busy = keeps_busy(&reader, &sender);
     let mut sent = 0;
     while send_fragment(&sender, V4, &body(sent, 50_000)).unwrap() == FragmentOutcome::Sent {
         sent += 1;
     }
+    drop(busy);
     assert!((15..=21).contains(&sent), "{sent} of 50,000 bytes in 1 MiB");
     assert_ne!(reader.handler().packet().unwrap().bytes.len(), 50_012, "the message comes first");
     for n in 0..sent {
@@ -164,19 +166,21 @@ fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reade
     // tried.
     let own = Name::Block(0x77);
     let _own = sender.env().claim(own).unwrap();
-    *sender.handler().thinks.lock().unwrap() = Duration::from_millis(1500);
     let to_qp1 = nic::Path { dest_qpn: wire::Qpn::GSI, ..path(V4) };
-    assert!(reader.env().hand_over(&[own], &to_qp1, &mut support::message()) == HandedOver::Done);
-    std::thread::sleep(Duration::from_millis(50));
+    let sender_is_busy = support::busy_with(&sender, || {
+        assert!(reader.env().hand_over(&[own], &to_qp1, &mut support::message()) == HandedOver::Done);
+    });
     // Half a ring more than a ring holds; the reader takes that out, and sleeps.
-    keeps_busy(&reader, &sender);
+    let reader_is_busy = keeps_busy(&reader, &sender);
     overfill(&sender, 25);
-    std::thread::sleep(Duration::from_millis(600));
+    drop(reader_is_busy);
+    std::thread::sleep(Duration::from_millis(300));
     let mut fill = |_: SharedBytes<'_>| Err(Fault::Unmapped);
     assert_eq!(
         sender.env().local().unwrap().send_fragment(&path(V4), &HEADERS, 60_000, &mut fill),
         Err(Fault::Unmapped)
     );
+    drop(sender_is_busy);
     let packets = (0..).take_while(|_| reader.handler().packet().is_some()).take(376).count();
     assert_eq!(packets, 376, "the message, and all packets");
 }
@@ -195,8 +199,9 @@ fn what_the_reader_has_not_taken_is_known() {
     sender.env().send(&path(V4), &mut batch(0, &[64]));
     assert!(reader.handler().packet().is_some());
     is_taken();
-    keeps_busy(&reader, &sender);
+    let busy = keeps_busy(&reader, &sender);
     assert_eq!(send_fragment(&sender, V4, &body(1, 50_000)), Ok(FragmentOutcome::Sent));
     assert!(sender.env().local().unwrap().has_unread(&path(V4)));
+    drop(busy);
     is_taken();
 }

@@ -193,9 +193,10 @@ fn where_rings_are_off_at_either_end_packets_go_by_the_network() {
 fn what_a_full_ring_does_not_take_waits_and_comes_in_order() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
+    let busy = keeps_busy(&reader, &sender);
     // 6 MB.
-    keeps_busy(&reader, &sender);
     overfill(&sender, 100);
+    drop(busy);
     // The message is dispatched first.
     assert_ne!(reader.handler().packet().unwrap().bytes.len(), 4112);
     for n in 0..1500u32 {
@@ -307,16 +308,12 @@ fn a_name_that_changes_hands_is_watched_in_the_new_ones() {
     let claim = one.env().claim(name).unwrap();
     let first = watcher.env().watch(name).unwrap();
     // Its engine is busy: it hears of the end of the first owner when there is a second one.
-    watcher.env().attach(LO).unwrap();
-    *watcher.handler().thinks.lock().unwrap() = Duration::from_millis(300);
-    one.env().send(&nic::Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
-    while counter(&watcher, "packets_received") == 0 {
-        std::thread::yield_now();
-    }
+    let busy = keeps_busy(&watcher, &one);
     drop(claim);
     let claim = two.env().claim(name).unwrap();
     let second = watcher.env().watch(name).unwrap();
     assert_ne!(second, first, "of a connection that has ended");
+    drop(busy);
     let gone = |told: &Told| matches!(told, Told::Gone(..)).then(|| told.clone());
     assert_eq!(watcher.handler().find(gone), Some(Told::Gone(name, first)));
     assert_eq!(watcher.env().watch(name), Some(second));

@@ -38,14 +38,24 @@ fn data_comes_before_the_messages_of_connection_managers_that_came_before_it() {
     host.env().attach(LO).unwrap();
     *host.handler().thinks.lock().unwrap() = Duration::from_millis(5);
     let other = UdpSocket::bind("127.0.0.2:0").unwrap();
-    for _ in 0..100 {
-        other.send_to(&packet(MAD, 1), "127.0.0.1:4791").unwrap();
+    for n in 1..=100 {
+        let mut message = packet(MAD, 1);
+        message[MAD - 1] = n;
+        other.send_to(&message, "127.0.0.1:4791").unwrap();
     }
-    let begin = Instant::now();
     other.send_to(&packet(100, 9), "127.0.0.1:4791").unwrap();
-    let data = host.handler().find(|told| support::packet(told).filter(|packet| packet.bytes[7] == 9));
-    let took = begin.elapsed();
-    assert!(data.is_some() && took < Duration::from_millis(250), "{took:?} of the 500 ms that messages take");
+    // Looks for the data, and at the numbers of the messages in front of it.
+    let latest = |last: &mut u8, told: &_| {
+        let packet = support::packet(told)?;
+        let is_data = packet.bytes[7] == 9;
+        *last = if is_data { *last } else { packet.bytes[MAD - 1].max(*last) };
+        is_data.then_some(())
+    };
+    // On a busy machine some of them were dispatched before the data was sent.
+    let (mut when_sent, mut before) = (0, 0);
+    let is_there = host.handler().find_within(Duration::ZERO, |told| latest(&mut when_sent, told)).is_some();
+    assert!(is_there || host.handler().find(|told| latest(&mut before, told)).is_some(), "the data is lost");
+    assert!(before <= when_sent + 50, "behind {before} of 100 messages, of which {when_sent} came earlier");
     // None is lost, and one that polls serves them as well.
     let end = Instant::now() + support::TIMEOUT;
     let mut messages = 0;

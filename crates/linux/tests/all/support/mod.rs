@@ -9,7 +9,7 @@ pub(crate) mod raw;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::process::Command;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -123,6 +123,10 @@ pub(crate) struct Recorder {
     pub forward_to: Mutex<Option<Name>>,
     /// How long the input handler thinks about a message of a connection manager.
     pub thinks: Mutex<Duration>,
+    /// Messages of connection managers that the input handler has begun with.
+    pub messages: AtomicU64,
+    /// While a test holds this lock, the input handler stays with such a message.
+    pub held: Mutex<()>,
     /// Counts packets, if it is there.
     pub counter: Mutex<Option<Counter>>,
     /// What each packet is a request for that is executed: the queue pair and the key.
@@ -168,7 +172,10 @@ impl InputHandler for Recorder {
                     return;
                 }
                 if Bth::peek_dest_qp(datagram.bytes) == Some(Qpn::GSI) {
+                    self.messages.fetch_add(1, Ordering::Relaxed);
                     std::thread::sleep(*self.thinks.lock().unwrap());
+                    // A test that fails as it holds the lock lets go, too.
+                    drop(self.held.lock());
                 }
                 for &(qpn, key) in self.names.lock().unwrap().iter() {
                     self.env.local().inspect(|reach| reach.named(qpn, key, ALL));
@@ -275,6 +282,17 @@ pub(crate) fn wait(host: &Recording, counter: &Counter) {
     counter.taken();
 }
 
+/// Waits until a thread of this process sleeps, or has ended.
+pub(crate) fn until_it_sleeps(thread: u32) {
+    let end = Instant::now() + TIMEOUT;
+    // proc_pid_stat(5): the state stands behind the name.
+    let runs = |stat: String| !stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'));
+    while std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).is_ok_and(runs) {
+        assert!(Instant::now() < end, "it does not sleep");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
 /// A packet that arrived.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
@@ -318,6 +336,8 @@ pub(crate) fn start_with(config: Config) -> Recording {
             panic_once: Mutex::default(),
             forward_to: Mutex::default(),
             thinks: Mutex::default(),
+            messages: AtomicU64::default(),
+            held: Mutex::default(),
             counter: Mutex::default(),
             names: Mutex::default(),
         })
@@ -390,14 +410,24 @@ pub(crate) fn overfill(sender: &Recording, batches: u32) {
     }
 }
 
-/// Keeps an engine busy for a while, with a message of a connection manager that another one sends.
-pub(crate) fn keeps_busy(host: &Recording, sender: &Recording) {
+/// Keeps an engine busy as long as the guard lives, with a message of a connection manager that
+/// another one sends.
+pub(crate) fn keeps_busy<'a>(host: &'a Recording, sender: &Recording) -> MutexGuard<'a, ()> {
     host.env().attach(LO).unwrap();
-    *host.handler().thinks.lock().unwrap() = Duration::from_millis(300);
-    sender.env().send(&Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
-    while counter(host, "packets_received") == 0 {
+    let send = || sender.env().send(&Path { dest_qpn: Qpn::GSI, ..path(V4) }, &mut message());
+    busy_with(host, send)
+}
+
+/// Keeps an engine busy as long as the guard lives, with the message that `send` lets come.
+pub(crate) fn busy_with(host: &Recording, send: impl FnOnce()) -> MutexGuard<'_, ()> {
+    let busy = host.handler().held.lock().unwrap();
+    send();
+    let end = Instant::now() + TIMEOUT;
+    while host.handler().messages.load(Ordering::Relaxed) == 0 {
+        assert!(Instant::now() < end, "the message does not come");
         std::thread::yield_now();
     }
+    busy
 }
 
 /// The block of the queue pair that [`path`] leads to.
