@@ -37,6 +37,7 @@ pub mod rc_engine;
 pub mod rc_pair;
 pub mod ring_records;
 pub mod roce_packet;
+pub mod rsockets;
 pub mod tag_matching;
 pub mod uc_ud;
 pub mod xrc;
@@ -65,6 +66,7 @@ pub const TARGETS: &[Target] = &[
     ("rc_pair", rc_pair::run),
     ("ring_records", ring_records::run),
     ("roce_packet", roce_packet::run),
+    ("rsockets", rsockets::run),
     ("tag_matching", tag_matching::run),
     ("uc_ud", uc_ud::run),
     ("xrc", xrc::run),

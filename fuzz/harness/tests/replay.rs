@@ -40,7 +40,7 @@ macro_rules! replays {
 }
 
 replays! {
-    c_functions cm_engine cm_pair fabric_mads fpdu frames_flows icrc export_tables iwarp_pair mad mpa names net_file rc_engine rc_pair ring_records roce_packet tag_matching uc_ud xrc
+    c_functions cm_engine cm_pair fabric_mads fpdu frames_flows icrc export_tables iwarp_pair mad mpa names net_file rc_engine rc_pair ring_records roce_packet rsockets tag_matching uc_ud xrc
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! referred to.
 
 mod cma;
+mod rsockets;
 mod verbs;
 
 use std::ffi::{CStr, c_int};
@@ -44,12 +45,18 @@ pub fn run(bytes: &[u8]) {
     unsafe {
         let mut scene = verbs::Scene::open(&mut input);
         let mut ids = cma::Ids::new();
+        let mut sockets = rsockets::Rsockets::default();
         for _ in 0..STEPS {
             if !scene.input.more() {
                 break;
             }
-            if scene.input.one_in(3) { ids.step(&mut scene) } else { scene.step() }
+            match scene.input.below(4) {
+                0 => ids.step(&mut scene),
+                1 => sockets.step(scene.input),
+                _ => scene.step(),
+            }
         }
+        sockets.close();
         ids.close();
         scene.close();
     }
@@ -217,6 +224,7 @@ mod tests {
             include_str!("verbs.rs"),
             include_str!("verbs/work.rs"),
             include_str!("cma.rs"),
+            include_str!("rsockets.rs"),
         ];
         let called = called.map(|text| text.split("LEFT_OUT: &[").next().unwrap_or_default());
         let words = |text: &'static str| text.split(|c: char| !c.is_alphanumeric() && c != '_');
