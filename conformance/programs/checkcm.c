@@ -12,6 +12,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "finding.h"
+
 #define MUST(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
 #define SIZE 4096
 
@@ -116,7 +118,7 @@ static void end_connection(void)
 
 static void *acknowledge_later(void *event)
 {
-	sleep(1);
+	await_finding();
 	MUST(!rdma_ack_cm_event(event));
 	return NULL;
 }
@@ -161,6 +163,21 @@ int main(int argc, char **argv)
 		MUST(!rdma_destroy_id(id));
 		if (!mended)
 			MUST(!pthread_join(thread, NULL));
+	} else if (!strcmp(bug, "refused-call")) {
+		struct rdma_conn_param param = { .retry_count = 7, .rnr_retry_count = 7 };
+
+		if (!mended)
+			MUST(rdma_connect(id, &param));
+		MUST(!rdma_destroy_id(id));
+	} else if (!strcmp(bug, "acknowledged-twice")) {
+		struct rdma_cm_event *event;
+
+		MUST(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 2000));
+		event = await(RDMA_CM_EVENT_ADDR_RESOLVED);
+		MUST(!rdma_ack_cm_event(event));
+		if (!mended)
+			MUST(rdma_ack_cm_event(event));
+		MUST(!rdma_destroy_id(id));
 	} else {
 		fprintf(stderr, "usage: checkcm BUG [mended]\n");
 		return 2;

@@ -1,24 +1,14 @@
 /*
  * checkkinds BUG [mended]
  *
- * Queue pairs of XRC, and of raw packets. The program makes one mistake with them, which `verbena run --check` is to
+ * Queue pairs of XRC, and of raw packets, and work queues. The program makes one mistake with them, which `verbena run --check` is to
  * find, or does the same thing right. It ends with 0 in either case.
  */
 #include <fcntl.h>
-#include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define MUST(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
-#define SIZE 4096
-#define DEPTH 16
+#include "checked.h"
 
-static struct ibv_context *context;
-static struct ibv_pd *pd;
 static struct ibv_cq *cq, *cq_of_srq;
-static struct ibv_mr *mr;
-static char *buffer;
 
 static struct ibv_xrcd *xrcd;
 static struct ibv_srq *srq;
@@ -54,17 +44,10 @@ static void connect_to(struct ibv_qp *qp, uint32_t peer)
 
 static void open_all(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	MUST(list && list[0]);
-	MUST(context = ibv_open_device(list[0]));
-	ibv_free_device_list(list);
-	MUST(pd = ibv_alloc_pd(context));
+	open_device();
+	open_memory(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	MUST(cq = ibv_create_cq(context, DEPTH, NULL, NULL, 0));
 	MUST(cq_of_srq = ibv_create_cq(context, 4, NULL, NULL, 0));
-	MUST(buffer = aligned_alloc(SIZE, SIZE));
-	memset(buffer, 1, SIZE);
-	MUST(mr = ibv_reg_mr(pd, buffer, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE));
 }
 
 static void open_xrc(void)
@@ -143,25 +126,6 @@ static void take(struct ibv_cq *from)
 	MUST(n == 1 && wc.status == IBV_WC_SUCCESS);
 }
 
-/* A raw packet queue pair, which is ready to send. */
-static struct ibv_qp *raw_queue_pair(void)
-{
-	struct ibv_qp_init_attr init = {
-		.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RAW_PACKET,
-		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
-	};
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
-	struct ibv_qp *qp;
-
-	MUST(qp = ibv_create_qp(pd, &init));
-	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PORT));
-	attr.qp_state = IBV_QPS_RTR;
-	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
-	attr.qp_state = IBV_QPS_RTS;
-	MUST(!ibv_modify_qp(qp, &attr, IBV_QP_STATE));
-	return qp;
-}
-
 static void raw_receive(struct ibv_qp *qp, int at)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)buffer + at, .length = 1024, .lkey = mr->lkey };
@@ -181,6 +145,25 @@ static void raw_send(struct ibv_qp *qp)
 	memset(buffer, 0, 12);
 	memcpy(buffer + 12, "\x88\xb5", 2);
 	MUST(!ibv_post_send(qp, &wr, &bad));
+}
+
+static struct ibv_wq *work_queue(void)
+{
+	struct ibv_wq_init_attr init = { .wq_type = IBV_WQT_RQ, .max_wr = DEPTH, .max_sge = 1, .pd = pd, .cq = cq };
+	struct ibv_wq_attr ready = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_RDY };
+	struct ibv_wq *wq = ibv_create_wq(context, &init);
+
+	MUST(wq);
+	MUST(!ibv_modify_wq(wq, &ready));
+	return wq;
+}
+
+static void receive_by_wq(struct ibv_wq *wq, int at)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)buffer + at, .length = 64, .lkey = mr->lkey };
+	struct ibv_recv_wr *bad, wr = { .wr_id = at, .sg_list = &sge, .num_sge = 1 };
+
+	MUST(!ibv_post_wq_recv(wq, &wr, &bad));
 }
 
 int main(int argc, char **argv)
@@ -233,7 +216,7 @@ int main(int argc, char **argv)
 		if (!mended)
 			return 0;
 	} else if (!strcmp(bug, "raw-receives") || !strcmp(bug, "raw-send")) {
-		struct ibv_qp *raw = raw_queue_pair();
+		struct ibv_qp *raw = raw_queue_pair(cq, DEPTH, DEPTH);
 
 		if (!strcmp(bug, "raw-receives")) {
 			raw_receive(raw, 1024);
@@ -246,6 +229,24 @@ int main(int argc, char **argv)
 			buffer[20] = 7;
 		}
 		MUST(!ibv_destroy_qp(raw));
+	} else if (!strncmp(bug, "wq-", 3)) {
+		struct ibv_wq_attr reset = { .attr_mask = IBV_WQ_ATTR_STATE, .wq_state = IBV_WQS_RESET };
+		struct ibv_wq *wq = work_queue();
+		struct ibv_mr *kept = mr;
+
+		if (!strcmp(bug, "wq-leak") && !mended)
+			return 0;
+		receive_by_wq(wq, 2048);
+		receive_by_wq(wq, !strcmp(bug, "wq-receives") && !mended ? 2080 : 2112);
+		if (!strcmp(bug, "wq-region")) {
+			MUST(mr = ibv_reg_mr(pd, buffer + 1024, 64, IBV_ACCESS_LOCAL_WRITE));
+			receive_by_wq(wq, 1024);
+			if (mended)
+				MUST(!ibv_modify_wq(wq, &reset));
+			MUST(!ibv_dereg_mr(mr));
+			mr = kept;
+		}
+		MUST(!ibv_destroy_wq(wq));
 	} else {
 		fprintf(stderr, "usage: checkkinds BUG [mended]\n");
 		return 2;

@@ -4,40 +4,24 @@
  * Bugs that many programs have had. The program has one of them, of which `verbena run --check` is to show the cause, or
  * does the same thing right. It ends with 0 in either case.
  */
-#include <infiniband/verbs.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include <arpa/inet.h>
 
-#define MUST(x) do { if (!(x)) { perror(#x); exit(1); } } while (0)
-#define SIZE 4096
-#define DEPTH 16
+#include "checked.h"
+#include "finding.h"
 
-static struct ibv_context *context;
-static struct ibv_pd *pd;
 static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq, *told;
-static struct ibv_mr *mr;
-static char *buffer;
 static union ibv_gid gid;
 static int rnr_retry = 7, timeout = 10;
 
 static void open_all(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	MUST(list && list[0]);
-	MUST(context = ibv_open_device(list[0]));
-	ibv_free_device_list(list);
-	MUST(pd = ibv_alloc_pd(context));
+	open_device();
+	open_memory(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 	MUST(channel = ibv_create_comp_channel(context));
 	MUST(cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0));
 	MUST(told = ibv_create_cq(context, DEPTH, NULL, channel, 0));
-	MUST(buffer = aligned_alloc(SIZE, SIZE));
-	memset(buffer, 1, SIZE);
-	MUST(mr = ibv_reg_mr(pd, buffer, SIZE, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC));
 	MUST(!ibv_query_gid(context, 1, 0, &gid));
 }
 
@@ -122,6 +106,12 @@ static void take(struct ibv_cq *from)
 	MUST(n == 1);
 }
 
+static void take_all(struct ibv_cq *from, int count)
+{
+	for (int i = 0; i < count; i++)
+		take(from);
+}
+
 static void send_one(struct ibv_qp *qp)
 {
 	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
@@ -143,7 +133,7 @@ static void take_event(void)
 /* Ends the wait of a program that would wait for ever. */
 static void *rescue(void *qp)
 {
-	sleep(1);
+	await_finding();
 	MUST(!ibv_req_notify_cq(told, 0));
 	send_one(qp);
 	return NULL;
@@ -172,6 +162,98 @@ static void two_events(int is_armed_again)
 	take_event();
 	if (!is_armed_again)
 		MUST(!pthread_join(thread, NULL));
+	MUST(!ibv_destroy_qp(one) && !ibv_destroy_qp(two));
+}
+
+static void *send_once_found(void *qp)
+{
+	await_finding();
+	send_one(qp);
+	return NULL;
+}
+
+/* Takes one of the completions that an event is for, or all, and waits for the next event. */
+static void events_of_several(int are_all_taken)
+{
+	struct ibv_qp *one = queue_pair(IBV_QPT_RC, cq), *two = queue_pair(IBV_QPT_RC, told);
+	struct ibv_cq *of;
+	pthread_t thread;
+	void *nothing;
+
+	connect_both(one, two);
+	for (int i = 0; i < 3; i++)
+		receive(two, 1024 + 64 * i, 64);
+	MUST(!ibv_req_notify_cq(told, 0));
+	send_one(one);
+	send_one(one);
+	MUST(!ibv_get_cq_event(channel, &of, &nothing));
+	ibv_ack_cq_events(of, 1);
+	MUST(!ibv_req_notify_cq(told, 0));
+	/* Both have come, as both sends have completed. */
+	take_all(told, are_all_taken ? 2 : 1);
+	if (are_all_taken) {
+		struct ibv_wc wc;
+
+		MUST(ibv_poll_cq(told, 1, &wc) == 0);
+		send_one(one);
+	} else {
+		MUST(!pthread_create(&thread, NULL, send_once_found, one));
+	}
+	take_event();
+	if (!are_all_taken) {
+		MUST(!pthread_join(thread, NULL));
+		take(told);
+	}
+	MUST(!ibv_destroy_qp(one) && !ibv_destroy_qp(two));
+}
+
+/* Waits for the completion of a WRITE, if that gives one. */
+static void write_and_wait(struct ibv_qp *qp, int is_signaled)
+{
+	struct ibv_sge sge = { .addr = (uintptr_t)buffer, .length = 8, .lkey = mr->lkey };
+	struct ibv_send_wr *bad, wr = { .wr_id = 1, .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1 };
+	struct ibv_wc wc;
+	int n = 0;
+
+	wr.send_flags = is_signaled ? IBV_SEND_SIGNALED : 0;
+	wr.wr.rdma.remote_addr = (uintptr_t)buffer + 1024;
+	wr.wr.rdma.rkey = mr->rkey;
+	MUST(!ibv_post_send(qp, &wr, &bad));
+	for (int i = 0; n == 0 && (is_signaled || i < 2000000); i++)
+		n = ibv_poll_cq(cq, 1, &wc);
+	MUST(n == is_signaled);
+}
+
+/* Writes to an address that a peer has sent: each converts it, the one as 32 bits, and that is not enough. */
+static void write_to_address(struct ibv_qp *qp, int is_whole)
+{
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_RDMA_WRITE };
+	uint64_t addr = (uintptr_t)buffer + 1024, sent = is_whole ? addr : htonl(addr);
+
+	wr.wr.rdma.remote_addr = is_whole ? sent : ntohl(sent);
+	wr.wr.rdma.rkey = mr->rkey;
+	MUST(!post(qp, &wr, 1));
+	take(cq);
+}
+
+/* A datagram by the address handle of another protection domain. */
+static void datagram_by(int is_own)
+{
+	struct ibv_qp *one = queue_pair(IBV_QPT_UD, cq), *two = queue_pair(IBV_QPT_UD, told);
+	struct ibv_ah_attr attr = { .is_global = 1, .port_num = 1, .grh = { .dgid = gid, .hop_limit = 1 } };
+	struct ibv_send_wr wr = { .wr_id = 1, .opcode = IBV_WR_SEND };
+	struct ibv_pd *other;
+
+	initialize(one);
+	MUST(!make_ready(one, 0, 0) && !make_send(one));
+	MUST(other = ibv_alloc_pd(context));
+	MUST(wr.wr.ud.ah = ibv_create_ah(is_own ? pd : other, &attr));
+	wr.wr.ud.remote_qpn = two->qp_num;
+	wr.wr.ud.remote_qkey = 0x11111111;
+	if (!post(one, &wr, 1))
+		take(cq);
+	MUST(!ibv_destroy_ah(wr.wr.ud.ah));
+	MUST(!ibv_dealloc_pd(other));
 	MUST(!ibv_destroy_qp(one) && !ibv_destroy_qp(two));
 }
 
@@ -243,6 +325,43 @@ int main(int argc, char **argv)
 		send_one(one);
 		if (mended)
 			take(cq);
+	} else if (!strcmp(bug, "not-polled-until-empty")) {
+		events_of_several(mended);
+	} else if (!strcmp(bug, "acknowledged-too-often")) {
+		two_events(1);
+		if (!mended)
+			ibv_ack_cq_events(told, 1);
+	} else if (!strcmp(bug, "waits-for-no-completion")) {
+		connect_both(one, two);
+		write_and_wait(one, mended);
+	} else if (!strcmp(bug, "half-an-address")) {
+		connect_both(one, two);
+		write_to_address(one, mended);
+	} else if (!strcmp(bug, "number-in-network-order")) {
+		initialize(one);
+		initialize(two);
+		MUST(!make_ready(one, mended ? two->qp_num : htonl(two->qp_num), CONNECTED));
+		MUST(!make_ready(two, one->qp_num, CONNECTED) && !make_send(one));
+		write_and_wait(one, 1);
+	} else if (!strcmp(bug, "foreign-address-handle")) {
+		datagram_by(mended);
+	} else if (!strcmp(bug, "queue-pair-too-large")) {
+		struct ibv_qp_init_attr init = { .send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC,
+			.cap = { .max_send_wr = mended ? 16 : 1000000, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 } };
+		struct ibv_qp *large = ibv_create_qp(pd, &init);
+
+		MUST(!large == !mended);
+		if (large)
+			MUST(!ibv_destroy_qp(large));
+	} else if (!strcmp(bug, "remote-write-alone")) {
+		struct ibv_mr *written = ibv_reg_mr(pd, buffer, SIZE, IBV_ACCESS_REMOTE_WRITE | (mended ? IBV_ACCESS_LOCAL_WRITE : 0));
+
+		MUST(!written == !mended);
+		if (written)
+			MUST(!ibv_dereg_mr(written));
+	} else if (!strcmp(bug, "domain-before-region")) {
+		if (!mended)
+			MUST(ibv_dealloc_pd(pd));
 	} else {
 		fprintf(stderr, "usage: checkold BUG [mended]\n");
 		return 2;

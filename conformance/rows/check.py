@@ -68,9 +68,11 @@ OF_OTHER_KINDS = {
         "xrc-receives": ("overlapping-receives", "receive_by_srq"), "xrc-overrun": ("queue-may-overrun", "receive_by_srq"),
         "xrc-region": ("region-in-use", "receive_by_srq"), "xrc-leak": ("leak", "open_xrc"),
         "raw-receives": ("overlapping-receives", "raw_receive"), "raw-send": ("send-buffer-changed", "raw_send"),
+        "wq-receives": ("overlapping-receives", "receive_by_wq"), "wq-region": ("region-in-use", "receive_by_wq"), "wq-leak": ("leak", "work_queue"),
     },
     "checkcm": {
         "more-reads-than-served": ("more-reads-than-served", "read_twice"), "leak": ("leak", "main"),
+        "refused-call": ("refused-call", "main"), "acknowledged-twice": ("use-after-destroy", "main"),
         "use-after-destroy": ("use-after-destroy", "main"), "unacknowledged-event": ("unacknowledged-event", "await"),
     },
 }
@@ -104,6 +106,15 @@ OLD = {
     "attribute-out-of-range": (["refused-modify"], "timeout is 40, not 0 to 31"),
     "too-many-elements": (["refused-request"], "It has 3 elements; the queue pair was asked for 2"),
     "late-receive": (["failed-request"], "The peer had no receive posted"),
+    "not-polled-until-empty": (["lost-event"], "gives no event; the queue holds 1"),
+    "acknowledged-too-often": (["acknowledged-too-often"], "acknowledges 1 events of the object; of those taken, 0 were left"),
+    "waits-for-no-completion": (["never-signaled"], "without IBV_SEND_SIGNALED"),
+    "half-an-address": (["failed-request"], "the address has lost its upper 32 bits"),
+    "number-in-network-order": (["failed-request"], "the bytes of dest_qp_num are in reverse order"),
+    "foreign-address-handle": (["refused-request"], "The address handle is of another protection domain"),
+    "queue-pair-too-large": (["refused-call"], "ibv_create_qp was refused: invalid argument: max_send_wr is 1000000, not"),
+    "remote-write-alone": (["refused-call"], "access with remote write or atomic, without local write"),
+    "domain-before-region": (["object-in-use"], "memory region of 4096 bytes, made at open_memory"),
 }
 
 
