@@ -102,7 +102,8 @@ def as_on_the_wire(row):
 def children(row):
     need("tshark")
     ns = row.namespace()
-    script = "rping -s -a 127.0.0.1 -C 2 & sleep 0.5; rping -c -a 127.0.0.1 -C 2; wait; exit 7"
+    listens = "grep -q '@verbena/.*/port/.*/7174$' /proc/net/unix"
+    script = f"rping -s -a 127.0.0.1 -C 2 & until {listens}; do sleep 0.05; done; rping -c -a 127.0.0.1 -C 2; wait; exit 7"
     shell, file = captured(row, "both.pcapng", "sh", "-c", script, ns=ns)
     row.check(shell.wait() == 7, f"exit {shell.rc}", shell)
     check_file(row, shell, file)
@@ -115,3 +116,23 @@ def children(row):
     killed.until("are captured until they end", 5)
     killed.signal(15)
     row.check(killed.wait(10) == 143, f"exit {killed.rc}", killed)
+
+
+@row(WRITTEN, "Ethernet frames of a raw packet queue pair lie in an interface of their own", "programs/frames.c, tshark", parallel=True)
+def ethernet(row):
+    need("tshark")
+    ns, program = row.namespace(), row.compiled("frames")
+    for terms, count in (((), 10), (("--capture-filter", "peer=127.0.0.1"), 0)):
+        file = os.path.join(row.work, f"{count}.pcapng")
+        sent = row.run(program, "5", ns=ns, options=("--capture", file, *terms))
+        row.check(sent.wait() == 0 and len(sent.out.lines) == 5, f"exit {sent.rc}", sent)
+        row.check(f"verbena: {count} packets in {file}" in sent.err.lines, "no good last line", sent)
+        fields = ("frame.encap_type", "frame.interface_name", "frame.packet_flags_direction", "eth.dst", "eth.type", "data.data")
+        argv = ["tshark", "-n", "-r", file, "-T", "fields", *(x for name in fields for x in ("-e", name))]
+        said = [line.split("\t") for line in subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()]
+        row.check(len(said) == count, f"{len(said)} frames", sent)
+        # Encapsulation 1 is Ethernet. Direction 2 is out, 1 is in.
+        ours = ["1", "rxe_lo", "03:00:00:00:00:17", "0x88b5"]
+        row.check(all([encap, name, dest, kind] == ours for encap, name, _, dest, kind, _ in said), f"other frames: {said[:2]}", sent)
+        ways = [(int(way, 0), int(data[:2], 16)) for _, _, way, _, _, data in said]
+        row.check(sorted(ways) == [(way, n) for way in (1, 2) for n in range(count // 2)], f"other numbers: {ways}", sent)

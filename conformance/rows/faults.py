@@ -1,5 +1,5 @@
 """Faults by `verbena run --faults`: what unmodified programs make of them."""
-import os, re, subprocess
+import os, re, subprocess, time
 
 from .harness import need, row
 
@@ -143,6 +143,22 @@ def statuses(row):
     row.check("cq completion failed status 10" in server.err.lines, "the status is not said", server)
 
 
+@row(BROKEN, "a send of an unreliable service fails with the status that a rule names", "ibv_uc_pingpong, ibv_ud_pingpong", parallel=True, limit=60)
+def unreliable(row):
+    ns = row.namespace()
+    for kind, word, said in (("uc", "loc-prot", "local protection error (4)"), ("ud", "general", "general error (21)"), ("ud", "loc-qp-op", "local QP operation error (2)")):
+        program = [f"ibv_{kind}_pingpong", "-d", "rxe_lo", "-g", "1", "-n", "50"]
+        need(program[0])
+        server = row.run(*program, ns=ns, options=("--wire",))
+        row.tcp_listening(server)
+        # A status that only a peer tells concerns no such send.
+        rules = f"error=rem-access,nth=1; error={word},type={kind},nth=2"
+        client = row.run(*program, "127.0.0.1", ns=ns, options=("--faults", rules))
+        told = f"Failed status {said} for wr_id 2"
+        row.check(client.wait(20) == 1 and client.err.lines[-1:] == [told], f"{kind} {word}: exit {client.rc}", client, server)
+        server.end()
+
+
 @row(BROKEN, "a receive fails with the status that a rule names", "ibv_rc_pingpong, ibv_uc_pingpong, ibv_ud_pingpong", parallel=True, limit=120)
 def receives(row):
     ns = row.namespace()
@@ -150,9 +166,11 @@ def receives(row):
         ("rc", "loc-prot", "local protection error (4)"), ("rc", "loc-len", "local length error (1)"),
         ("uc", "loc-prot", "local protection error (4)"), ("ud", "general", "general error (21)"),
     ):
+        # The second datagram: the system gives the answer to the first one to either process.
+        nth = 2 if kind == "ud" else 10
         program = [f"ibv_{kind}_pingpong", "-d", "rxe_lo", "-g", "1", "-n", "50"]
         need(program[0])
-        server = row.run(*program, ns=ns, options=("--faults", f"error={word},dir=in,type={kind},nth=10"))
+        server = row.run(*program, ns=ns, options=("--faults", f"error={word},dir=in,type={kind},nth={nth}"))
         row.tcp_listening(server)
         client = row.run(*program, "127.0.0.1", ns=ns, options=("--wire",))
         row.check(server.wait(20) == 1 and any(f"Failed status {said}" in line for line in server.err.lines), f"{kind} {word}: exit {server.rc}", server, client)
@@ -261,6 +279,26 @@ def removal(row):
     server.end()
 
 
+@row(BROKEN, "a device that was removed comes back, for programs that open it anew", "programs/returns.c, rping", parallel=True, limit=60)
+def returns(row):
+    ns = row.namespace()
+    rules = ("--faults", "device-removal,from=500ms,until=1s")
+    program = row.run(row.compiled("returns"), "127.0.0.1", ns=ns, options=rules)
+    row.check(program.wait(20) == 0, f"exit {program.rc}", program)
+    row.check(program.out.lines == [
+        "listed: 1", "before: active", "resolved: RDMA_CM_EVENT_ADDR_RESOLVED", "identifier: RDMA_CM_EVENT_DEVICE_REMOVAL", "listed: 0",
+        "removed: errno 5", "opened before: errno 5", "listed: 1", "opened anew: active", "resolved: RDMA_CM_EVENT_ADDR_RESOLVED",
+        "the same context: 0", "events more: 0",
+    ], "another course", program)
+    # A listener of all addresses outlasts the device.
+    server = row.run("rping", "-s", "-P", "-p", "7175", ns=ns, options=rules)
+    row.listening(server, 7175)
+    time.sleep(1.5)
+    client = row.run("rping", "-c", "-a", "127.0.0.1", "-p", "7175", "-C", "5", "-v", ns=ns)
+    row.check(client.wait(20) in (0, 255) and len(client.out.lines) == 5, f"exit {client.rc}", client, server)
+    server.end()
+
+
 @row(BROKEN, "the engine stands still", "rping, ib_write_bw", parallel=True, limit=60)
 def stopped(row):
     ns = row.namespace()
@@ -280,3 +318,40 @@ def stopped(row):
     said = client.out.lines + client.err.lines
     row.check(any("Failed status 12" in line for line in said), "no IBV_WC_RETRY_EXC_ERR", client)
     server.end()
+
+
+@row(BROKEN, "Ethernet frames are lost, damaged, repeated and late", "programs/frames.c, tshark", parallel=True, limit=60)
+def frames(row):
+    need("tshark")
+    ns, program = row.namespace(), row.compiled("frames")
+    whole = [(n, "whole") for n in range(6)]
+    for rules, expected, least in (
+        ("loss=100%,nth=3,dir=out", whole[:2] + whole[3:], 0),
+        ("duplicate=100%,nth=1,dir=out", whole[:1] + whole, 0),
+        ("corrupt=100%,nth=2,dir=in", [whole[0], (1, "damaged"), *whole[2:]], 0),
+        ("delay=300ms,dir=in", whole, 300),
+        ("delay=300ms,nth=1,dir=out", whole[1:] + whole[:1], 0),
+        # Rules for packets of RoCE.
+        ("loss=100%,type=rc; loss=100%,op=send; loss=100%,peer=127.0.0.1; error=general,type=ud", whole, 0),
+    ):
+        file = os.path.join(row.work, f"{rules[:4]}{least}.pcapng")
+        tried = row.run(program, "6", ns=ns, options=("--capture", file, "--faults", rules, "--seed", "3"))
+        row.check(tried.wait(20) == 0, f"{rules}: exit {tried.rc}", tried)
+        found = [re.fullmatch(r"frame (\d+) (whole|damaged) after (\d+) ms", line) for line in tried.out.lines]
+        row.check([(int(m[1]), m[2]) for m in found] == expected, f"{rules}: other frames came", tried)
+        row.check(all(int(m[3]) >= least for m in found), f"{rules}: too early", tried)
+        argv = ["tshark", "-n", "-r", file, "-Y", f'frame.comment == "fault: {rules.partition("=")[0]}"']
+        said = subprocess.run(argv, capture_output=True, text=True).stdout.splitlines()
+        # What was repeated or is late has left, as it is.
+        row.check(bool(said) == (rules.startswith(("loss=100%,nth", "corrupt")) or "dir=in" in rules), f"{rules}: {len(said)} frames have a comment", tried)
+
+
+@row(BROKEN, "a send of a raw packet queue pair fails with the status that a rule names", "programs/frames.c", parallel=True, limit=60)
+def raw(row):
+    ns, program = row.namespace(), row.compiled("frames")
+    tried = row.run(program, "6", ns=ns, options=("--faults", "error=rem-access,nth=1; error=general,type=raw,nth=3"))
+    row.check(tried.wait(20) == 0, f"exit {tried.rc}", tried)
+    sends = [line for line in tried.out.lines if line.startswith("send: ")]
+    row.check(sends == ["send: status 21", *["send: status 5"] * 3], f"sends: {sends}", tried)
+    came = [line.rsplit(" after ")[0] for line in tried.out.lines if line.startswith("frame ")]
+    row.check(came == ["frame 0 whole", "frame 1 whole"], f"{came}", tried)
