@@ -83,7 +83,9 @@ def exporter(r):
         writes = 0
         for _ in range(2):
             # perftest's server ends with its client.
-            tree.do("ib_write_bw -d rxe_lo -x 1 -F -s 65536 -n 1000 > server.txt 2>&1 & sleep 1; ib_write_bw -d rxe_lo -x 1 -F -s 65536 -n 1000 127.0.0.1 && wait $!" .replace("server.txt", os.path.join(r.work, "server.txt")), 60)
+            argv, server = "ib_write_bw -d rxe_lo -x 1 -F -s 65536 -n 1000", os.path.join(r.work, "server.txt")
+            listens = "grep -q ':4853 [0-9A-F]*:0000 0A ' /proc/net/tcp /proc/net/tcp6"
+            tree.do(f"{argv} > {server} 2>&1 & until {listens}; do kill -0 $! || break; sleep 0.1; done; {argv} 127.0.0.1 && wait $!", 60)
             writes += 1000
             payload, packets = writes * 65536, writes * 16
             # 16 bytes of headers a packet, the RETH, ACKs; and on a busy machine packets that are sent again.
@@ -108,7 +110,7 @@ def both_ends(r):
         server, client = Tree(r, ns), Tree(r, ns)
         argv = f"{program} -d rxe_lo -x 1 -F -s 65536 -n 200000"
         server.background(argv)
-        time.sleep(1)
+        r.tcp_listening(server.program)
         client.do(f"{argv} 127.0.0.1", 60)
         words = 200000 * 65536 // 4
         # The end that copies counts all. The other one learns of it a few times a second, and may end before the last time.
@@ -129,7 +131,7 @@ def commands(r):
     tree, other = Tree(r, ns), Tree(r, ns)
     for t, port in ((tree, 7174), (other, 7175)):
         t.background(f"rping -s -a 127.0.0.1 -p {port} -C 1000000")
-        t.do("sleep 1")
+        r.listening(t.program, port)
         # One by another `verbena run`, below this one.
         t.background(f"{verbena} run -- rping -c -a 127.0.0.1 -p {port} -C 1000000")
     ask = lambda what: json.loads(tree.do(f"rdma -j {what}"))
@@ -159,7 +161,8 @@ def losses(r):
     argv = "ibv_rc_pingpong -d rxe_lo -g 1 -n 200"
     tree.background(argv)
     # Where the last ACK is lost, the last SEND goes to a queue pair that is gone, and its sender says so.
-    tree.do(f"sleep 1; {argv} 127.0.0.1 || true", 60)
+    r.tcp_listening(tree.program)
+    tree.do(f"{argv} 127.0.0.1 || true", 60)
     wanted = ("completer_retry_err", "duplicate_request", "out_of_seq_request", "rdma_sends", "rdma_recvs")
     now = settled(lambda: tree.counters("hw_counters"), lambda c: all(c[name] for name in wanted), "hw_counters", r)
     r.check(now["rdma_sends"] >= 400 and now["retry_exceeded_err"] <= 2, f"{now}", tree.program)

@@ -28,12 +28,20 @@ class Job:
         return self.rc is None
 
     def wait(self, seconds=30):
-        r = subprocess.run([KERNEL_PEER, "wait", self.guest.name, self.job, str(min(seconds, max(1, self.row.left())))],
-                           env=self.guest.env, capture_output=True)
-        if r.returncode == 124:
+        if not self.ends_within(seconds):
             raise Fail(f"{self.name} in the guest did not end", self.tail())
-        self.rc = r.returncode
         return self.rc
+
+    def ends_within(self, seconds):
+        """Whether it does, waiting for it."""
+        if self.rc is None:
+            self._ask(min(seconds, max(1, self.row.left())))
+        return self.rc is not None
+
+    def _ask(self, seconds):
+        r = subprocess.run([KERNEL_PEER, "wait", self.guest.name, self.job, str(seconds)], env=self.guest.env, capture_output=True)
+        if r.returncode != 124:
+            self.rc = r.returncode
 
     def end(self):
         if self.rc is None:
@@ -56,7 +64,14 @@ class Job:
         return text
 
     def tail(self, lines=15):
+        if self.rc is None:
+            # The other side may have failed because this one has ended.
+            self._ask(3)
         text = [f"$ guest: {' '.join(self.argv)}   (exit {self.rc})"]
+        # A signal ended it. (255 is what rping says, too, or that the guest did not answer.)
+        if self.rc is not None and 128 < self.rc < 255:
+            said = self.guest.k("exec", "-t", "20", self.guest.name, "--", "dmesg | tail -n 16; free", check=False)
+            text += [f"  kernel: {line[:200]}" for line in said.splitlines()]
         for what, s in (("out", self.out), ("err", self.err)):
             text += [f"  {what}: {line[:200]}" for line in s.lines[-lines:]]
         return "\n".join(text)
@@ -131,7 +146,7 @@ class Guest:
             raise Fail("the guest did not answer", f"{' '.join(argv)}: {r.stderr[-500:]}")
         return r.stdout
 
-    def until(self, script, why, seconds=20):
+    def until(self, script, why, seconds=60):
         """Until the shell script succeeds in the guest."""
         r = subprocess.run([KERNEL_PEER, "exec", "-t", str(seconds), self.name, "--", f"until {script}; do usleep 50000; done"],
                            env=self.env, stdin=subprocess.DEVNULL, capture_output=True)

@@ -76,7 +76,9 @@ def captured(r):
 def counted(r):
     tree = Tree(r, r.namespace(), OPTIONS, "siw_lo")
     before = tree.counters("counters")
-    tree.do("rping -s -a 127.0.0.1 -C 100 -S 10000 & sleep 1; rping -c -a 127.0.0.1 -C 100 -S 10000; wait")
+    tree.background("rping -s -a 127.0.0.1 -C 100 -S 10000")
+    r.listening(tree.program, 7174)
+    tree.do("rping -c -a 127.0.0.1 -C 100 -S 10000; wait")
     more = settled(lambda: {k: v - before[k] for k, v in tree.counters("counters").items()}, lambda m: m["port_rcv_packets"] >= 700, "packets that came", r)
     # 100 pings: four SENDs, a READ with its response, and a WRITE. What one end sends the other receives, in the same files.
     for name in ("port_xmit_data", "port_rcv_data"):

@@ -87,7 +87,10 @@ class Terminal:
         rc = self.program.wait(5)
         self.r.check(rc == code, f"exit {rc}, not {code}", self.program)
         self.r.check(termios.tcgetattr(self._theirs) == self.attributes, "the attributes of the terminal are changed", self.program)
-        time.sleep(0.1)
-        self.r.check(self.written.rfind("\x1b[?1049l") > self.written.rfind("\x1b[?1049h"), "the alternate screen stays", self.program)
-        self.r.check(self.written.rfind("\x1b[?25h") > self.written.rfind("\x1b[?25l"), "the cursor stays hidden", self.program)
+        # It has written all by then; the thread that reads may be behind.
+        for off, on, why in (("\x1b[?1049l", "\x1b[?1049h", "the alternate screen stays"), ("\x1b[?25h", "\x1b[?25l", "the cursor stays hidden")):
+            end = time.monotonic() + min(5, self.r.left())
+            while self.written.rfind(off) <= self.written.rfind(on):
+                self.r.check(time.monotonic() < end, why, self.program)
+                time.sleep(0.02)
         self.close()
