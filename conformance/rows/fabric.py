@@ -347,18 +347,19 @@ def library(r):
     r.check(code == 0 and p.out.lines[-1] == "155 checks", "; ".join(p.out.lines[:3]), p)
 
 
-@row(FABRIC, "LMC, quality of service, partitions", "opensm -l 1 -Q; partitions.conf; ibaddr; smpquery pkeys", limit=60, parallel=True)
+@row(FABRIC, "LMC, quality of service, partitions", "opensm -l 1, -l 3 -Q; partitions.conf; ibaddr; smpquery pkeys", limit=60, parallel=True)
 def options(r):
-    f = Fabric(r, "--fat-tree", "2,4")
     conf = os.path.join(r.work, "partitions.conf")
     with open(conf, "w") as file:
         file.write("Default=0x7fff,ipoib:ALL=full;\nstorage=0x12:ALL=full;\n")
-    sm = f.opensm("host0", "-l", "1", "-Q", "-P", conf)
-    sm.without_errors()
-    all_active(r, f, 32)
-    lid = f.lid("host5")
-    r.check(lid % 2 == 0 and f"LID start 0x{lid:x} end 0x{lid + 1:x}" in f.says("host5", "ibaddr")[0], "the port has not two LIDs")
-    keys = " ".join(f.says("host5", "smpquery", "pkeys", str(f.lid("host3") + 1), "1"))
+    for lmc in (1, 3):
+        f, many = Fabric(r, "--fat-tree", "2,4"), 1 << lmc
+        sm = f.opensm("host0", "-l", str(lmc), "-Q", "-P", conf)
+        sm.without_errors()
+        all_active(r, f, 32)
+        lid = f.lid("host5")
+        r.check(lid % many == 0 and f"LID start 0x{lid:x} end 0x{lid + many - 1:x}" in f.says("host5", "ibaddr")[0], f"the port has not {many} LIDs")
+        keys = " ".join(f.says("host5", "smpquery", "pkeys", str(f.lid("host3") + many - 1), "1"))
     r.check("0xffff" in keys and "0x8012" in keys, f"partitions: {keys}")
     files = "\n".join(f.says("host3", "sh", "-c", "cat /sys/class/infiniband/mlx5_0/ports/1/pkeys/*"))
     r.check("0x8012" in files, f"sysfs: {files}")
