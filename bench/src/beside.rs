@@ -29,7 +29,7 @@ fn by_crate(what: &str, size: usize) -> io::Result<f64> {
 }
 
 /// What is measured by turns.
-fn all_turns<const N: usize>(
+pub(crate) fn all_turns<const N: usize>(
     turns: usize,
     mut measure: impl FnMut(usize) -> io::Result<f64>,
 ) -> io::Result<[Vec<f64>; N]> {
@@ -72,7 +72,7 @@ pub(crate) fn figure(
     floor: f64,
     floor_is: &'static str,
 ) -> Figure {
-    let better = if unit == "us" { Better::Lower } else { Better::Higher };
+    let better = if matches!(unit, "us" | "s/GB") { Better::Lower } else { Better::Higher };
     Figure { what, unit, better, floor, floor_is, ours: Some(ours), of_pairs: None, line: None }
 }
 

@@ -125,17 +125,17 @@ impl Hosts {
 
     /// A figure of perftest's, by Verbena, where its server is there.
     fn verbena(&self, verbena: &Path, test: Test, size: usize, more: &[&str]) -> io::Result<f64> {
-        self.perftest(verbena, &["--wire"], DEVICE, test, size, more)
+        let count = test.iterations(size);
+        self.perftest(verbena, &["--wire"], DEVICE, (test, size, count), more)
     }
 
-    /// Like [`Hosts::verbena`], with options of `verbena run`, on a device.
+    /// Like [`Hosts::verbena`], with options of `verbena run`, on a device, so many messages.
     pub(crate) fn perftest(
         &self,
         verbena: &Path,
         options: &[&str],
         device: &str,
-        test: Test,
-        size: usize,
+        (test, size, count): (Test, usize, usize),
         more: &[&str],
     ) -> io::Result<f64> {
         let pid = self.there.id().to_string();
@@ -147,7 +147,7 @@ impl Hosts {
                 .chain(more.iter().copied())
                 .map(str::to_owned)
                 .collect::<Vec<_>>();
-            for (name, value) in [("-p", usize::from(PORT)), ("-s", size), ("-n", test.iterations(size))] {
+            for (name, value) in [("-p", usize::from(PORT)), ("-s", size), ("-n", count)] {
                 words.extend([name.to_owned(), value.to_string()]);
             }
             words

@@ -6,12 +6,15 @@
 //! compares the Rust crate with it and with TCP by the programs of `rust`, `persist` librpma's two
 //! libraries by `rpma_bench.c`, `peers` what carries messages between processes of one host, with
 //! `hop`, the time of a cache line, `copies`, the kernel's calls, `refused`, programs that may not
-//! make them, and `picture`, `hosts` compares two hosts with sockets, `streams` iWARP with TCP,
-//! `guests` with the kernel's rdma_rxe; `report` writes the tables.
+//! make them, and `picture`, `hosts` compares two hosts with sockets,
+//! `rsockets` programs of sockets with loopback TCP, `streams` iWARP with TCP,
+//! `guests` with the kernel's rdma_rxe, `fabric` measures a simulated subnet; `report` writes the
+//! tables.
 
 mod beside;
 mod connections;
 mod copies;
+mod fabric;
 mod floor;
 mod guests;
 mod hop;
@@ -24,6 +27,7 @@ mod pin;
 mod rdma;
 mod refused;
 mod report;
+mod rsockets;
 mod rust;
 mod streams;
 
@@ -68,6 +72,12 @@ struct Args {
     /// needs root.
     #[arg(long = "iwarp")]
     of_streams: bool,
+    /// Measure programs of sockets by rsockets, beside loopback TCP, only.
+    #[arg(long = "rsockets")]
+    of_rsockets: bool,
+    /// Measure a fabric only: its subnet managers, its memory, and two hosts with switches between.
+    #[arg(long = "fabric")]
+    of_fabric: bool,
     /// Measure between two guests, beside the kernel's rdma_rxe, only; needs root.
     #[arg(long = "kernel")]
     of_kernel: bool,
@@ -98,7 +108,16 @@ fn main() -> ExitCode {
         Some((first, rest)) if first == "copies" => copies::run(rest),
         Some((first, rest)) if first == "refused" => refused::run(rest),
         Some((first, rest)) if first == "pipe" => peers::asleep::run(rest),
-        _ => measure(&Args::parse()),
+        _ => {
+            let args = Args::parse();
+            if args.of_rsockets {
+                of_rsockets(&args)
+            } else if args.of_fabric {
+                fabric::page(&args.verbena).and_then(|page| publish(&args, &page))
+            } else {
+                measure(&args)
+            }
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -133,7 +152,7 @@ fn between_hosts(args: &Args) -> String {
             String::new()
         },
         |figures| {
-            let of_streams = streams::figures(&args.verbena).map_or_else(
+            let of_streams = streams::figures(&args.verbena, &args.sources).map_or_else(
                 |e| {
                     eprintln!("left out: iWARP between hosts ({e})");
                     String::new()
@@ -143,6 +162,11 @@ fn between_hosts(args: &Args) -> String {
             report::hosts_table(&figures) + &of_streams
         },
     )
+}
+
+/// The page of programs of sockets.
+fn of_rsockets(args: &Args) -> io::Result<()> {
+    publish(args, &report::rsockets_page(&rsockets::figures(&args.verbena)?))
 }
 
 fn publish(args: &Args, page: &str) -> io::Result<()> {
@@ -158,7 +182,7 @@ fn alone(args: &Args) -> io::Result<Option<String>> {
     } else if args.of_hosts {
         Some(report::hosts_table(&hosts::figures(&args.verbena)?))
     } else if args.of_streams {
-        Some(report::streams_table(&streams::figures(&args.verbena)?))
+        Some(report::streams_table(&streams::figures(&args.verbena, &args.sources)?))
     } else {
         None
     })

@@ -54,11 +54,23 @@ impl Drop for Busy {
 
 /// How often threads of processes that this one started, and that have ended, slept.
 pub(crate) fn sleeps_of_children() -> i64 {
+    of_children().ru_nvcsw
+}
+
+/// What processes that this one started, and that have ended, have taken of the processor, in the
+/// system, too.
+pub(crate) fn time_of_children() -> Duration {
+    let usage = of_children();
+    let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1_000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+fn of_children() -> libc::rusage {
     // SAFETY: integers, for which zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the call writes the structure, which is ours.
     unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
-    usage.ru_nvcsw
+    usage
 }
 
 /// What all threads of this process have taken of the processor so far.

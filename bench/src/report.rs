@@ -52,7 +52,7 @@ pub(crate) fn bytes(size: usize) -> String {
 }
 
 /// "model, N cores, Linux release", as far as /proc tells.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo
         .lines()
@@ -77,6 +77,18 @@ pub(crate) fn table(figures: &[Figure]) -> String {
     text
 }
 
+/// The page of programs of sockets.
+pub(crate) fn rsockets_page(figures: &[Figure]) -> String {
+    let mut text = format!(
+        "# Sockets over RDMA beside loopback TCP\n\n\
+         Written by `bench/run --rsockets` ({}). The same programs by `verbena run --rsockets`, and by TCP, by turns; \
+         medians of three. A ratio below 1 of a time, above 1 of a rate, is better than TCP.\n\n",
+        machine()
+    );
+    rows(&mut text, "TCP", "TCP is", figures);
+    text
+}
+
 /// The table of two hosts.
 pub(crate) fn hosts_table(figures: &[Figure]) -> String {
     let mut text = "\n## Between two hosts\n\n\
@@ -91,7 +103,8 @@ pub(crate) fn hosts_table(figures: &[Figure]) -> String {
 pub(crate) fn streams_table(figures: &[Figure]) -> String {
     let mut text = "\n## iWARP between two hosts\n\n\
         `bench/run --iwarp`: as above, perftest with `-R` under `verbena run --iwarp`. TCP of the route between the two is CUBIC, \
-        for all: where a system's default is BBR, a timer paces each segment, of TCP's as of ours.\n\n"
+        for all: where a system's default is BBR, a timer paces each segment, of TCP's as of ours. Processor time is that of all \
+        threads of both programs, in the system, too. Both sleep while there is nothing to do. What they take to begin and end is subtracted.\n\n"
         .to_owned();
     rows(&mut text, "TCP", "TCP is", figures);
     text
