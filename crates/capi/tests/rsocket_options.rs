@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::mem::zeroed;
+use std::time::{Duration, Instant};
 
 use capi::rsocket::{
     raccept, rbind, rclose, rconnect, rgetpeername, rgetsockname, rgetsockopt, rlisten, rrecv, rsend,
@@ -105,6 +106,7 @@ fn options_of_rsocket_7_say_what_was_set() {
         (SOL_SOCKET, libc::SO_OOBINLINE),
         (SOL_SOCKET, libc::SO_REUSEADDR),
         (IPPROTO_TCP, libc::TCP_NODELAY),
+        (IPPROTO_TCP, libc::TCP_CORK),
         (IPPROTO_IPV6, libc::IPV6_V6ONLY),
     ];
     for (level, name) in flags {
@@ -224,4 +226,57 @@ fn so_linger_of_zero_resets_the_peer_and_of_a_second_lets_all_arrive() {
         }
         close([server]);
     }
+}
+
+fn send(fd: c_int, bytes: &[u8], flags: c_int) {
+    // SAFETY: as many bytes.
+    assert_eq!(unsafe { rsend(fd, bytes.as_ptr().cast(), bytes.len(), flags) }, bytes.len() as isize);
+}
+
+fn receive(fd: c_int, flags: c_int) -> Result<Vec<u8>, c_int> {
+    let mut bytes = vec![0_u8; 100];
+    // SAFETY: as many bytes.
+    let n = unsafe { rrecv(fd, bytes.as_mut_ptr().cast(), bytes.len(), flags) };
+    bytes.truncate(usize::try_from(n).map_err(|_| errno())?);
+    Ok(bytes)
+}
+
+/// As of TCP (tcp(7)).
+const CORK: Duration = Duration::from_millis(200);
+
+/// What has come; nothing before 200 ms after `began`.
+fn early(fd: c_int, began: Instant) -> Vec<u8> {
+    let came = receive(fd, libc::MSG_DONTWAIT);
+    assert!(came == Err(libc::EAGAIN) || began.elapsed() >= CORK, "{came:?} has come early");
+    came.unwrap_or_default()
+}
+
+/// What comes behind `came`, until there are as many bytes as `expected` has.
+fn comes(fd: c_int, mut came: Vec<u8>, expected: &[u8]) {
+    while came.len() < expected.len() {
+        came.extend(receive(fd, 0).expect("no error"));
+    }
+    assert_eq!(came, expected);
+}
+
+#[test]
+fn bytes_with_more_to_come_wait_for_it_and_leave_by_themselves_after_200_ms() {
+    let (client, server) = pair();
+    let began = Instant::now();
+    send(client, b"a head", libc::MSG_MORE);
+    let came = early(server, began);
+    send(client, b" and a body", 0);
+    comes(server, came, b"a head and a body");
+
+    // The timer of the first bytes is still under way.
+    set(client, IPPROTO_TCP, libc::TCP_CORK, 1).unwrap();
+    send(client, b"corked", 0);
+    let came = early(server, began);
+    set(client, IPPROTO_TCP, libc::TCP_CORK, 0).unwrap();
+    comes(server, came, b"corked");
+
+    set(client, IPPROTO_TCP, libc::TCP_CORK, 1).unwrap();
+    send(client, b"not uncorked", 0);
+    comes(server, Vec::new(), b"not uncorked");
+    close([client, server]);
 }

@@ -224,7 +224,7 @@ impl<W: Env> Socket<W> {
         self.node.set_v6_only(&self.id, v6_only).map_err(of_io)
     }
 
-    /// TCP_NODELAY.
+    /// TCP_NODELAY. What waits for more to be written leaves (tcp(7)).
     pub fn set_no_delay(&mut self, no_delay: bool) {
         self.options.no_delay = no_delay;
         self.begin();
@@ -386,7 +386,7 @@ impl<W: Env> Socket<W> {
         let no_delay = self.options.no_delay;
         if let Some((stream, qp)) = self.stream() {
             stream.no_delay = no_delay;
-            stream.progress(qp);
+            stream.push(qp);
         }
     }
 

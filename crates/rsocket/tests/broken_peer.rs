@@ -149,7 +149,7 @@ impl World {
             match stream.read(qp, &mut [&mut bytes], false) {
                 Ok(Some(0)) => panic!("an end without an error behind {all:?}"),
                 Ok(Some(n)) => all.extend_from_slice(&bytes[..n]),
-                Ok(None) if writes => _ = stream.write(qp, &[b"an answer"]).expect("no error"),
+                Ok(None) if writes => _ = stream.write(qp, &[b"an answer"], false).expect("no error"),
                 Ok(None) => {}
                 Err(error) => {
                     assert_eq!(stream.read(qp, &mut [&mut bytes], false), Ok(Some(0)), "once");
@@ -167,7 +167,7 @@ impl World {
     fn others_go_on(&mut self) {
         for (from, to) in [(0, 1), (1, 0)] {
             let (stream, qp) = self.honest[from].stream().expect("connected");
-            assert_eq!(stream.write(qp, &[b"still here"]), Ok(10));
+            assert_eq!(stream.write(qp, &[b"still here"], false), Ok(10));
             let mut bytes = [0; 20];
             loop {
                 let (stream, qp) = self.honest[to].stream().expect("connected");

@@ -44,7 +44,7 @@ impl End {
         if left > 0 {
             let n = left.min(1 + dice.below(20_000) as usize);
             let bytes: Vec<u8> = (0..n).map(|i| byte(self.number, self.written + i)).collect();
-            self.written += stream.write(qp, &[&bytes])?;
+            self.written += stream.write(qp, &[&bytes], false)?;
             if self.written == self.most[self.number] {
                 stream.shutdown(How::Write);
             }

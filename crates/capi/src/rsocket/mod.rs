@@ -9,7 +9,7 @@
 //! | `mapped` | memory that a peer writes to by offsets |
 //! | `poll`; `epoll`, `set`, `set_list` | poll(2), select(2); epoll(7) |
 //! | `options`, `option_calls` | options and flags |
-//! | `keep_alive` | SO_KEEPALIVE |
+//! | `timers` | SO_KEEPALIVE, and bytes that wait for more |
 //! | `object`, `table` | an rsocket, and which descriptor is which |
 //! | `mirror` | its descriptor |
 //! | `waiting` | how a thread waits |
@@ -18,7 +18,6 @@
 mod config;
 mod datagram;
 mod epoll;
-mod keep_alive;
 mod mapped;
 mod memory;
 mod mirror;
@@ -30,6 +29,7 @@ mod poll;
 mod set;
 mod set_list;
 mod table;
+mod timers;
 mod transfer;
 mod waiting;
 

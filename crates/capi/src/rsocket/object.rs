@@ -59,6 +59,8 @@ pub(super) struct State {
     pub(super) mapped: Vec<Mapped>,
     /// Of a connection that comes about: the listener.
     listener: Option<Weak<Rsocket>>,
+    /// Bytes that wait for more leave before long.
+    pub(super) is_push_due: bool,
 }
 
 /// What a set of epoll(7) is told of an rsocket.
@@ -161,6 +163,7 @@ impl Rsocket {
             backlog: 0,
             mapped: Vec::new(),
             listener: None,
+            is_push_due: false,
         };
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
@@ -337,20 +340,6 @@ impl Rsocket {
             // An error says that there is no connection.
             _ = socket.shutdown(How::Both);
         }
-    }
-
-    /// Says to the peer that this end is there; after what time again, where the option is set.
-    pub(super) fn keep_alive(&self) -> Option<Duration> {
-        let idle = {
-            let mut state = self.lock();
-            if let Some((stream, qp)) = state.socket.as_mut().and_then(Socket::stream) {
-                stream.keep_alive(qp);
-            }
-            state.settle(false);
-            state.options.keep_alive()
-        };
-        self.instance.host.later().run();
-        idle
     }
 
     /// Whether nothing is lost when it ends.

@@ -18,7 +18,7 @@ use crate::rsocket::config;
 use crate::rsocket::mirror::Mirror;
 use crate::rsocket::object::{Rsocket, State};
 use crate::rsocket::options::{Options, in_family};
-use crate::rsocket::{keep_alive, set_list, table};
+use crate::rsocket::{set_list, table, timers};
 
 const FLAGS: c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
@@ -190,7 +190,7 @@ unsafe fn accept(socket: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> Res
     let fd = child.give_descriptor(0)?;
     let idle = child.lock().options.keep_alive();
     if idle.is_some() {
-        keep_alive::set(&child, idle);
+        timers::keep_alive(&child, idle);
     }
     if !addr.is_null()
         && !len.is_null()

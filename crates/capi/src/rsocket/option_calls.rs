@@ -12,7 +12,7 @@ use crate::rsocket::object::{Rsocket, State};
 use crate::rsocket::options::{
     SOL_RDMA, doubled, int_of, ints_of, set_size, size_of_queue, time_bytes, time_of,
 };
-use crate::rsocket::{keep_alive, mirror, table};
+use crate::rsocket::{mirror, table, timers};
 
 /// What TCP_MAXSEG says of a socket that leads nowhere yet.
 const SEGMENT: c_int = 2048;
@@ -56,6 +56,12 @@ impl State {
             (IPPROTO_TCP, libc::TCP_NODELAY) => {
                 options.no_delay = int_of(value)? != 0;
                 socket.set_no_delay(options.no_delay);
+            }
+            (IPPROTO_TCP, libc::TCP_CORK) => {
+                options.cork = int_of(value)? != 0;
+                if let Some((stream, qp)) = socket.stream().filter(|_| !options.cork) {
+                    stream.push(qp);
+                }
             }
             (IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
                 options.keep_idle = Some(int_of(value)?).filter(|&s| s > 0).ok_or(Errno::EINVAL)?;
@@ -105,6 +111,7 @@ impl State {
             (IPPROTO_IP, libc::IP_TOS) => options.tos,
             (IPPROTO_IPV6, libc::IPV6_V6ONLY) => options.v6_only.into(),
             (IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay.into(),
+            (IPPROTO_TCP, libc::TCP_CORK) => options.cork.into(),
             (IPPROTO_TCP, libc::TCP_KEEPIDLE) => options.keep_idle,
             (IPPROTO_TCP, libc::TCP_KEEPINTVL) => options.keep_interval,
             (IPPROTO_TCP, libc::TCP_KEEPCNT) => options.keep_count,
@@ -154,7 +161,7 @@ pub unsafe extern "C" fn rsetsockopt(
         };
         rsocket.instance.host.later().run();
         if matches!((level, name), (SOL_SOCKET, libc::SO_KEEPALIVE) | (IPPROTO_TCP, libc::TCP_KEEPIDLE)) {
-            keep_alive::set(&rsocket, idle);
+            timers::keep_alive(&rsocket, idle);
         }
         Ok(0)
     })

@@ -9,7 +9,7 @@ use rsocket::Phase;
 
 use crate::ffi_guard;
 use crate::rsocket::object::State;
-use crate::rsocket::{datagram, open, table};
+use crate::rsocket::{datagram, open, table, timers};
 
 /// Pieces of one call, at most (IOV_MAX).
 const MAX_PIECES: usize = 1024;
@@ -124,7 +124,8 @@ fn send(socket: c_int, parts: &[&[u8]], flags: c_int) -> Result<usize, Errno> {
     let wait = !rsocket.is_nonblocking() && flags & libc::MSG_DONTWAIT == 0;
     let until = deadline(rsocket.lock().options.send_timeout);
     let total: usize = parts.iter().map(|part| part.len()).sum();
-    let mut done = 0;
+    let more = flags & libc::MSG_MORE != 0;
+    let (mut done, mut waits_for_more) = (0, false);
     loop {
         let sent = rsocket.block(wait, until, |state| {
             if comes_about(state) {
@@ -134,11 +135,15 @@ fn send(socket: c_int, parts: &[&[u8]], flags: c_int) -> Result<usize, Errno> {
                 return Some(said);
             }
             let (stream, qp) = state.socket.as_mut()?.stream()?;
-            let sent = stream.write(qp, &behind(parts, done));
+            let sent = stream.write(qp, &behind(parts, done), more || state.options.cork);
+            waits_for_more |= stream.awaits_more() && !std::mem::replace(&mut state.is_push_due, true);
             // An edge of epoll(7) tells of room from now on.
             state.refusals += u64::from(sent.is_ok_and(|n| n < total - done));
             (sent != Ok(0) || total == 0).then_some(sent)
         });
+        if std::mem::take(&mut waits_for_more) {
+            timers::push_later(&rsocket);
+        }
         match sent {
             Ok(n) => done += n,
             Err(_) if done > 0 => return Ok(done),
@@ -312,11 +317,11 @@ pub unsafe extern "C" fn rreadv(socket: c_int, iov: *const iovec, count: c_int) 
     })
 }
 
-/// `rsend`, send(2): MSG_DONTWAIT. errno: EBADF, ENOTCONN, EAGAIN, EINTR, EFAULT for NULL; EPIPE,
-/// without a signal, where this end or the peer has closed the stream; ECONNRESET, ETIMEDOUT. Of
-/// datagrams EDESTADDRREQ without rconnect, EMSGSIZE for more than 2,032 bytes over IPv4 or 2,020
-/// over IPv6, or than fits the device's MTU with a header of 8 or 24 bytes; ECONNREFUSED,
-/// ENETUNREACH, ENODEV.
+/// `rsend`, send(2): MSG_DONTWAIT, of streams MSG_MORE. errno: EBADF, ENOTCONN, EAGAIN, EINTR,
+/// EFAULT for NULL; EPIPE, without a signal, where this end or the peer has closed the stream;
+/// ECONNRESET, ETIMEDOUT. Of datagrams EDESTADDRREQ without rconnect, EMSGSIZE for more than 2,032
+/// bytes over IPv4 or 2,020 over IPv6, or than fits the device's MTU with a header of 8 or 24
+/// bytes; ECONNREFUSED, ENETUNREACH, ENODEV.
 pub unsafe extern "C" fn rsend(socket: c_int, buf: *const c_void, len: usize, flags: c_int) -> ssize_t {
     // SAFETY: the man page's contract.
     sized(|| send(socket, &[unsafe { bytes(buf, len)? }], flags))

@@ -3,6 +3,9 @@
 //! A write on a stream with few messages under way leaves at once. While more are under way, or
 //! none may leave, small writes are corked: they wait in the send buffer and leave together, when a
 //! completion or credits come. No timer is needed, because one of the two always comes.
+//!
+//! A program that has more to say (MSG_MORE, TCP_CORK) has its writes corked on an idle stream,
+//! too. They leave with the last, when there are [`CORKED`] bytes, or by [`Stream::push`].
 
 use nic::Errno;
 
@@ -46,6 +49,8 @@ pub(super) struct Sending {
     size: u32,
     /// The last bytes before `at`, which no message has yet.
     corked: u32,
+    /// The program has more to say, which they wait for.
+    awaits_more: bool,
 }
 
 impl Sending {
@@ -64,6 +69,7 @@ impl Sending {
             at: 0,
             size: settings.send_buffer,
             corked: 0,
+            awaits_more: false,
         }
     }
 
@@ -120,6 +126,11 @@ impl Sending {
 
     fn has_room(&self) -> bool {
         self.free >= LOW_WATER.min(self.size)
+    }
+
+    /// Whether what is corked waits for more, of which there is room for some.
+    fn waits_for_more(&self) -> bool {
+        self.awaits_more && self.corked < CORKED && self.has_room()
     }
 
     /// Bytes that a message may carry now.
@@ -219,24 +230,39 @@ impl Stream {
         !self.no_delay && self.sending.is_busy(self.entries())
     }
 
-    /// Sends what is corked unless the queue is busy. The last bytes do not wait.
+    /// Sends what is corked unless the queue is busy, or the program has more to say. The last
+    /// bytes do not wait.
     pub(super) fn send_corked(&mut self, verbs: &mut impl Verbs) -> Result<(), Refused> {
-        let waits = self.is_busy() && !self.write_shut;
+        let waits = (self.is_busy() || self.sending.waits_for_more()) && !self.write_shut;
         if waits || self.peer_gone { Ok(()) } else { self.uncork(verbs) }
     }
 
+    /// Whether bytes are corked because the program has more to say. Call [`Stream::push`] where it
+    /// does not for long.
+    pub fn awaits_more(&self) -> bool {
+        self.sending.waits_for_more() && self.sending.is_corked()
+    }
+
+    /// Has what is corked wait for nothing more that the program says.
+    pub fn push(&mut self, verbs: &mut impl Verbs) {
+        self.sending.awaits_more = false;
+        self.progress(verbs);
+    }
+
     /// Takes as many bytes as may leave now, and small writes that may leave later; 0 where none
-    /// may.
+    /// may. `more`: what is written next is to leave with them (MSG_MORE, TCP_CORK).
     ///
     /// # Errors
     ///
     /// EPIPE where this end writes no more, or the peer has left; an error that the program was not
     /// told of.
-    pub fn write(&mut self, verbs: &mut impl Verbs, parts: &[&[u8]]) -> Result<usize, Errno> {
+    pub fn write(&mut self, verbs: &mut impl Verbs, parts: &[&[u8]], more: bool) -> Result<usize, Errno> {
         self.check_open()?;
         let total: usize = parts.iter().map(|part| part.len()).sum();
         let mut parts = Parts { parts, taken: 0 };
-        let small = u32::try_from(total).ok().filter(|&n| n <= SMALL);
+        self.sending.awaits_more = more;
+        let longest = if more { CORKED } else { SMALL };
+        let small = u32::try_from(total).ok().filter(|&n| n <= longest);
         if let Some(length) = small.filter(|&n| self.may_cork(n)) {
             self.cork(verbs, &mut parts, length);
             if self.send_corked(verbs).is_err() {
@@ -250,13 +276,13 @@ impl Stream {
     /// Whether a write of so many bytes is corked.
     fn may_cork(&self, length: u32) -> bool {
         let fits = length <= self.sending.free && self.sending.corked + length <= CORKED;
-        fits && (self.is_busy() || !self.has_room())
+        fits && (self.sending.awaits_more || self.is_busy() || !self.has_room())
     }
 
-    /// Sends as many of `total` bytes as may leave, after what is corked; how many.
+    /// Sends as many of `total` bytes as may leave, after or with what is corked; how many.
     fn write_at_once(&mut self, verbs: &mut impl Verbs, parts: &mut Parts<'_>, total: usize) -> usize {
         let (mut sent, mut longest) = (0, FIRST);
-        let mut posted = self.uncork(verbs);
+        let mut posted = if total > 0 && self.has_room() { Ok(()) } else { self.uncork(verbs) };
         while sent < total && posted.is_ok() && self.has_room() {
             let left = u32::try_from(total - sent).unwrap_or(u32::MAX);
             let length = left.min(longest).min(self.sending.free).min(self.message_room());

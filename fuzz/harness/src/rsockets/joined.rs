@@ -231,11 +231,11 @@ impl Pair {
         true
     }
 
-    fn write(&mut self, at: usize, most: usize) {
+    fn write(&mut self, at: usize, most: usize, more: bool) {
         let end = &mut self.ends[at];
         let bytes: Vec<u8> = (0..most).map(|n| byte(at, end.written + n)).collect();
         let (one, rest) = bytes.split_at(most / 3);
-        match end.stream.write(&mut end.port, &[one, rest]) {
+        match end.stream.write(&mut end.port, &[one, rest], more) {
             Ok(n) => end.written += n,
             Err(error) => end.told_of(error, self.is_cut),
         }
@@ -305,6 +305,7 @@ impl Pair {
 
     /// What is under way arrives, and is read.
     fn settle(&mut self) {
+        self.ends.iter_mut().for_each(|end| end.stream.push(&mut end.port));
         while (0..2).any(|at| {
             let moved = !self.is_cut && self.deliver(at);
             moved || self.complete(at) || self.read(at, 4096, false)
@@ -342,7 +343,7 @@ pub(super) fn run(input: &mut Input<'_>) {
         }
         let at = usize::from(input.any::<bool>());
         match input.below(16) {
-            0..=2 => pair.write(at, input.below(6000) as usize),
+            0..=2 => pair.write(at, input.below(6000) as usize, input.one_in(4)),
             3..=5 => _ = pair.read(at, 1 + input.below(6000) as usize, input.one_in(8)),
             6..=9 => _ = !pair.is_cut && pair.deliver(at),
             10..=12 => _ = pair.complete(at),

@@ -223,7 +223,7 @@ fn step(input: &mut Input<'_>, stream: &mut Stream, ends: &mut Ends, variant: Va
             }
             0
         }
-        7 => told(stream.write(ends, &[&bytes]).map(drop)),
+        7 => told(stream.write(ends, &[&bytes], input.one_in(4)).map(drop)),
         8 => told(stream.read(ends, &mut [&mut bytes], input.any()).map(drop)),
         9 => {
             let status = if input.one_in(16) { Status::RetryExceeded } else { Status::Success };

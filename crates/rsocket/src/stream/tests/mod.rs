@@ -55,7 +55,8 @@ fn step(pair: &mut Pair, course: &mut Course, dice: &mut ChaCha8Rng) {
             let len = left.min(below(dice, longest) as usize);
             let bytes: Vec<u8> = (0..len).map(|i| byte(n, course.written[n] + i)).collect();
             if left > 0 {
-                course.written[n] += pair.ends[n].write(&bytes).expect("the stream is open");
+                let more = below(dice, 4) == 0;
+                course.written[n] += pair.ends[n].write_of(&bytes, more).expect("the stream is open");
             }
             if course.written[n] == course.most[n] && !pair.ends[n].stream.write_shut {
                 pair.ends[n].stream.shutdown(How::Write);
@@ -156,6 +157,53 @@ fn small_writes_go_together_while_messages_are_under_way_and_at_once_on_an_idle_
             assert_eq!(pair.ends[0].messages_under_way(), n);
         }
     }
+}
+
+#[test]
+fn writes_with_more_to_come_leave_with_the_last_or_when_pushed_and_at_most_16_kib_wait() {
+    for variant in [Variant::Immediate, Variant::Sends] {
+        let mut pair = plain(variant);
+        pair.settle();
+        let all: Vec<u8> = (0..50_000).map(|at| byte(0, at)).collect();
+        // TCP_NODELAY changes nothing (tcp(7)).
+        pair.ends[0].stream.no_delay = true;
+        for bytes in all[..3000].chunks(1000) {
+            assert_eq!(pair.ends[0].write_of(bytes, true), Ok(1000));
+            pair.settle();
+            assert!(pair.ends[0].stream.awaits_more() && !pair.ends[0].stream.is_flushed());
+        }
+        assert_eq!(pair.ends[1].read(1), Ok(None));
+        assert_eq!(pair.ends[0].write(&all[3000..9000]), Ok(6000));
+        assert_eq!((pair.ends[0].messages_under_way(), pair.ends[0].stream.awaits_more()), (1, false));
+        pair.settle();
+        assert_eq!(pair.ends[1].read(50_000).as_ref().map(Option::as_deref), Ok(Some(&all[..9000])));
+
+        // The 17th leaves with the 16 that it finds no room beside.
+        for (n, bytes) in (1_usize..).zip(all[..17_000].chunks(1000)) {
+            assert_eq!(pair.ends[0].write_of(bytes, true), Ok(1000));
+            assert_eq!(pair.ends[0].messages_under_way(), usize::from(n == 17), "after {n} writes");
+        }
+        assert_eq!(pair.ends[0].write_of(&all[17_000..17_100], true), Ok(100));
+        pair.settle();
+        assert_eq!(pair.ends[1].read(50_000).as_ref().map(Option::as_deref), Ok(Some(&all[..17_000])));
+        let end = &mut pair.ends[0];
+        end.stream.push(&mut end.port);
+        pair.settle();
+        assert_eq!(pair.ends[1].read(50_000).as_ref().map(Option::as_deref), Ok(Some(&all[17_000..17_100])));
+    }
+}
+
+#[test]
+fn the_end_of_a_stream_does_not_wait_for_more() {
+    let mut pair = plain(Variant::Immediate);
+    pair.settle();
+    assert_eq!(pair.ends[0].write_of(b"the last", true), Ok(8));
+    pair.ends[0].stream.shutdown(How::Write);
+    let end = &mut pair.ends[0];
+    end.stream.progress(&mut end.port);
+    pair.settle();
+    assert_eq!(pair.ends[1].read(100), Ok(Some(b"the last".to_vec())));
+    assert_eq!(pair.ends[1].read(100), Ok(Some(vec![])));
 }
 
 #[test]

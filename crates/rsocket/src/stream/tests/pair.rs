@@ -137,8 +137,13 @@ pub(super) struct End {
 
 impl End {
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<usize, nic::Errno> {
+        self.write_of(bytes, false)
+    }
+
+    /// Writes, perhaps with more to say (MSG_MORE).
+    pub(super) fn write_of(&mut self, bytes: &[u8], more: bool) -> Result<usize, nic::Errno> {
         let (one, other) = bytes.split_at(bytes.len() / 3);
-        self.stream.write(&mut self.port, &[one, other])
+        self.stream.write(&mut self.port, &[one, other], more)
     }
 
     pub(super) fn read(&mut self, most: usize) -> Result<Option<Vec<u8>>, nic::Errno> {
