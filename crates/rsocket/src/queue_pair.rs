@@ -231,14 +231,16 @@ impl QueuePair {
         if completion.wr_id & RECEIVE == 0 {
             return stream.on_sent(Mark::of_word(completion.wr_id), completion.status);
         }
-        // What is flushed brings nothing.
-        if completion.status == Status::Success {
-            let immediate = match completion.tail {
-                SendTail::Immediate(word) => Some(u32::from_be_bytes(word)),
-                _ => None,
-            };
-            stream.on_received(self, completion.wr_id as u32, immediate);
+        if completion.status != Status::Success {
+            // The queue pair has failed, perhaps by a request of the peer that it has refused:
+            // receives are flushed after all that came.
+            return stream.on_disconnected();
         }
+        let immediate = match completion.tail {
+            SendTail::Immediate(word) => Some(u32::from_be_bytes(word)),
+            _ => None,
+        };
+        stream.on_received(self, completion.wr_id as u32, immediate);
     }
 
     fn post(&mut self, mark: Mark, op: SendOp, data: Data) -> Result<(), Refused> {
