@@ -401,6 +401,27 @@ s.shutdown(socket.SHUT_WR); print(*read_all(s), flush=True)
     r.check(s.out.lines[1:] == [f"{64 << 20} end"], "other bytes", s, c)
 
 
+@row(GROUP, "ends: a peer stopped: a close that may not wait returns at once, and all arrives afterwards", "python3, SIGSTOP, SIGCONT")
+def closed(r):
+    place, s, c = peers(r, "def handle(c): c.recv(1); print('accepted', flush=True); print(*read_all(c), flush=True)\nserve(handle)", """
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+s = ask(); s.sendall(b"!"); signal.sigwait([signal.SIGUSR1]); s.setblocking(False); sent = 0
+try:
+    while True: sent += s.send(b"z" * 65536)
+except BlockingIOError: pass
+began = time.monotonic(); s.close(); print("at once" if time.monotonic() - began < 0.9 else "late", sent, flush=True)
+""")
+    s.until("accepted")
+    s.signal(signal.SIGSTOP)
+    c.signal(signal.SIGUSR1)
+    c.until("at once|late")
+    s.signal(signal.SIGCONT)
+    r.check(c.wait(30) == 0 and s.wait(10) == 0, f"exit {c.rc}, {s.rc}", c, s)
+    said, _, sent = c.out.lines[-1].rpartition(" ")
+    r.check(said == "at once", "close has waited", c, s)
+    r.check(int(sent) > 50_000 and s.out.lines[2:] == [f"{sent} end"], "other bytes", c, s)
+
+
 def full(r, options):
     """Both ends write until no more goes, then both read: no end waits for ever, and all arrives."""
     both = """

@@ -59,6 +59,8 @@ pub(super) struct State {
     pub(super) mapped: Vec<Mapped>,
     /// Of a connection that comes about: the listener.
     listener: Option<Weak<Rsocket>>,
+    /// The descriptor is closed, and what was written is still under way; what ends it then.
+    lingers: Option<fn(&Arc<Rsocket>)>,
     /// Bytes that wait for more leave before long.
     pub(super) is_push_due: bool,
 }
@@ -102,20 +104,15 @@ impl Owner for Hook {
 
 impl Work for Rsocket {
     fn run(self: Arc<Self>) {
-        let (listener, is_listener) = {
+        let (listener, is_listener, end) = {
             let mut state = self.lock();
-            if let Some(datagram) = &mut state.datagram {
-                datagram.engine.step();
-                return state.settle(true);
-            }
-            let Some(socket) = &mut state.socket else { return };
-            socket.step();
-            let is_listener = socket.phase() == Phase::Listening;
-            let has_come = !matches!(socket.phase(), Phase::Accepting);
-            let listener = if has_come { state.listener.take() } else { None };
+            let (is_listener, listener) = state.step();
             state.settle(true);
-            (listener, is_listener)
+            (listener, is_listener, state.has_lingered())
         };
+        if let Some(end) = end {
+            return end(&self);
+        }
         if is_listener {
             self.take_requests();
         }
@@ -163,6 +160,7 @@ impl Rsocket {
             backlog: 0,
             mapped: Vec::new(),
             listener: None,
+            lingers: None,
             is_push_due: false,
         };
         Arc::new_cyclic(|me| Self {
@@ -328,12 +326,6 @@ impl Rsocket {
         std::mem::take(&mut state.sets).into_iter().for_each(|(set, fd)| set.forget(fd));
     }
 
-    /// The descriptor is no more; the connection goes on.
-    pub(super) fn drop_descriptor(&self) {
-        let mirror = self.lock().mirror.take();
-        drop(mirror);
-    }
-
     /// Tells the peer that nothing more is written or read.
     pub(super) fn say_goodbye(&self) {
         if let Some(socket) = &mut self.lock().socket {
@@ -342,13 +334,20 @@ impl Rsocket {
         }
     }
 
-    /// Whether nothing is lost when it ends.
-    pub(super) fn is_flushed(&self) -> bool {
-        self.lock().is_flushed()
+    /// The descriptor is no more, and neither is memory of the program that the peer may write to.
+    /// What was written goes on, and `end` is called when it has arrived; true where it has by now.
+    pub(super) fn linger(&self, end: fn(&Arc<Self>)) -> bool {
+        let mut state = self.lock();
+        state.lingers = Some(end);
+        let gone = (state.mirror.take(), std::mem::take(&mut state.mapped));
+        let has_arrived = state.has_lingered().is_some();
+        drop(state);
+        drop(gone);
+        has_arrived
     }
 
     /// Ends it: what was written arrives, as far as that takes no longer than `most`; true where it
-    /// has, or can not any more. Else call [`Rsocket::end`] when it has.
+    /// has, or can not any more. Else [`Rsocket::linger`] or [`Rsocket::end`] follows.
     pub(super) fn close(&self, most: Duration) -> bool {
         self.say_goodbye();
         let until = Instant::now() + most;
@@ -395,6 +394,23 @@ impl State {
         } else if let Some(datagram) = &mut self.datagram {
             datagram.engine.take_completions();
         }
+    }
+
+    /// Takes in what has happened. Whether it listens, and the listener of a connection that has
+    /// come about by that.
+    fn step(&mut self) -> (bool, Option<Weak<Rsocket>>) {
+        if let Some(datagram) = &mut self.datagram {
+            datagram.engine.step();
+        }
+        let Some(socket) = &mut self.socket else { return (false, None) };
+        socket.step();
+        let has_come = socket.phase() != Phase::Accepting;
+        (socket.phase() == Phase::Listening, if has_come { self.listener.take() } else { None })
+    }
+
+    /// Where its descriptor is closed and what was written has arrived since: what ends it.
+    fn has_lingered(&mut self) -> Option<fn(&Arc<Rsocket>)> {
+        self.lingers.filter(|_| self.is_flushed())
     }
 
     fn is_flushed(&mut self) -> bool {

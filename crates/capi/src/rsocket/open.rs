@@ -273,8 +273,9 @@ pub unsafe extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
     })
 }
 
-/// `rclose`, close(2): waits until what was written has arrived, a second at most, or as long as
-/// SO_LINGER says. What has not then goes on; with SO_LINGER of 0 it is lost. errno: EBADF.
+/// `rclose`, close(2): returns at once, and what was written goes on. Where SO_LINGER is set and
+/// the descriptor may wait, it waits as long as that says; with SO_LINGER of 0 what has not arrived
+/// is lost. errno: EBADF.
 pub unsafe extern "C" fn rclose(socket: c_int) -> c_int {
     ffi_guard::or_minus_one(|| match table::close(socket) {
         Err(Errno::EBADF) if set_list::close(socket) => Ok(0),
