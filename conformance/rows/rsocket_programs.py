@@ -1,7 +1,7 @@
 """Programs of sockets that `verbena run --rsockets` takes to RDMA, under load and to their ends."""
-import os, re
+import filecmp, os, re, shutil, signal
 
-from .harness import need, row
+from .harness import LeftOut, need, need_root, row, sh
 from .rsockets import GROUP, Preloaded, by_rdma, start_nginx
 
 
@@ -62,3 +62,88 @@ def gibibyte(r):
     r.check(server.out.lines == [f"{STREAM_SHA256}  -"], "other bytes have come", client, server)
     files = [os.path.join(r.work, name) for name in os.listdir(r.work) if name.startswith("counters.")]
     r.check(any(by_rdma(file) for file in files), "its bytes did not go by RDMA", client, server)
+
+
+@row(GROUP, "preloaded: haproxy between nginx with two workers and curl --parallel, both sides by RDMA", "haproxy, nginx, curl --parallel", limit=60)
+def proxy(r):
+    need("haproxy")
+    place = Preloaded(r)
+    files = [place.file(f"source{n}", 4 << 20) for n in range(4)]
+    config, counts = (os.path.join(r.work, name) for name in ("haproxy.cfg", "counters"))
+    with open(config, "w") as f:
+        f.write("global\n maxconn 100\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 20s\n timeout server 20s\n"
+                "listen proxy\n bind 127.0.0.1:9001\n server nginx 127.0.0.1:9000\n")
+    server = start_nginx(place, processes="worker_processes 2")
+    # What haproxy has by RDMA where curl has none is nginx's.
+    for ask, haproxys, curls in ((place.plain, counts, None), (place.run, None, counts)):
+        between = place.run("haproxy", "-db", "-f", config, counters=haproxys)
+        r.listening(between, 9001)
+        more = {"counters": curls} if curls else {}
+        targets = [f"{source}.came" for source, _ in files]
+        urls = [word for n, target in enumerate(targets) for word in ("-o", target, f"http://127.0.0.1:9001/source{n}")]
+        client = ask("curl", "-sS", "--parallel", "--no-progress-meter", *urls, **more)
+        r.check(client.wait(30) == 0, f"exit {client.rc}", client, between, server)
+        for target, (_, digest) in zip(targets, files):
+            place.same(target, digest, client, between, server)
+            os.remove(target)
+        # It ends by itself when no connection is left.
+        between.signal(signal.SIGUSR1)
+        r.check(between.wait(20) == 0, f"haproxy: exit {between.rc}", between)
+        place.carried(counts, client, between, server)
+        os.remove(counts)
+    server.end()
+
+
+@row(GROUP, "preloaded: rsync to and from its daemon, a tree of 201 files, by RDMA", "rsync --daemon, rsync -a", limit=60)
+def synchronized(r):
+    need("rsync")
+    place = Preloaded(r)
+    source, config = os.path.join(r.work, "tree"), os.path.join(r.work, "rsyncd.conf")
+    os.mkdir(source)
+    for n in range(201):
+        with open(os.path.join(source, f"file{n}"), "wb") as f:
+            f.write(os.urandom(n * 100 if n < 200 else 16 << 20))
+    with open(config, "w") as f:
+        f.write(f"use chroot = no\nport = 9000\naddress = 127.0.0.1\nlog file = {r.work}/log\nuid = {os.getuid()}\ngid = {os.getgid()}\n"
+                f"[all]\npath = {r.work}\nread only = no\n")
+    server = place.run("rsync", "--daemon", "--no-detach", f"--config={config}")
+    r.listening(server, 9000)
+    for name, ends in (("got", ("rsync://127.0.0.1:9000/all/tree/", f"{r.work}/got/")), ("put", (f"{source}/", "rsync://127.0.0.1:9000/all/put/"))):
+        counts, target = os.path.join(r.work, f"counters.{name}"), os.path.join(r.work, name)
+        client = place.run("rsync", "-a", *ends, counters=counts)
+        r.check(client.wait(30) == 0, f"{name}: exit {client.rc}", client, server)
+        names = sorted(os.listdir(source))
+        r.check(sorted(os.listdir(target)) == names, f"{name}: other files", client, server)
+        _, differ, failed = filecmp.cmpfiles(source, target, names, shallow=False)
+        r.check(not differ and not failed, f"{name}: other bytes in {differ + failed}", client, server)
+        place.carried(counts, client, server)
+    server.end()
+
+
+@row(GROUP, "preloaded: sshd, scp of 16 MiB to it and back, by RDMA", "sshd, scp", limit=60)
+def copied(r):
+    need_root()
+    need("sshd", "scp", "ssh-keygen")
+    with open("/etc/shadow") as f:
+        if any(line.startswith("root:!") for line in f):
+            raise LeftOut("the account of root is locked, which sshd refuses")
+    place = Preloaded(r)
+    source, digest = place.file("source", 16 << 20)
+    key, host, there, back = (os.path.join(r.work, name) for name in ("key", "host", "there", "back"))
+    for name in (key, host):
+        sh("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", name)
+    # The directory of Debian's unit of sshd.
+    os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+    options = ("Port=9000", "ListenAddress=127.0.0.1", f"HostKey={host}", f"AuthorizedKeysFile={key}.pub", "StrictModes=no", "PidFile=none",
+               "UsePAM=no", "PermitRootLogin=prohibit-password", "Subsystem=sftp internal-sftp")
+    server = place.run(shutil.which("sshd"), "-D", "-e", "-f", "/dev/null", *(word for option in options for word in ("-o", option)))
+    r.listening(server, 9000)
+    asks = ("-q", "-F", "/dev/null", "-P", "9000", "-i", key, "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
+    for ends in ((source, f"root@127.0.0.1:{there}"), (f"root@127.0.0.1:{there}", back)):
+        client = place.run("scp", *asks, *ends, counters=os.path.join(r.work, "counters.%p"))
+        r.check(client.wait(30) == 0, f"exit {client.rc}", client, server)
+    place.same(back, digest, client, server)
+    # scp starts ssh, which has the connection.
+    counted = [os.path.join(r.work, name) for name in os.listdir(r.work) if name.startswith("counters.")]
+    r.check(sum(map(by_rdma, counted)) == 2, "its bytes did not go by RDMA", client, server)
+    server.end()
