@@ -1,8 +1,8 @@
 """`verbena run --on HOST` with --capture and --faults: packets between LIDs are seen, as tshark decodes them, and broken."""
-import os, re, subprocess
+import os, re, signal, subprocess
 
 from .fabric_cm import address
-from .fabric_data import HERE, THERE, Ends
+from .fabric_data import HERE, THERE, Ends, until
 from .harness import need, row
 
 SEEN = "InfiniBand, seen and broken"
@@ -85,6 +85,23 @@ def filtered(r):
         left, lost = e.at(*e.there[0]) - left, e.at(*e.there[1], "PortXmitDiscards") - lost
         out = leave(decoded(r, file, *FIELDS))
         r.check(len(out) == (left if sees else 0) and lost > 0, f"{len(out)} packets shown, {left} left, {lost} lost", c)
+
+
+@row(SEEN, "a process that is stopped is waited for, also where packets are captured", "ib_write_bw -u 10; --capture; kill -STOP, -CONT", limit=60, parallel=True)
+def stopped(r):
+    e = Ends(r, builtin=True)
+    argv = ["ib_write_bw", "-F", "-d", "mlx5_0", "-u", "10", "-D", "2"]
+    s = run(e, THERE, (), *argv)
+    r.tcp_listening(s, 18515)
+    c = run(e, HERE, ("--capture", os.path.join(r.work, "stopped.pcapng")), *argv, "127.0.0.1")
+    began = e.at(*e.there[1])
+    until(r, "nothing passes", lambda: e.at(*e.there[1]) > began + 50)
+    s.signal(signal.SIGSTOP)
+    # Its retries are over after 34 ms.
+    r.check(not c.ends_within(0.4), f"exit {c.rc} while the peer is stopped", c)
+    s.signal(signal.SIGCONT)
+    for p in (c, s):
+        r.check(p.wait(30) == 0, f"exit {p.rc}", c, s)
 
 
 @row(SEEN, "packets are lost, late and damaged, and reliable ones come again", "ib_send_bw -s 4096; --faults loss=2%, corrupt=2%, delay=1ms", limit=90, parallel=True)

@@ -131,6 +131,9 @@ impl Link for CaptureLink {
     fn can_reach(&self, dest: Address) -> Result<(), Errno> {
         self.link.can_reach(dest)
     }
+    fn has_unread(&self, path: &Path) -> bool {
+        self.link.has_unread(path)
+    }
     fn source_port(&self, path: &Path) -> Option<u16> {
         self.link.source_port(path)
     }

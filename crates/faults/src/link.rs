@@ -313,6 +313,9 @@ impl Link for FaultLink {
     fn local(&self) -> Option<&dyn nic::LocalLink> {
         self.link.local()
     }
+    fn has_unread(&self, path: &Path) -> bool {
+        self.link.has_unread(path)
+    }
     fn source_port(&self, path: &Path) -> Option<u16> {
         self.link.source_port(path)
     }

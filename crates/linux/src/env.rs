@@ -17,9 +17,8 @@ use locks::{Mutex, Rank};
 use nic::{Errno, Link, Path, Persist, Platform};
 use stack::env::{Claim, ClaimError, Datagram, HandedOver, Interface, Route, RouteQuery};
 use stack::{Env, Name, Watch};
-use sys::WakeFd;
 use sys::clock::Clock;
-use sys::fork;
+use sys::{WakeFd, fork};
 use transport::TxBatch;
 use wire::mad::{MAD_LEN, PortSpace};
 use wire::{Address, Gid, LidAddress};
@@ -259,6 +258,10 @@ impl Link for LinuxEnv {
 
     fn local(&self) -> Option<&dyn nic::LocalLink> {
         (self.config.same_host && self.is_ours()).then_some(self)
+    }
+
+    fn has_unread(&self, path: &Path) -> bool {
+        self.is_ours() && self.leads_here(path) && self.rings.has_unread(path)
     }
 
     fn join(&self, interface: u32, group: IpAddr) -> Result<(), Errno> {

@@ -70,6 +70,11 @@ pub trait Link: Send + Sync + 'static {
     fn local(&self) -> Option<&dyn LocalLink> {
         None
     }
+    /// Whether what was sent on this path lies where only a process of this host takes it, which
+    /// has not taken all. False where the process ended.
+    fn has_unread(&self, _path: &Path) -> bool {
+        false
+    }
     /// The UDP port that packets of a path leave from, once one has left. Link layers without ports
     /// have none.
     fn source_port(&self, _path: &Path) -> Option<u16> {

@@ -49,11 +49,6 @@ pub trait LocalLink: Send + Sync {
     ) -> Result<FragmentOutcome, Fault> {
         Ok(FragmentOutcome::Unavailable)
     }
-    /// Whether what was sent on this path lies where only a process of this host takes it, which
-    /// has not taken all. False where it ended.
-    fn has_unread(&self, _path: &Path) -> bool {
-        false
-    }
     /// A table for the regions of one more adapter, which are these. `None`: there are enough.
     fn table(&self, regions: &Regions) -> Option<u8>;
     /// From now on peers may reach a region, which has this slot of a table.

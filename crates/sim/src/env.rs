@@ -232,17 +232,6 @@ impl SimEnv {
             self.shared.outbox().push_back((self.process, action));
         }
     }
-    /// Whether what leaves by a path goes by a channel: to the process of this host that bears a
-    /// block, where there is one.
-    pub(crate) fn goes_by_channel(&self, block: u16, path: &Path) -> bool {
-        let now = self.shared.clock.nanos();
-        let way = |host: &mut Host| {
-            let is_local = host.bears(path.dest);
-            let owner = host.owner(block);
-            is_local && host.same_host.channel(now, self.process, block, owner).is_some()
-        };
-        self.same_host && !path.dest.is_multicast() && self.with_host(way)
-    }
     /// Sends a batch by a channel; false where there is no way but the network.
     fn put(&self, block: u16, path: &Path, batch: &TxBatch) -> bool {
         if !self.goes_by_channel(block, path) {
@@ -304,6 +293,10 @@ impl Link for SimEnv {
         // A wrong LID is found out by packets that are lost.
         let has_lids = self.with_host(|h| h.interface.infiniband.is_some());
         if dest.lid().is_some() == has_lids { Ok(()) } else { Err(Errno::ENETUNREACH) }
+    }
+
+    fn has_unread(&self, path: &Path) -> bool {
+        self.is_unread(path)
     }
 
     fn local(&self) -> Option<&dyn LocalLink> {

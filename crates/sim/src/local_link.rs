@@ -146,6 +146,27 @@ impl LocalLink for SimEnv {
     }
 }
 
+impl SimEnv {
+    /// Whether what leaves by a path goes by a channel: to the process of this host that bears a
+    /// block, where there is one.
+    pub(crate) fn goes_by_channel(&self, block: u16, path: &Path) -> bool {
+        let now = self.shared.clock.nanos();
+        let way = |host: &mut Host| {
+            let is_local = host.bears(path.dest);
+            let owner = host.owner(block);
+            is_local && host.same_host.channel(now, self.process, block, owner).is_some()
+        };
+        self.same_host && !path.dest.is_multicast() && self.with_host(way)
+    }
+    /// Whether the process at the end of a path has not read all that went to it by a channel.
+    pub(crate) fn is_unread(&self, path: &Path) -> bool {
+        let now = self.shared.clock.nanos();
+        self.with_host(|host| {
+            host.bears(path.dest) && host.same_host.has_unread(now, self.process, block(path.dest_qpn))
+        })
+    }
+}
+
 impl Host {
     /// How many bytes of a copy between two processes come about; `None`: all. It ends where one of
     /// the two dies, and where memory can not be had, as the faults of the host say.

@@ -161,6 +161,12 @@ impl SameHost {
         Some((channel.last, channel.to))
     }
 
+    /// Whether the owner of a block has not read all that a process has sent to it.
+    pub(crate) fn has_unread(&self, now: u64, from: ProcessId, block: u16) -> bool {
+        let channel = self.channels.get(&(from, block));
+        channel.is_some_and(|channel| channel.ends_at.is_none() && now < channel.last)
+    }
+
     /// Whether memory of the owner of a block is reached now, as far as `from` knows.
     pub(crate) fn reaches(&self, now: u64, from: ProcessId, block: u16) -> Option<ProcessId> {
         let channel = self.channels.get(&(from, block))?;

@@ -17,9 +17,6 @@ macro_rules! pass_on_local {
         fn max_fragment(&self) -> usize {
             self.env.max_fragment()
         }
-        fn has_unread(&self, path: &Path) -> bool {
-            LocalLink::has_unread(&*self.env, path)
-        }
         fn table(&self, regions: &Regions) -> Option<u8> {
             self.env.table(regions)
         }
@@ -73,10 +70,6 @@ macro_rules! pass_on_local {
 pub(crate) use pass_on_local;
 
 impl nic::LocalLink for LinuxEnv {
-    fn has_unread(&self, path: &Path) -> bool {
-        self.rings.has_unread(path)
-    }
-
     fn max_fragment(&self) -> usize {
         self.rings.max_fragment()
     }

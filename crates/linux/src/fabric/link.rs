@@ -240,6 +240,9 @@ impl Link for PlaneLink {
     fn local(&self) -> Option<&dyn LocalLink> {
         self.env.local().is_some().then_some(self)
     }
+    fn has_unread(&self, path: &Path) -> bool {
+        self.env.has_unread(path)
+    }
     /// What a port takes in is said by the tables of switches.
     fn join(&self, _interface: u32, _group: IpAddr) -> Result<(), Errno> {
         Ok(())

@@ -89,6 +89,9 @@ impl Link for MeterLink {
         let is_local = self.decorated.is_none() && self.env.local().is_some();
         is_local.then_some(self)
     }
+    fn has_unread(&self, path: &Path) -> bool {
+        self.link().has_unread(path)
+    }
     fn source_port(&self, path: &Path) -> Option<u16> {
         self.link().source_port(path)
     }

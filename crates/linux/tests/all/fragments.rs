@@ -189,10 +189,10 @@ fn what_a_fragment_that_is_not_sent_puts_into_the_ring_before_it_wakes_the_reade
 fn what_the_reader_has_not_taken_is_known() {
     let _alone = alone();
     let (sender, reader, _claim) = pair();
-    assert!(!sender.env().local().unwrap().has_unread(&path(V4)), "there is no ring");
+    assert!(!sender.env().has_unread(&path(V4)), "there is no ring");
     let is_taken = || {
         let end = Instant::now() + support::TIMEOUT;
-        while sender.env().local().unwrap().has_unread(&path(V4)) {
+        while sender.env().has_unread(&path(V4)) {
             assert!(Instant::now() < end, "it is taken");
         }
     };
@@ -201,7 +201,7 @@ fn what_the_reader_has_not_taken_is_known() {
     is_taken();
     let busy = keeps_busy(&reader, &sender);
     assert_eq!(send_fragment(&sender, V4, &body(1, 50_000)), Ok(FragmentOutcome::Sent));
-    assert!(sender.env().local().unwrap().has_unread(&path(V4)));
+    assert!(sender.env().has_unread(&path(V4)));
     drop(busy);
     is_taken();
 }

@@ -191,6 +191,11 @@ impl<'a> EngineContext<'a> {
         Some((self.qp.pd().device.link.local()?, self.local_path?))
     }
 
+    /// The path to the peer, where there is one.
+    pub(super) fn path(&self) -> Option<&'a Path> {
+        self.carrier.datagram().map(|carrier| &carrier.path)
+    }
+
     /// The path MTU.
     #[inline]
     pub(super) fn mtu(&self) -> Mtu {

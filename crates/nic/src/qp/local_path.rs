@@ -56,8 +56,9 @@ impl LocalPath for HostPath<'_, '_> {
         }
     }
     fn has_unread(&self) -> bool {
-        let context = &self.context;
-        context.local_link().is_some_and(|(link, path)| link.has_unread(path))
+        // Also where all goes as packets, which a process of this host has to take, too.
+        let path = self.context.path();
+        path.is_some_and(|path| self.context.qp.pd().device.link.has_unread(path))
     }
     fn min_zero_copy(&self) -> Option<u32> {
         self.context.peer().and_then(|(local, _)| local.shares_from())

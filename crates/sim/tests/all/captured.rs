@@ -2,14 +2,18 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use capture::filter::Filter;
 use capture::{CaptureLink, Direction, Outcome, Packet, Recorder};
 use faults::FaultLink;
-use sim::{Faults, Sim};
+use nic::Link;
+use sim::{Faults, Sim, SimEnv};
+use transport::op::Status;
 use wire::icrc::{self, Flow};
 
-use crate::support::both_ways::Pair;
+use crate::support::Way;
+use crate::support::both_ways::{Pair, SEND};
 
 /// What a link has shown.
 #[derive(Default)]
@@ -83,4 +87,38 @@ fn faults_by_rules_are_mended_and_shown_with_their_names() {
         assert!(count > 10, "{expected:?}: {count}");
     }
     assert_eq!(shown.sent.load(Ordering::Relaxed), pair.sim.counters().sent, "what is lost did not leave");
+}
+
+/// How many packets have left.
+#[derive(Default)]
+struct Sent(AtomicU64);
+
+impl Recorder for Sent {
+    fn time(&self) -> u64 {
+        0
+    }
+    fn record(&self, packet: &Packet<'_>) {
+        self.0.fetch_add((packet.direction == Direction::Out).into(), Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_process_that_does_not_run_is_waited_for_where_packets_are_shown_too() {
+    let shown = Arc::new(Sent::default());
+    let capture = |_, link: Arc<SimEnv>| -> Arc<dyn Link> {
+        Arc::new(CaptureLink::new(link, shown.clone(), Filter::default()))
+    };
+    let mut pair = Pair::on_links_by(Way::Channel, Sim::new(1, Faults::none()), capture);
+    pair.send_each(1, 100);
+    let host = pair.a.node.env().host();
+    // Far longer than all retries take: what is sent lies in the channel meanwhile.
+    pair.sim.clog(host, host, Duration::from_secs(60));
+    let before = shown.0.load(Ordering::Relaxed);
+    pair.b.receive(1, 0, 100);
+    pair.a.request(1, SEND, 0, 100);
+    pair.sim.run_for(Duration::from_secs(50));
+    assert_eq!(pair.a.sent(), []);
+    assert_eq!(shown.0.load(Ordering::Relaxed), before + 1, "nothing is sent again");
+    pair.sim.run_for(Duration::from_secs(20));
+    assert_eq!((pair.a.sent(), pair.b.received()), (vec![(1, Status::Success)], vec![(1, Status::Success)]));
 }

@@ -159,15 +159,29 @@ impl Pair {
     }
 
     /// Two hosts, each of whose processes is on the link that `decorate` puts over the host's own.
-    pub(crate) fn on_links(mut sim: Sim, mut decorate: impl FnMut(u8, Arc<SimEnv>) -> Arc<dyn Link>) -> Self {
-        let [a, b] = [1, 2].map(|n| {
+    pub(crate) fn on_links(sim: Sim, decorate: impl FnMut(u8, Arc<SimEnv>) -> Arc<dyn Link>) -> Self {
+        Self::on_links_by(Way::Wire, sim, decorate)
+    }
+
+    /// Like [`Pair::on_links`], on one host where the way is a channel.
+    pub(crate) fn on_links_by(
+        way: Way,
+        mut sim: Sim,
+        mut decorate: impl FnMut(u8, Arc<SimEnv>) -> Arc<dyn Link>,
+    ) -> Self {
+        let mut hosts = [1, 2].map(|n| {
             let address = IpAddr::from([10, 0, 0, n]);
-            let host = sim.add_host(&[address], 1500);
+            (sim.add_host(&[address], 1500), address, n)
+        });
+        if way == Way::Channel {
+            (hosts[1].0, hosts[1].1) = (hosts[0].0, hosts[0].1);
+        }
+        let [a, b] = hosts.map(|(host, address, n)| {
             let process = sim.start_on(host, &stack::Config::default(), |link| decorate(n, link));
             End::new(&sim, process, address)
         });
         connect(&a, &b, &WIRING);
-        Self { sim, a, b, way: Way::Wire }
+        Self { sim, a, b, way }
     }
 
     /// Sends so many messages of `len` bytes, one after the other: all arrive whole.
