@@ -123,6 +123,8 @@ pub(crate) enum Action {
         block: u16,
         record: Record,
     },
+    /// By the channel of a way that is cut.
+    Cut(Record),
     /// Bytes were copied to or from another process's memory, or not all of them.
     Copied {
         to: ProcessId,
@@ -242,7 +244,8 @@ impl SimEnv {
             let (size, bytes) = (run.size, bytes.to_vec());
             if self.step(|_, _| ()).is_some() {
                 let record = Record { source, dest, size, short: None, headers: None, bytes };
-                self.act(Action::Put { block, record });
+                let is_cut = self.is_cut(path);
+                self.act(if is_cut { Action::Cut(record) } else { Action::Put { block, record } });
             }
         }
         true

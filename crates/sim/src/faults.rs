@@ -1,5 +1,5 @@
 //! What may happen to packets and streams between two hosts. Inside a host packets only take their
-//! time; copies may fail.
+//! time; copies may fail, and ways be cut.
 
 use std::time::Duration;
 
@@ -65,6 +65,12 @@ pub struct Faults {
     /// Registered memory is such as the processes of the host map: it is always reached at once, by
     /// atomics too. No fault, but another way.
     pub mapped: f64,
+    /// The way from one process of a host to another loses everything for up to `cut_time`, as a
+    /// cut cable on the way between two hosts of a fabric does. Nothing but packets leaves
+    /// meanwhile.
+    pub cut: f64,
+    /// Longest time that such a way is cut.
+    pub cut_time: Duration,
     /// A stream's connection is reset at both ends when a piece of it arrives (for each piece). Of
     /// the other faults a stream has only what they cost: time.
     pub stream_reset: f64,
@@ -98,6 +104,8 @@ impl Faults {
             unreached: 0.0,
             mapped: 0.0,
             shared: 0.0,
+            cut: 0.0,
+            cut_time: Duration::from_millis(5),
             stream_reset: 0.0,
         }
     }
@@ -152,6 +160,8 @@ setters! {
     unreached: f64,
     mapped: f64,
     shared: f64,
+    cut: f64,
+    cut_time: Duration,
     stream_reset: f64,
 }
 

@@ -22,7 +22,7 @@ const MAX_FRAGMENT: usize = 64 << 10;
 impl LocalLink for SimEnv {
     fn send_short(&self, path: &Path, short: &Short, bytes: &[u8], _: &mut PathCache) -> bool {
         let block = block(path.dest_qpn);
-        let goes = self.goes_by_channel(block, path);
+        let goes = self.goes_by_channel(block, path) && !self.is_cut(path);
         if goes
             && let Some([source, dest]) = ends(path)
             && self.step(|_, _| ()).is_some()
@@ -46,7 +46,7 @@ impl LocalLink for SimEnv {
         fill: &mut Fill<'_>,
     ) -> Result<FragmentOutcome, Fault> {
         let block = block(path.dest_qpn);
-        if !self.goes_by_channel(block, path) {
+        if !self.goes_by_channel(block, path) || self.is_cut(path) {
             return Ok(FragmentOutcome::Unavailable);
         }
         // A channel is never full of what was put into it; so it says so now and then.
@@ -117,8 +117,8 @@ impl LocalLink for SimEnv {
 
     fn copy(&self, prepared: &Prepared<'_>, _: &mut PathCache) -> DirectOutcome {
         let transfer = prepared.transfer();
-        let Transfer { path, remote, what, .. } = *transfer;
-        if !self.reaches(path) {
+        let Transfer { path, from, remote, what, .. } = *transfer;
+        if !self.reaches(path) || self.is_cut(path) || self.is_cut_back(path, from) {
             return DirectOutcome::Unavailable;
         }
         let now = self.shared.clock.nanos();
@@ -157,6 +157,19 @@ impl SimEnv {
             is_local && host.same_host.channel(now, self.process, block, owner).is_some()
         };
         self.same_host && !path.dest.is_multicast() && self.with_host(way)
+    }
+    /// Whether what leaves now by the channel of a path is lost.
+    pub(crate) fn is_cut(&self, path: &Path) -> bool {
+        let now = self.shared.clock.nanos();
+        self.with_host(|host| host.same_host.is_cut(now, self.process, block(path.dest_qpn)))
+    }
+    /// Whether what the process at the end of a path sends now to a queue pair of ours is lost.
+    pub(crate) fn is_cut_back(&self, path: &Path, ours: Qpn) -> bool {
+        let now = self.shared.clock.nanos();
+        self.with_host(|host| {
+            let peer = host.owner(block(path.dest_qpn));
+            peer.is_some_and(|peer| host.same_host.is_cut(now, peer, block(ours)))
+        })
     }
     /// Whether the process at the end of a path has not read all that went to it by a channel.
     pub(crate) fn is_unread(&self, path: &Path) -> bool {

@@ -1,6 +1,7 @@
 //! What the processes of one host are to each other: channels between them, which keep the order
-//! and lose nothing, and memory that they reach by themselves. A process that dies takes back what
-//! it exported at once, in the middle of whatever it did or others did with it.
+//! and lose nothing while no way is cut, and memory that they reach by themselves. A process that
+//! dies takes back what it exported at once, in the middle of whatever it did or others did with
+//! it.
 //!
 //! | real host | here |
 //! |---|---|
@@ -41,6 +42,8 @@ pub(crate) struct Channel {
     last: u64,
     /// When it is known that it has ended.
     ends_at: Option<u64>,
+    /// All that is sent before that is lost.
+    cut_until: u64,
 }
 
 /// A queue pair that lets its peer reach memory.
@@ -73,6 +76,8 @@ pub(crate) struct SameHost {
     mapped: f64,
     /// How often a piece is one that both ends copy, whatever is faster.
     shared: f64,
+    /// How often the way to another process is cut, and for how long at most.
+    cut: (f64, Duration),
     pub dice: Dice,
     /// The regions of each adapter, by the number of their table.
     tables: BTreeMap<ProcessId, Vec<Regions>>,
@@ -91,12 +96,13 @@ pub(crate) fn block(qpn: Qpn) -> u16 {
 
 impl SameHost {
     pub(crate) fn new(dice: Dice, faults: &Faults) -> Self {
-        let Faults { unreached, mapped, shared, .. } = *faults;
+        let Faults { unreached, mapped, shared, cut, cut_time, .. } = *faults;
         Self {
             on: true,
             unreached,
             mapped,
             shared,
+            cut: (cut, cut_time),
             dice,
             tables: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -104,6 +110,11 @@ impl SameHost {
             channels: BTreeMap::new(),
             fuses: BTreeMap::new(),
         }
+    }
+
+    /// Copies fail, and ways are cut, as these say from now on.
+    pub(crate) fn set_faults(&mut self, faults: &Faults) {
+        (self.unreached, self.cut) = (faults.unreached, (faults.cut, faults.cut_time));
     }
 
     /// Whether the next piece is one that both ends copy.
@@ -141,7 +152,8 @@ impl SameHost {
         }
         if !self.channels.contains_key(&key) {
             let exported_at = now + nanos(self.dice.duration(LENDING));
-            self.channels.insert(key, Channel { to: owner?, exported_at, last: 0, ends_at: None });
+            let channel = Channel { to: owner?, exported_at, last: 0, ends_at: None, cut_until: 0 };
+            self.channels.insert(key, channel);
         }
         self.channels.get_mut(&key)
     }
@@ -159,6 +171,16 @@ impl SameHost {
         let channel = self.channel(now, from, block, owner)?;
         channel.last = channel.last.max(now + after).max(clogged);
         Some((channel.last, channel.to))
+    }
+
+    /// Whether what a process sends now to the owner of a block is lost.
+    pub(crate) fn is_cut(&mut self, now: u64, from: ProcessId, block: u16) -> bool {
+        let Self { cut: (share, most), dice, channels, .. } = self;
+        let Some(channel) = channels.get_mut(&(from, block)) else { return false };
+        if *share > 0.0 && channel.cut_until <= now && dice.chance(*share) {
+            channel.cut_until = now + nanos(dice.duration(*most));
+        }
+        now < channel.cut_until
     }
 
     /// Whether the owner of a block has not read all that a process has sent to it.

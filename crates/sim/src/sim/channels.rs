@@ -16,7 +16,7 @@ const RECORDS_PER_ACK: u32 = 8;
 
 impl Sim {
     /// Whether processes of a host that are started from now on reach each other past the network:
-    /// by channels that lose nothing, and in each other's memory. They do, unless this said no:
+    /// by channels, and in each other's memory. They do, unless this said no:
     /// then a host is as one whose processes run with `VERBENA_SAME_HOST=off`.
     pub fn set_same_host(&mut self, host: HostId, on: bool) {
         self.shared.hosts()[host.0].same_host.on = on;
@@ -65,6 +65,14 @@ impl Sim {
         self.counters.by_channel += packets;
         self.note_record("put", &record);
         self.schedule_at(at, What::ByChannel { from, to, record });
+    }
+
+    /// What a process has sent by a way that is cut.
+    pub(super) fn cut(&mut self, record: &Record) {
+        let packets = record.bytes.len().div_ceil(record.size.max(1)) as u64;
+        self.counters.sent += packets;
+        self.counters.lost += packets;
+        self.note_record("cut", record);
     }
 
     pub(super) fn copied(&mut self, from: ProcessId, to: ProcessId, what: Copy, len: u64, whole: bool) {

@@ -238,7 +238,7 @@ impl Sim {
     /// The faults from now on.
     pub fn set_faults(&mut self, faults: Faults) {
         self.network.faults = faults;
-        self.shared.hosts().iter_mut().for_each(|host| host.same_host.unreached = faults.unreached);
+        self.shared.hosts().iter_mut().for_each(|host| host.same_host.set_faults(&faults));
     }
 
     /// Loses what `from` sends to `to` for a while; the other direction works.
@@ -433,6 +433,7 @@ impl Sim {
                 Action::Stream(token) => self.look_at_stream(token),
                 Action::Persist(work) => self.persist(process, work),
                 Action::Put { block, record } => self.put(process, block, record),
+                Action::Cut(record) => self.cut(&record),
                 Action::Copied { to, what, len, whole } => self.copied(process, to, what, len, whole),
                 Action::Forward { to, flow, bytes } => {
                     self.counters.forwarded += 1;

@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use crate::support::Way;
+use crate::support::both_ways::{Pair, SEND, signaled};
 use crate::support::work::Run;
-use sim::{Counters, Dice, Faults};
+use sim::{Counters, Dice, Faults, Sim};
+use transport::op::{SendWr, Status};
 
 /// Seeds of each part.
 const SEEDS: u64 = 1000;
@@ -40,6 +42,12 @@ fn of_one_host(dice: &mut Dice) -> Faults {
     Faults::none().unreached(unreached).mapped(mapped).shared(dice.pick(&[0.0, 0.5, 1.0]))
 }
 
+/// Like [`of_one_host`], with ways that are cut for a while.
+fn cut(dice: &mut Dice) -> Faults {
+    let cut_time = Duration::from_micros(dice.between(1, 2_000));
+    of_one_host(dice).cut(dice.pick(&[0.002, 0.02, 0.1])).cut_time(cut_time)
+}
+
 fn run(seed: u64, way: Way, faults: fn(&mut Dice) -> Faults) -> (bool, Counters, u64) {
     let mut run = Run::new(seed, way, faults);
     run.go();
@@ -71,6 +79,48 @@ fn between_processes_of_one_host_every_byte_arrives_once_and_in_order_and_nothin
         not_copied += counters.not_copied;
     });
     assert!(all < SEEDS || copied > 3 * SEEDS && not_copied > SEEDS / 2, "{copied} {not_copied}");
+}
+
+#[test]
+fn between_processes_of_one_host_whose_way_is_cut_for_a_while_every_byte_arrives_once_and_in_order() {
+    let (mut failed, mut all, mut lost) = (Vec::new(), 0, 0);
+    sim::each_seed("rc", "whose_way_is_cut", SEEDS, |seed| {
+        all += 1;
+        let (good, counters, _) = run(seed + 3_000_000, Way::Channel, cut);
+        lost += counters.lost;
+        if !good {
+            failed.push(seed);
+        }
+    });
+    assert!(failed.len() <= all.max(20) / 20, "too many queue pairs gave up: seeds {failed:?}");
+    assert!(all < SEEDS as usize || lost > 10 * SEEDS, "{lost} packets were lost");
+}
+
+#[test]
+fn messages_to_and_fro_go_on_after_their_way_was_cut() {
+    let mut lost = 0;
+    sim::each_seed("rc", "messages_to_and_fro", SEEDS, |seed| {
+        let faults = Faults::none().cut(0.03).cut_time(Duration::from_millis(3));
+        let mut pair = Pair::on_links_by(Way::Channel, Sim::new(seed, faults), |_, link| link);
+        for n in 0..60 {
+            let (from, to) = if n % 2 == 0 { (&pair.a, &pair.b) } else { (&pair.b, &pair.a) };
+            to.receive(n, 0, 8);
+            // As programs do that measure latency: one in some completes visibly.
+            from.post(SendWr { signaled: n % 8 < 2, ..signaled(n, SEND, from.memory.sge(8, 8)) });
+            let end = pair.sim.elapsed() + Duration::from_secs(1);
+            let mut received = to.received();
+            while received.is_empty() && pair.sim.step(end) {
+                received = to.received();
+            }
+            assert_eq!(received, [(n, Status::Success)]);
+        }
+        pair.pass();
+        let sent = [pair.a.sent(), pair.b.sent()];
+        assert!(sent.iter().flatten().all(|(_, status)| *status == Status::Success), "{sent:?}");
+        assert_eq!(sent.map(|all| all.len()), [8, 8]);
+        lost += pair.sim.counters().lost;
+    });
+    assert!(sim::seeds::single().is_some() || lost > SEEDS, "{lost} packets were lost");
 }
 
 #[test]

@@ -300,7 +300,7 @@ impl Run {
         let mut sender = end.endpoint.qp.sender(now);
         // One at a time there is often nothing else under way.
         let most = if self.way == Way::Channel && max.is_multiple_of(4096) { 1 } else { 8 };
-        for _ in 0..dice.between(1, most) {
+        for left in (0..dice.between(1, most)).rev() {
             let Some(job) = end.jobs.get(end.posted) else { break };
             let (addr, rkey) = peer_areas;
             let landing = end.place(end.posted, *max);
@@ -327,7 +327,8 @@ impl Run {
             };
             let Job { signaled, solicited, fence, .. } = *job;
             let mut wr = SendWr { wr_id: end.posted as u64, op, data, signaled, solicited, fence };
-            match sender.post(&mut wr, nic::PostFlags::default()) {
+            let flags = nic::PostFlags { last: left == 0, ..Default::default() };
+            match sender.post(&mut wr, flags) {
                 Ok(()) => end.posted += 1,
                 Err(PostError::Full) => break,
                 Err(e) => panic!("{e} at {:?}", sim.elapsed()),
