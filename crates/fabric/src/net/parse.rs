@@ -235,6 +235,7 @@ fn port<'a>(cursor: &mut Cursor<'a>, draft: Option<&mut Draft<'a>>) -> Result<u8
     let peer_at = *cursor;
     let peer = name(cursor, "the name of the node at the other end in quotes")?;
     let peer_port = cursor.port(MAX_PORTS)?;
+    cursor.skip_blanks();
     let peer_guid = port_guid(cursor)?;
     cursor.skip_blanks();
     let rate = if cursor.take("#") { rate(cursor.until(|_| false)) } else { None };

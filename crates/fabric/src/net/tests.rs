@@ -38,6 +38,16 @@ fn what_ibsim_reads_is_read_and_missing_guids_are_made() {
 }
 
 #[test]
+fn a_cable_between_two_adapters_keeps_its_rate_and_guids() {
+    // ibnetdiscover(8) prints a blank before the GUID of an adapter at the other end.
+    let line = "Ca 1 \"a\"\n[1](15) \t\"b\"[1] (25) \t\t# lid 1 lmc 0 \"b\" lid 2 2xSDR\nCa 1 \"b\"";
+    let net = Net::parse(line).unwrap();
+    let end = |node: usize| (net.nodes[node].links[&1].guid, net.nodes[node].links[&1].speed);
+    assert_eq!([end(0), end(1)], [(Some(Guid(0x15)), Speed::Sdr), (Some(Guid(0x25)), Speed::Sdr)]);
+    assert_eq!(Net::parse(&net.write()).unwrap(), net);
+}
+
+#[test]
 fn an_adapter_has_no_enhanced_port_0() {
     let net = Net::parse("Ca 1 \"a\" # \"a\" enhanced port 0").unwrap();
     assert!(!net.nodes[0].enhanced_port_0);
