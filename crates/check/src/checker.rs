@@ -37,6 +37,8 @@ pub struct Checker<S> {
     pub(crate) read: Ranges,
     pub(crate) written: Ranges,
     pub(crate) gone: Gone<S>,
+    /// The completion queue that each thread polled last.
+    pub(crate) polls: BTreeMap<u64, Handle>,
     /// Whether the program has asked what fork(2) needs.
     may_fork: bool,
     posted: u64,
@@ -58,6 +60,7 @@ impl<S> Default for Checker<S> {
             read: Ranges::default(),
             written: Ranges::default(),
             gone: Gone::default(),
+            polls: BTreeMap::new(),
             may_fork: false,
             posted: 0,
             reported: HashSet::new(),

@@ -55,11 +55,13 @@ impl<S: Site> Checker<S> {
     /// A completion queue is polled by a thread. True where that has been so often in vain that
     /// [`Checker::polled_in_vain`] is to look why.
     pub fn polled(&mut self, queue: Handle, thread: u64) -> bool {
+        // A thread that polls several queues in turns waits for no completion of this one alone.
+        let is_first = self.polls.insert(thread, queue) != Some(queue);
         let Some(queue) = self.queues.get_mut(&queue) else { return false };
         queue.armed = None;
         queue.polled_by_others |= queue.polled_by.is_some_and(|before| before != thread);
         queue.polled_by = Some(thread);
-        queue.polls = queue.polls.saturating_add(1);
+        queue.polls = if is_first { 1 } else { queue.polls.saturating_add(1) };
         queue.polls == IN_VAIN
     }
 

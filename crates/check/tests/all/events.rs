@@ -114,3 +114,16 @@ fn polls_are_counted_from_the_last_request_that_was_posted() {
     assert!(program.checker.polled(QUEUE, HERE));
     assert!(!program.checker.polled(QUEUE, HERE), "told once");
 }
+
+#[test]
+fn a_thread_that_polls_several_queues_in_turns_polls_none_in_vain() {
+    let mut program = Program::new();
+    program.checker.queue_made(71, CompletionQueue::new(4, Line(5)));
+    for _ in 0..1 << 20 {
+        assert!(!program.checker.polled(QUEUE, HERE) && !program.checker.polled(71, HERE));
+    }
+    // Another thread that polls the other queue changes nothing.
+    (1..1 << 20).for_each(|_| assert!(!program.checker.polled(QUEUE, HERE)));
+    program.checker.polled(71, HERE + 1);
+    assert!(program.checker.polled(QUEUE, HERE));
+}
