@@ -181,7 +181,7 @@ PROGRAMS = [
 ]
 
 
-@row(CHECKED, "of programs of others nothing is found that they do not do", "rping, ucmatose, ibv_*_pingpong, perftest", parallel=True, limit=120)
+@row(CHECKED, "of programs of others nothing is found that they do not do", "rping, ucmatose, ibv_*_pingpong, perftest, fi_info", parallel=True, limit=120)
 def others(r):
     ns = r.namespace()
     for n, (server, client, port, theirs) in enumerate(PROGRAMS):
@@ -194,3 +194,8 @@ def others(r):
             rules = {finding["rule"] for finding in found(file)}
             r.check(rules <= theirs, f"{p.name}: found {sorted(rules - theirs)}", p)
             r.check(p.rc == (FOUND if rules else 0), f"{p.name}: exit {p.rc}", p)
+    need("fi_info")
+    # libfabric finds out how many bytes go inline by queue pairs that are refused.
+    p, file = checked(r, ns, "tries", "fi_info", "-p", "verbs")
+    r.check(p.wait(20) == 0 and "provider: verbs" in p.out.lines, f"fi_info: exit {p.rc}", p)
+    r.check(not found(file), f"fi_info: found {[f['rule'] for f in found(file)]}", p)

@@ -1,6 +1,7 @@
 //! Calls that were refused, and why.
 
 use nic::mask;
+use nic::memory::NO_FILE;
 use rdma_core_abi::verbs::ibv_qp;
 
 use super::{handle, note};
@@ -34,17 +35,25 @@ pub(crate) fn modify_refused(qp: *mut ibv_qp, why: &nic::Error) {
     }
 }
 
-/// Whether a call was refused because of its arguments, and not for want of resources.
+/// Whether a call was refused because of its arguments, and not for want of resources. Where no
+/// other call tells of a limit, programs try: how many bytes go inline, and whether memory can be
+/// flushed to persistence.
 fn is_mistake(why: &nic::Error) -> bool {
-    matches!(
-        why,
-        nic::Error::Invalid(_)
-            | nic::Error::Value { .. }
-            | nic::Error::State { .. }
-            | nic::Error::OutOfRange { .. }
-            | nic::Error::Vacant { .. }
-            | nic::Error::Fault
-    )
+    let is_tried = match why {
+        nic::Error::OutOfRange { what, .. } => *what == "max_inline_data",
+        nic::Error::Value { what, .. } => *what == NO_FILE,
+        _ => false,
+    };
+    !is_tried
+        && matches!(
+            why,
+            nic::Error::Invalid(_)
+                | nic::Error::Value { .. }
+                | nic::Error::State { .. }
+                | nic::Error::OutOfRange { .. }
+                | nic::Error::Vacant { .. }
+                | nic::Error::Fault
+        )
 }
 
 /// What is wrong, with the names of attributes in place of a mask.
@@ -56,5 +65,18 @@ fn with_names(why: &nic::Error) -> String {
             format!("{what}: {}", names.join(", "))
         }
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_programs_can_only_try_is_no_mistake() {
+        let out_of_range = |what| nic::Error::OutOfRange { what, value: 4096, least: 0, most: 1024 };
+        assert!(is_mistake(&out_of_range("max_send_wr")) && !is_mistake(&out_of_range("max_inline_data")));
+        assert!(is_mistake(&nic::Error::hex("lkey", 7_u32)) && !is_mistake(&nic::Error::hex(NO_FILE, 7_u32)));
+        assert!(is_mistake(&nic::Error::Fault) && !is_mistake(&nic::Error::Limit("queue pairs")));
     }
 }

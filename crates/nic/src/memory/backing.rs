@@ -47,13 +47,16 @@ impl From<u32> for Backing {
     }
 }
 
+/// What is wrong with memory that is to be flushed to persistence, and cannot be.
+pub const NO_FILE: &str = "memory for FLUSH to persistence is not of a file mapped MAP_SHARED";
+
 /// What lies behind a range. `Value` with the first address behind which nothing persists, as the
 /// kernel's rdma_rxe refuses memory that is not persistent.
 pub(super) fn find(addr: u64, len: u64, storage: Option<&dyn Storage>) -> Result<Backing, Error> {
     if storage.is_some_and(|storage| storage.keeps(addr, len)) {
         return Ok(Backing::Env);
     }
-    let none = |at: u64| Error::hex("memory for FLUSH to persistence is not of a file mapped MAP_SHARED", at);
+    let none = |at: u64| Error::hex(NO_FILE, at);
     let end = addr.checked_add(len).ok_or(none(addr))?;
     let maps = std::fs::read("/proc/self/maps").map_err(|_| none(addr))?;
     let under = mappings(&maps, addr, end);

@@ -70,6 +70,7 @@ pub mod vectored;
 pub(crate) mod view;
 pub(crate) mod window;
 
+pub use backing::NO_FILE;
 pub use guard::granted::{Ended, Grant, IN_ORDER, can_copy_granted, change_granted, copy_granted};
 pub use guard::handler::{program_sets, system_sets};
 pub use rereg::Advice;
