@@ -194,14 +194,14 @@ impl<G: InputHandler> Engine<G> {
             self.handler_at = if fine { self.deadline() } else { Some(now + AFTER_PANIC) };
         }
         let idle_at = env.close_idle(env.clock.nanos(now));
-        let parked_until = env.streams.close_parked(env.clock.nanos(now));
+        let streams_at = env.streams.close_due(env.clock.nanos(now));
         let turn_end = self.watch.look(&env.rings.driver_slot, env.clock.nanos(now));
         let lease_end = self.look_after_leases();
         let own = [self.handler_at, env.neighbours.deadline()].into_iter().flatten();
         own.map(|at| env.clock.nanos(at))
             .chain(lease_end)
             .chain(turn_end)
-            .fold(self.set_at.min(idle_at).min(parked_until), u64::min)
+            .fold(self.set_at.min(idle_at).min(streams_at), u64::min)
     }
 
     /// The time to sleep: until `due` or for `pause`, whichever is first; `None`: until an event.

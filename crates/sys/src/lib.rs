@@ -55,7 +55,7 @@ use arrayvec::ArrayVec;
 use libc::{c_int, c_void, socklen_t};
 
 use crate::fork::Fd;
-pub use disconnect::disconnect;
+pub use disconnect::{disconnect, unacknowledged};
 pub use epoll::Epoll;
 pub use message::{Control, ControlBuffer, Received, Room, receive};
 pub use vectored::{receive_pieces, send_pieces};

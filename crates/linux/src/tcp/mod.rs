@@ -1,6 +1,8 @@
 //! TCP sockets of iWARP devices: how streams are opened and accepted; `stream`: one of them;
-//! `streams`: which of them threads read that poll.
+//! `streams`: which of them threads read that poll; `parked`, `closing`: listeners and streams that
+//! were given up, and stay for a while.
 
+mod closing;
 mod parked;
 mod stream;
 mod streams;

@@ -222,6 +222,7 @@ impl Stream for TcpStream {
     }
 
     fn close(&self) {
+        self.streams.let_go(&self.fd);
         self.finish();
         self.leave();
     }
@@ -233,6 +234,56 @@ impl Stream for TcpStream {
             let socket = SockRef::from(&self.fd);
             let _ = socket.set_linger(Some(Duration::ZERO));
             let _ = socket.shutdown(std::net::Shutdown::Read);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use socket2::{Domain, Socket, Type};
+    use sys::WakeFd;
+    use sys::clock::Clock;
+
+    use super::*;
+    use crate::alarm::Alarm;
+
+    #[test]
+    fn a_stream_that_is_let_go_of_delivers_what_was_sent_though_its_peer_has_said_more() {
+        let clock = Clock::start();
+        let alarm = Arc::new(Alarm::new(WakeFd::new().unwrap()));
+        let streams = Arc::new(Streams::new(Arc::new(Reactor::new().unwrap()), clock, alarm));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = Fd::open(|| Socket::new(Domain::IPV4, Type::STREAM.cloexec(), None)).unwrap();
+        SockRef::from(&fd).connect(&listener.local_addr().unwrap().into()).unwrap();
+        SockRef::from(&fd).set_nonblocking(true).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        let stream = TcpStream::new(fd, Phase::Open, &streams);
+
+        let mut sent = 0;
+        while let Ok(bytes) = SockRef::from(&stream.fd).send(&[1; 65_536]) {
+            sent += bytes;
+        }
+        // A word of the peer that the queue pair has not read.
+        peer.write_all(b"credits").unwrap();
+        stream.close();
+        drop(stream);
+        let mut all = Vec::new();
+        let mut piece = vec![0; 65_536];
+        loop {
+            match peer.read(&mut piece).expect("no reset before the end") {
+                0 => break,
+                len => all.extend_from_slice(&piece[..len]),
+            }
+            streams.close_due(clock.now());
+        }
+        assert_eq!(all.len(), sent);
+        let end = Instant::now() + Duration::from_secs(30);
+        while streams.close_due(clock.now()) < u64::MAX {
+            assert!(Instant::now() < end, "the socket is closed once the peer has all");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -14,12 +14,15 @@ use arc_swap::ArcSwap;
 use local::Drained;
 use local::lease::LEASE_NANOS;
 use locks::{Mutex, Rank};
+use socket2::SockRef;
 use stack::InputHandler;
 use sys::clock::Clock;
+use sys::fork::Fd;
 
 use crate::alarm::Alarm;
 use crate::leased::{COLD_NANOS, Leased, MAX_HOT, next_hot};
 use crate::reactor::Reactor;
+use crate::tcp::closing::Closing;
 use crate::tcp::parked::Parked;
 use crate::tcp::{TcpListener, TcpStream};
 
@@ -28,6 +31,7 @@ pub(crate) struct Streams {
     clock: Clock,
     alarm: Arc<Alarm>,
     parked: Parked,
+    closing: Closing,
     /// How many there are.
     count: AtomicUsize,
     hot: ArcSwap<Vec<Arc<TcpStream>>>,
@@ -46,6 +50,7 @@ impl Streams {
             clock,
             alarm,
             parked: Parked::default(),
+            closing: Closing::default(),
             count: AtomicUsize::new(0),
             hot: ArcSwap::default(),
             changing: Mutex::new(Rank::RxSockets, ()),
@@ -65,9 +70,20 @@ impl Streams {
         self.parked.take(at, v6_only)
     }
 
-    /// For the engine: closes listeners that were given up; when to come back.
-    pub(crate) fn close_parked(&self, now: u64) -> u64 {
-        self.parked.close_due(now)
+    /// A queue pair lets go of a stream: where the peer's TCP has not acknowledged all that was
+    /// sent, the socket stays until then.
+    pub(super) fn let_go(&self, fd: &Fd) {
+        let is_sending = sys::unacknowledged(fd).is_ok_and(|bytes| bytes > 0);
+        // Without a descriptor the kernel does as it does for every closed socket.
+        if is_sending && let Ok(copy) = Fd::open(|| SockRef::from(fd).try_clone()) {
+            self.alarm.set(self.closing.add(self.clock.now(), copy));
+        }
+    }
+
+    /// For the engine: closes listeners that were given up, and streams that were let go of; when
+    /// to come back.
+    pub(crate) fn close_due(&self, now: u64) -> u64 {
+        self.parked.close_due(now).min(self.closing.close_due(now))
     }
 
     /// Whether there are none.
